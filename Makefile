@@ -1,0 +1,83 @@
+# The names of the targets are fixed: CI and the documents call them.
+PY ?= python3
+BIN := $(CURDIR)/.venv/bin
+export PATH := $(BIN):$(PATH)
+SEEDS ?= 200
+FUZZ ?= 1000000
+CRASHES ?= 200
+INTEROP ?= core
+BENCH ?= small
+IMAGE ?= brokerset:dev
+
+.PHONY: help setup lock demo format check lint types layers test interop fuzz crash sim bench e2e image wheel full clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
+
+setup: .venv/.ready  ## make .venv with everything for development, from the locked versions
+
+.venv/.ready: pyproject.toml locks/dev.txt
+	test -x .venv/bin/python || $(PY) -m venv .venv
+	.venv/bin/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv/bin/python -m pip install -q --require-hashes -r locks/dev.txt
+	.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+lock:  ## resolve the dependencies anew into locks/ (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	    pyproject.toml -o locks/runtime.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	    -c locks/runtime.txt --group dev pyproject.toml -o locks/dev.txt
+
+demo: setup  ## the main job: start everything, send 10,000 messages, consume them, show the status, end
+	brokerset demo
+
+format: setup  ## rewrite the code in the house format
+	ruff format . && ruff check --fix .
+
+lint: setup  ## style and likely bugs
+	ruff format --check . && ruff check .
+
+types: setup  ## strict types
+	mypy
+
+layers: setup  ## who may import whom
+	lint-imports
+
+check: lint types layers  ## format, lint, types, layers
+
+test: setup  ## everything quick
+	pytest -q
+
+interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core|all)
+	python tests/interop/run.py --size $(INTEROP)
+
+fuzz: setup  ## mutated frames against a live broker and name server (FUZZ=number of frames)
+	python tests/faults/fuzz.py --frames $(FUZZ)
+
+crash: setup  ## kill -9 in the middle of writing, many times (CRASHES=number)
+	python tests/faults/crash.py --runs $(CRASHES)
+
+sim: setup  ## seeded clusters on virtual time (SEEDS=number)
+	pytest -q tests/simulation --seeds $(SEEDS)
+
+bench: setup  ## against Java RocketMQ in one run (BENCH=small|full)
+	python tests/bench/run.py --size $(BENCH)
+
+e2e: setup  ## processes started, killed and restarted as a user does
+	pytest -q tests/e2e
+
+image:  ## build the container image (IMAGE=tag) with any of docker, podman, buildah
+	./tests/image.sh $(IMAGE)
+
+wheel: setup  ## build the wheel, install it into an empty environment, start it
+	./tests/wheel.sh
+
+full: check test sim e2e wheel  ## all of it at full size
+	$(MAKE) interop INTEROP=all
+	$(MAKE) fuzz FUZZ=5000000
+	$(MAKE) crash CRASHES=500
+	$(MAKE) bench BENCH=full
+
+clean:  ## remove what the other targets made
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
