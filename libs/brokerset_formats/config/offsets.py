@@ -1,0 +1,113 @@
+"""Progress: consumerOffset.json (what groups have consumed) and delayOffset.json (what was delivered)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from brokerset_formats import fastjson
+from brokerset_formats.config import fields as json_fields
+from brokerset_formats.config.versions import DataVersion
+from brokerset_formats.errors import FormatError
+
+_SEPARATOR = "@"
+
+QueueOffsets = Mapping[int, int]
+"""Queue id, or delay level -> queue offset of the next message."""
+
+
+def offset_key(topic: str, group: str) -> str:
+    """The key of a group's progress on a topic."""
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+def split_offset_key(key: str) -> tuple[str, str]:
+    """Topic and group of a key. Broadcasting groups keep an `@` in theirs (`topic@group@broadcast`)."""
+    topic, separator, group = key.partition(_SEPARATOR)
+    if not (separator and topic and group):
+        raise FormatError(f"offset key {key[:200]!r} is not topic@group")
+    return topic, group
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """consumerOffset.json: `topic@group` -> queue offsets to consume next.
+
+    `pull_offsets` has those of consumers whose progress the broker merely watches.
+    """
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
+    pull_offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """As the file holds it, and as slaves get it. `groupTopicMap` is derived, for Java's sake."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "groupTopicMap": self._topics_of_groups(),
+            "offsetTable": _to_json(self.offsets),
+            "pullOffsetTable": _to_json(self.pull_offsets),
+        }
+
+    def _topics_of_groups(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for key in self.offsets:
+            topic, _, group = key.partition(_SEPARATOR)
+            if group:
+                found.setdefault(group, []).append(topic)
+        return found
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, object]) -> ConsumerOffsets:
+        """From the file's object."""
+        return cls(
+            DataVersion.of_table(fields),
+            _from_json(fields, "offsetTable"),
+            _from_json(fields, "pullOffsetTable"),
+        )
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return fastjson.dumps_pretty(self.to_json())
+
+    @classmethod
+    def decode(cls, data: bytes) -> ConsumerOffsets:
+        """Read the file."""
+        return cls.from_json(json_fields.parse_object(data))
+
+
+def _to_json(table: Mapping[str, QueueOffsets]) -> dict[str, object]:
+    return {key: {str(queue): offset for queue, offset in queues.items()} for key, queues in table.items()}
+
+
+def _from_json(fields: Mapping[str, object], name: str) -> dict[str, QueueOffsets]:
+    table = json_fields.get_object(fields, name)
+    return {key: json_fields.integer_map(queues, f"{name}.{key}") for key, queues in table.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsets:
+    """delayOffset.json: delay level (from 1) -> queue offset of the next message to deliver."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    offsets: QueueOffsets = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """As the file holds it, which is also what slaves get."""
+        offsets = {str(level): offset for level, offset in self.offsets.items()}
+        return {"dataVersion": self.data_version.to_json(), "offsetTable": offsets}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, object]) -> DelayOffsets:
+        """From the file's object."""
+        offsets = json_fields.integer_map(json_fields.get_object(fields, "offsetTable"), "offsetTable")
+        return cls(DataVersion.of_table(fields), offsets)
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return fastjson.dumps_pretty(self.to_json())
+
+    @classmethod
+    def decode(cls, data: bytes) -> DelayOffsets:
+        """Read the file."""
+        return cls.from_json(json_fields.parse_object(data))

@@ -1,0 +1,198 @@
+"""Files of a DLedger commit log: entries, index units, and the two small text files beside them.
+
+Source: DLedger 0.3.1.2 (`DLedgerEntryCoder`, `DLedgerMmapFileStore`, `MemberState`). The body of an entry is
+one record of the commit log, whose offset is the entry's position + 48.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brokerset_formats.errors import FormatError
+
+ENTRY_HEAD = struct.Struct(">iiqqqiiii")
+"""Magic, size, index, term, position, channel, chain CRC, body CRC, body size."""
+
+ENTRY_HEAD_SIZE = ENTRY_HEAD.size
+INDEX_UNIT = struct.Struct(">iqiqq")
+"""Magic, position, size, index, term: 32 bytes, at index x 32 of the index log."""
+
+INDEX_UNIT_SIZE = INDEX_UNIT.size
+BLANK = struct.Struct(">ii")
+"""End of a data file: magic -1, then the free bytes (the commit log has them the other way round)."""
+
+MAGIC_NORMAL = 1
+MAGIC_BLANK = -1
+
+TEXT_SIZE_MAX = 65_536
+"""Bytes of `currterm` or `checkpoint`; real ones have fewer than a hundred."""
+
+Readable = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry; `position` is its byte address in the data log. The CRCs are never computed by DLedger."""
+
+    index: int
+    term: int
+    position: int
+    body: bytes
+    magic: int = MAGIC_NORMAL
+    channel: int = 0
+    chain_crc: int = 0
+    body_crc: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return ENTRY_HEAD_SIZE + len(self.body)
+
+    @property
+    def record_offset(self) -> int:
+        """Offset of the record inside, which is what queues, indexes and clients see."""
+        return self.position + ENTRY_HEAD_SIZE
+
+    def encode(self) -> bytes:
+        """The entry's bytes."""
+        head = ENTRY_HEAD.pack(
+            self.magic,
+            self.size,
+            self.index,
+            self.term,
+            self.position,
+            self.channel,
+            self.chain_crc,
+            self.body_crc,
+            len(self.body),
+        )
+        return head + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerBlank:
+    """The rest of a data file is empty; `size` bytes with this mark."""
+
+    size: int
+
+    def encode(self) -> bytes:
+        """The mark; zeros follow it to the end of the file."""
+        return BLANK.pack(MAGIC_BLANK, self.size)
+
+
+def decode_entry(buffer: Readable, position: int = 0) -> LedgerEntry | LedgerBlank:
+    """Read what begins at `position` of the buffer; FormatError if it is neither an entry nor a blank."""
+    available = len(buffer) - position
+    if position < 0 or available < BLANK.size:
+        raise FormatError("the data ends inside an entry", position)
+    magic, size = BLANK.unpack_from(buffer, position)
+    if magic == MAGIC_BLANK:
+        if size < BLANK.size:
+            raise FormatError(f"a blank of {size} bytes", position)
+        return LedgerBlank(size)
+    if magic != MAGIC_NORMAL:
+        raise FormatError(f"entry magic {magic}", position)
+    if not ENTRY_HEAD_SIZE <= size <= available:
+        raise FormatError(f"an entry of {size} bytes where {available} are left", position)
+    _, _, index, term, place, channel, chain_crc, body_crc, body_size = ENTRY_HEAD.unpack_from(
+        buffer, position
+    )
+    if body_size != size - ENTRY_HEAD_SIZE:
+        raise FormatError(f"entry size {size} with a body of {body_size}", position)
+    if index < 0 or term < 0 or place < 0:
+        raise FormatError(f"entry {index} of term {term} at {place}", position)
+    start = position + ENTRY_HEAD_SIZE
+    body = bytes(buffer[start : start + body_size])
+    return LedgerEntry(index, term, place, body, magic, channel, chain_crc, body_crc)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerUnit:
+    """Where one entry lies in the data log."""
+
+    position: int
+    size: int
+    index: int
+    term: int
+    magic: int = MAGIC_NORMAL
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> LedgerUnit:
+        """The unit of an entry."""
+        return cls(entry.position, entry.size, entry.index, entry.term, entry.magic)
+
+    def encode(self) -> bytes:
+        """The unit's 32 bytes."""
+        return INDEX_UNIT.pack(self.magic, self.position, self.size, self.index, self.term)
+
+    @classmethod
+    def decode(cls, buffer: Readable, position: int = 0) -> LedgerUnit:
+        """Read a unit; FormatError if there is none."""
+        if position < 0 or position + INDEX_UNIT_SIZE > len(buffer):
+            raise FormatError("the data ends inside an index unit", position)
+        magic, place, size, index, term = INDEX_UNIT.unpack_from(buffer, position)
+        if magic != MAGIC_NORMAL or place < 0 or size < ENTRY_HEAD_SIZE or index < 0 or term < 0:
+            raise FormatError(f"no index unit: magic {magic}, size {size}, index {index}", position)
+        return cls(place, size, index, term, magic)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTerm:
+    """`currterm`: the newest term that a node has seen, and whom it voted for in it."""
+
+    term: int = 0
+    voted_for: str | None = None
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        voted = f"voteLeader={self.voted_for}\n" if self.voted_for else ""
+        return f"{voted}currTerm={self.term}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> CurrentTerm:
+        """Read the file."""
+        values = _properties(data)
+        return cls(_number(values, "currTerm"), values.get("voteLeader") or None)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheckpoint:
+    """`checkpoint` of a DLedger: -1 where there is no entry."""
+
+    committed_index: int = -1
+    end_index: int = -1
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return f"committedIndex={self.committed_index}\nendIndex={self.end_index}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LedgerCheckpoint:
+        """Read the file."""
+        values = _properties(data)
+        return cls(_number(values, "committedIndex"), _number(values, "endIndex"))
+
+
+def _properties(data: bytes) -> dict[str, str]:
+    if len(data) > TEXT_SIZE_MAX:
+        raise FormatError(f"a properties file of {len(data)} bytes")
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise FormatError("a properties file that is not UTF-8", error.start) from error
+    found = {}
+    for line in lines:
+        if line.strip() and not line.lstrip().startswith(("#", "!")):
+            name, _, value = line.partition("=")
+            found[name.strip()] = value.strip()
+    return found
+
+
+def _number(values: Mapping[str, str], name: str) -> int:
+    text = values.get(name, "")
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise FormatError(f"{name} is {text[:60]!r} instead of a number")
+    return int(text)
