@@ -1,0 +1,1 @@
+"""The wire: RocketMQ remoting frames, headers, codes and bodies. Pure."""
