@@ -1,0 +1,91 @@
+"""The HTTP endpoint of a process: `/metrics`, `/healthz`, `/readyz`.
+
+The web server and the metrics library are loaded when `start` runs, not when this module is imported, because
+together they take longer to load than the rest of a process takes to start. `start` loads them in a
+thread, so that requests are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from prometheus_client import CollectorRegistry
+
+SHUTDOWN_SECONDS_MAX: Final = 1.0
+"""Longest time that `close` waits for requests that are being answered."""
+
+Check = Callable[[], list[str]]
+"""Returns the reasons why the answer is no; empty means yes. Must return at once."""
+
+
+def _nothing_wrong() -> list[str]:
+    return []
+
+
+class HttpEndpoint:
+    """Serves health, readiness and metrics of the process that owns it."""
+
+    def __init__(
+        self,
+        *,
+        alive: Check = _nothing_wrong,
+        ready: Check = _nothing_wrong,
+        metrics: Callable[[], CollectorRegistry] | None = None,
+    ) -> None:
+        """`metrics` returns the registry to show; without it the library's global one is shown."""
+        self._alive = alive
+        self._ready = ready
+        self._metrics = metrics
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on `host:port`, 0 for a free port; returns the port. Raises `OSError` when it is taken."""
+        for module in ("aiohttp.web", "prometheus_client"):
+            await asyncio.to_thread(importlib.import_module, module)
+        from aiohttp import web
+
+        application = web.Application()
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._show_metrics)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        address = runner.addresses[0]
+        return int(address[1])
+
+    async def close(self) -> None:
+        """Stop listening; may be called more than once, and without `start`."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return self._answer(self._alive)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        return self._answer(self._ready)
+
+    def _answer(self, check: Check) -> web.Response:
+        from aiohttp import web
+
+        reasons = check()
+        text = "".join(f"{reason}\n" for reason in reasons) or "ok\n"
+        return web.Response(status=503 if reasons else 200, text=text)
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+        from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+
+        registry = self._metrics() if self._metrics is not None else REGISTRY
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

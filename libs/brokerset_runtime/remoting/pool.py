@@ -1,0 +1,108 @@
+"""Outgoing connections: one for each address, opened when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from brokerset_runtime.remoting.connection import (
+    DEFAULT_LIMITS,
+    Connection,
+    ConnectionClosed,
+    ConnectionLimits,
+    Handlers,
+)
+
+CONNECT_SECONDS_MAX = 3.0
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises `ValueError` with what is wrong."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+async def connect(
+    address: str,
+    handlers: Handlers | None = None,
+    *,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
+    on_close: Callable[[Connection], None] | None = None,
+    timeout: float = CONNECT_SECONDS_MAX,
+) -> Connection:
+    """Open a connection to `host:port`. Raises `ConnectionClosed` if that fails or takes longer than `timeout`."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            _, connection = await loop.create_connection(
+                lambda: Connection(handlers or {}, limits=limits, on_close=on_close), host, port
+            )
+    except TimeoutError:
+        raise ConnectionClosed(f"cannot connect to {address}: no answer in {timeout} s") from None
+    except OSError as error:
+        raise ConnectionClosed(f"cannot connect to {address}: {error.strerror or error}") from error
+    return connection
+
+
+class ConnectionPool:
+    """Keeps one connection for each address. Concurrent callers of one address share the attempt to connect."""
+
+    def __init__(
+        self,
+        handlers: Handlers | None = None,
+        *,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        on_close: Callable[[str], None] | None = None,
+    ) -> None:
+        self._handlers = handlers or {}
+        self._limits = limits
+        self._on_close = on_close
+        self._connections: dict[str, Connection] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, address: str, timeout: float = CONNECT_SECONDS_MAX) -> Connection:
+        """The open connection to `address`, made now if there is none. Raises `ConnectionClosed`."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._locks.setdefault(address, asyncio.Lock()):
+            connection = self._connections.get(address)
+            if connection is not None and connection.is_open:
+                return connection
+            connection = await connect(
+                address,
+                self._handlers,
+                limits=self._limits,
+                on_close=lambda lost: self._lost(address, lost),
+                timeout=timeout,
+            )
+            self._connections[address] = connection
+            return connection
+
+    def peek(self, address: str) -> Connection | None:
+        """The open connection to `address`, if there is one."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.is_open else None
+
+    def addresses(self) -> list[str]:
+        return list(self._connections)
+
+    def forget(self, address: str) -> None:
+        """Close and drop the connection to an address that is not used any more."""
+        connection = self._connections.pop(address, None)
+        self._locks.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        for address in list(self._connections):
+            self.forget(address)
+
+    def _lost(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        if self._on_close is not None:
+            self._on_close(address)

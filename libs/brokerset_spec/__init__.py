@@ -1,0 +1,1 @@
+"""The BrokerSet manifest and the settings of every process, as typed values."""

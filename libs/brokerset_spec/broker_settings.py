@@ -1,0 +1,226 @@
+"""Settings of a broker process, outside with RocketMQ's names (Java: BrokerConfig, MessageStoreConfig)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from brokerset_spec.setting_fields import INT64_MAX, PORT_MAX, named, number, range_problems, switch
+
+NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+"""What cluster and broker names may look like; they also become topic names, hence the same alphabet."""
+
+DELAY_PATTERN: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
+"""One entry of `messageDelayLevel`."""
+
+RECORD_EXTRA_BYTES: Final = 64 * 1024
+"""Room for everything in a record but the body: fixed fields, topic, and at most 32 KiB of properties."""
+
+CONSUME_QUEUE_UNIT_BYTES: Final = 20
+"""A consume queue file holds whole units of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Everything that can be set on a broker; the defaults are RocketMQ 5's where nothing else is said."""
+
+    broker_cluster_name: str = "DefaultCluster"
+    """Name of the RocketMQ cluster that the broker belongs to; also a topic, see `clusterTopicEnable`."""
+
+    broker_name: str = "broker-a"
+    """Name of the broker group; all replicas of a group share it."""
+
+    broker_id: int = number(0, high=INT64_MAX)
+    """Number inside the group; 0 is the master."""
+
+    broker_role: Literal["ASYNC_MASTER"] = "ASYNC_MASTER"
+    """Role of a broker without controllers; only a master without replicas is served."""
+
+    broker_ip1: str = named("127.0.0.1", "brokerIP1")
+    """Address that is told to clients."""
+
+    bind_address: str = "0.0.0.0"
+    """Address of the network interface to listen on."""
+
+    listen_port: int = number(10911, high=PORT_MAX)
+    """Port of the remoting protocol, also told to clients; 0 takes a free one."""
+
+    http_port: int = number(8080, high=PORT_MAX)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off. Not known to RocketMQ."""
+
+    namesrv_addr: str = ""
+    """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere."""
+
+    register_name_server_period: int = number(30_000, low=1_000, high=60_000)
+    """Milliseconds between two registrations; RocketMQ keeps it between 10 and 60 s, tests may go lower."""
+
+    register_broker_timeout_mills: int = number(24_000, low=100)
+    """Milliseconds that one registration at one name server may take."""
+
+    region_id: str = "DefaultRegion"
+    """Region that is told to clients with each answer to a send."""
+
+    trace_on: bool = True
+    """Whether clients are told to record message traces."""
+
+    trace_topic_enable: bool = False
+    """Whether the topic for message traces is created at start."""
+
+    broker_permission: int = number(6, high=7)
+    """Bits of what the broker allows as a whole: 4 read, 2 write."""
+
+    auto_create_topic_enable: bool = True
+    """Whether a send to an unknown topic creates it."""
+
+    auto_create_subscription_group: bool = True
+    """Whether an unknown consumer group is created when it shows up."""
+
+    default_topic_queue_nums: int = number(8, low=1, high=1024)
+    """Most queues that an automatically created topic gets."""
+
+    cluster_topic_enable: bool = True
+    """Whether a topic named like the cluster exists."""
+
+    broker_topic_enable: bool = True
+    """Whether a topic named like the broker exists."""
+
+    enable_controller_mode: bool = False
+    """Whether controllers give this broker its role."""
+
+    long_polling_enable: bool = True
+    """Whether a pull without messages is held until some arrive or its time is over."""
+
+    short_polling_time_mills: int = number(1_000, low=1)
+    """Milliseconds that a pull is held when long polling is off."""
+
+    notify_consumer_ids_changed_enable: bool = True
+    """Whether the members of a group are told when one joins or leaves."""
+
+    channel_expired_timeout: int = number(120_000, low=1_000)
+    """Milliseconds without a heartbeat after which a client is forgotten; a constant in RocketMQ."""
+
+    server_channel_max_idle_time_seconds: int = number(120, low=1)
+    """Seconds without traffic after which a connection is closed."""
+
+    store_path_root_dir: Path = Path("store")
+    """Folder of everything that the broker keeps; RocketMQ uses `~/store`."""
+
+    store_path_commit_log: Path | None = None
+    """Folder of the commit log; empty means `commitlog` in `storePathRootDir`."""
+
+    mapped_file_size_commit_log: int = number(1_073_741_824, low=2 * RECORD_EXTRA_BYTES)
+    """Bytes of one commit log file."""
+
+    mapped_file_size_consume_queue: int = number(6_000_000, low=CONSUME_QUEUE_UNIT_BYTES)
+    """Bytes of one consume queue file; rounded up to whole units of 20."""
+
+    message_index_enable: bool = True
+    """Whether messages can be found by key."""
+
+    max_hash_slot_num: int = number(5_000_000, low=1)
+    """Hash slots of one index file."""
+
+    max_index_num: int = number(20_000_000, low=2)
+    """Entries of one index file."""
+
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
+    """Whether a send is answered before or after its message is on the disk."""
+
+    flush_interval_commit_log: int = number(500, low=1)
+    """Longest time in milliseconds that a message waits for the disk when flushing is asynchronous."""
+
+    flush_interval_consume_queue: int = number(1_000, low=1)
+    """Milliseconds between two flushes of consume queues and the index."""
+
+    sync_flush_timeout: int = number(5_000, low=1)
+    """Milliseconds after which a send that waits for the disk is answered `FLUSH_DISK_TIMEOUT`."""
+
+    check_crc_on_recover: bool = switch(True, "checkCRCOnRecover")
+    """Whether bodies are checked against their CRC when the store is opened after a crash."""
+
+    accept_damaged_store: bool = False
+    """Start once without the messages behind damage in what was on disk; they are kept beside the store (ours)."""
+
+    file_reserved_time: int = number(72, low=1)
+    """Hours that a commit log file is kept after its last change."""
+
+    delete_when: str = "04"
+    """Hours of the day, as `04` or `04;16`, in which expired files are deleted."""
+
+    disk_max_used_space_ratio: int = number(75, low=1, high=100)
+    """Percent of the disk above which expired files are deleted at any hour."""
+
+    disk_space_clean_forcibly_ratio: int = number(85, low=1, high=100)
+    """Percent of the disk above which the oldest files are deleted though they have not expired."""
+
+    disk_space_warning_level_ratio: int = number(90, low=1, high=100)
+    """Percent of the disk above which sends are refused."""
+
+    clean_file_forcibly_enable: bool = True
+    """Whether files that have not expired may be deleted when the disk is nearly full."""
+
+    clean_resource_interval: int = number(10_000, low=10)
+    """Milliseconds between two looks for files to delete."""
+
+    delete_commit_log_files_interval: int = number(100, low=0)
+    """Milliseconds between the deletion of two files, so that the disk is not busy with deleting."""
+
+    max_message_size: int = number(4_194_304, low=1, high=1_073_741_824)
+    """Most bytes of a body."""
+
+    max_msgs_num_batch: int = number(64, low=1)
+    """Most messages that a query by key returns."""
+
+    max_transfer_count_on_message_in_memory: int = number(32, low=1)
+    """Most messages that one pull returns."""
+
+    max_transfer_bytes_on_message_in_memory: int = number(262_144, low=1)
+    """Bytes after which a pull is answered with what has been found."""
+
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delays of the levels 1, 2, …, separated by spaces; units are s, m, h and d."""
+
+    flush_delay_offset_interval: int = number(10_000, low=100)
+    """Milliseconds between two writes of the progress of delayed messages."""
+
+    flush_consumer_offset_interval: int = number(5_000, low=100)
+    """Milliseconds between two writes of the consumer offsets."""
+
+    def problems(self) -> list[str]:
+        """Return everything that is wrong, one text for each problem; empty when the broker can start."""
+        found = range_problems(self)
+        for name, text in (("brokerClusterName", self.broker_cluster_name), ("brokerName", self.broker_name)):
+            if not NAME_PATTERN.fullmatch(text):
+                found.append(f"{name}={text}: must be 1 to 127 letters, digits, _, -, % or |")
+        found += [f"namesrvAddr: {text}" for text in address_problems(self.namesrv_addr)]
+        if not self.broker_ip1:
+            found.append("brokerIP1 is empty: give the address under which clients reach this broker")
+        if self.http_port and self.http_port == self.listen_port:
+            found.append(f"httpPort={self.http_port}: is the same as listenPort")
+        for entry in self.message_delay_level.split():
+            if not DELAY_PATTERN.fullmatch(entry):
+                found.append(f"messageDelayLevel: {entry!r} is not a number followed by s, m, h or d")
+        for hour in self.delete_when.split(";"):
+            if not re.fullmatch(r"[01]?[0-9]|2[0-3]", hour.strip()):
+                found.append(f"deleteWhen: {hour!r} is not an hour from 00 to 23")
+        if self.max_message_size + RECORD_EXTRA_BYTES > self.mapped_file_size_commit_log:
+            found.append(
+                f"maxMessageSize={self.max_message_size}: does not fit into a file of "
+                f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log} with "
+                f"{RECORD_EXTRA_BYTES} for the rest of a record"
+            )
+        if self.enable_controller_mode:
+            found.append("enableControllerMode=true: is not served yet; leave it out")
+        return found
+
+
+def address_problems(addresses: str) -> list[str]:
+    """Return what is wrong with a `host:port;host:port` list."""
+    found = []
+    for address in filter(None, (item.strip() for item in addresses.split(";"))):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+            found.append(f"{address!r} is not HOST:PORT")
+    return found

@@ -1,0 +1,67 @@
+"""Settings of a name server process; outside they carry RocketMQ's camelCase names (Java: NamesrvConfig)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerset_spec.setting_fields import PORT_MAX, number, range_problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvSettings:
+    """Everything that can be set on a name server; defaults are RocketMQ 5's where nothing else is said."""
+
+    listen_port: int = number(9876, high=PORT_MAX)
+    """Port of the remoting protocol; 0 takes a free one."""
+
+    bind_address: str = "0.0.0.0"
+    """Address of the network interface to listen on."""
+
+    http_port: int = number(0, high=PORT_MAX)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off. Not known to RocketMQ."""
+
+    kv_config_path: Path = Path("namesrv/kvConfig.json")
+    """File of the key-value configuration; RocketMQ uses `~/namesrv/kvConfig.json`."""
+
+    scan_not_active_broker_interval: int = number(5_000, low=10)
+    """Milliseconds between two looks for brokers that have not registered for too long."""
+
+    default_broker_timeout: int = number(120_000, low=100)
+    """Milliseconds without a registration after which a broker is forgotten if it names no own time-out.
+
+    A constant in RocketMQ."""
+
+    order_message_enable: bool = False
+    """Whether the route of a topic carries its order configuration."""
+
+    return_order_topic_config_to_broker: bool = True
+    """Whether the answer to a registration carries the order configuration of all topics."""
+
+    support_acting_master: bool = False
+    """Whether the slave with the smallest id stands in for a lost master in the routes."""
+
+    notify_min_broker_id_changed: bool = False
+    """Whether the brokers of a group are told when the smallest living id changes."""
+
+    delete_topic_with_broker_registration: bool = False
+    """Whether a registration deletes the topics that it does not list any more."""
+
+    enable_all_topic_list: bool = True
+    """Whether the list of all topics is handed out."""
+
+    enable_topic_list: bool = True
+    """Whether the lists of topics by cluster and unit flags are handed out."""
+
+    need_wait_for_service: bool = False
+    """Whether route requests are refused until `waitSecondsForService` after the start."""
+
+    wait_seconds_for_service: int = number(45, low=0)
+    """Seconds after the start in which brokers are expected to register, see `needWaitForService`."""
+
+    def problems(self) -> list[str]:
+        """Return everything that is wrong, one text for each problem."""
+        found = range_problems(self)
+        if self.http_port and self.http_port == self.listen_port:
+            found.append(f"httpPort={self.http_port}: is the same as listenPort")
+        return found

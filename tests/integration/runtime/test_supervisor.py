@@ -1,0 +1,189 @@
+"""The supervisor with real child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from brokerset_runtime.clock import SystemClock
+from brokerset_runtime.supervision import (
+    BackOff,
+    Child,
+    ChildSpec,
+    StartFailed,
+    Supervisor,
+    accepts_connections,
+)
+
+WAIT_SECONDS = 20
+
+LISTEN = (
+    "import socket, sys, signal; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+    "print('listening', flush=True); signal.pause()"
+)
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LISTEN
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listener(folder: Path, name: str, code: str = LISTEN) -> ChildSpec:
+    port = _free_port()
+    return ChildSpec(
+        name=name,
+        arguments=(sys.executable, "-c", code, str(port)),
+        log_file=folder / f"{name}.log",
+        ready=partial(accepts_connections, "127.0.0.1", port),
+    )
+
+
+class Told:
+    """What the supervisor said, and a way to wait for a phrase."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, child: Child, what: str) -> None:
+        self.lines.append(f"{child.spec.name} {what}")
+        self._changed.set()
+
+    async def until(self, phrase: str) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not any(phrase in line for line in self.lines):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_processes_start_in_order_and_stop_in_reverse_order(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        told = Told()
+        supervisor = Supervisor(
+            [_listener(tmp_path, "first"), _listener(tmp_path, "second")], clock=SystemClock(), say=told
+        )
+        await supervisor.run(supervisor.stop)
+        return told.lines
+
+    lines = asyncio.run(scenario())
+
+    assert [line.split(" is process")[0] for line in lines] == [
+        "first", "second",
+        "second is told to stop", "second has stopped", "first is told to stop", "first has stopped",
+    ]  # fmt: skip
+    assert (tmp_path / "first.log").read_text() == "listening\n"
+
+
+def test_a_crashed_process_is_started_again_and_that_is_said(tmp_path: Path) -> None:
+    async def scenario() -> tuple[Child, list[str]]:
+        told = Told()
+        supervisor = Supervisor(
+            [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
+        )
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+        (child,) = supervisor.children
+        os.kill(child.pid, signal.SIGKILL)
+        await told.until("serves again")
+        supervisor.stop()
+        await running
+        return child, told.lines
+
+    child, lines = asyncio.run(scenario())
+
+    assert child.restarts == 1
+    assert "a was ended by SIGKILL; starts again in 0.001 s" in lines
+
+
+def test_a_process_that_never_serves_fails_the_start_and_the_others_are_stopped(tmp_path: Path) -> None:
+    bad = ChildSpec(
+        name="bad",
+        arguments=(sys.executable, "-c", "print('no such disk'); raise SystemExit(3)"),
+        log_file=tmp_path / "bad.log",
+        ready=partial(accepts_connections, "127.0.0.1", _free_port()),
+    )
+
+    async def scenario() -> tuple[StartFailed, list[int]]:
+        pids: list[int] = []
+        supervisor = Supervisor(
+            [_listener(tmp_path, "good"), bad],
+            clock=SystemClock(),
+            say=lambda child, _: pids.append(child.pid),
+        )
+        with pytest.raises(StartFailed) as caught:
+            await supervisor.run(lambda: None)
+        return caught.value, [pid for pid in pids if pid]
+
+    error, pids = asyncio.run(scenario())
+
+    assert (error.name, error.reason, error.log_tail) == ("bad", "ended with exit code 3", "no such disk\n")
+    assert pids
+    assert all(_gone(pid) for pid in pids)
+
+
+def test_a_process_that_ignores_the_signal_is_killed_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerset_runtime.supervision.STOP_SECONDS_MAX", 0.1)
+
+    async def scenario() -> list[str]:
+        told = Told()
+        supervisor = Supervisor([_listener(tmp_path, "deaf", STUBBORN)], clock=SystemClock(), say=told)
+        await supervisor.run(supervisor.stop)
+        return told.lines
+
+    assert "deaf has not ended after 0.1 s and is killed" in asyncio.run(scenario())
+
+
+def test_children_are_told_to_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """Nobody is left to stop them in order, but none may go on alone."""
+    spec = _listener(tmp_path, "orphan")
+    code = (
+        "import asyncio, sys; from pathlib import Path\n"
+        "from brokerset_runtime.clock import SystemClock\n"
+        "from brokerset_runtime.supervision import ChildSpec, Supervisor\n"
+        f"spec = ChildSpec(name='orphan', arguments={spec.arguments!r}, "
+        f"log_file=Path({str(spec.log_file)!r}))\n"
+        "s = Supervisor([spec], clock=SystemClock(), say=lambda child, what: None)\n"
+        "asyncio.run(s.run(lambda: print(s.children[0].pid, flush=True)))\n"
+    )
+
+    async def scenario() -> None:
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        assert parent.stdout is not None
+        async with asyncio.timeout(WAIT_SECONDS):
+            child_pid = int(await parent.stdout.readline())
+            parent.kill()
+            await parent.wait()
+            while not _gone_or_zombie(child_pid):  # noqa: ASYNC110  # the system tells nobody but the parent
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def _gone_or_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -1,0 +1,212 @@
+"""Manifests: defaults, every error at once, and no field that is silently ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerset_spec.manifest import (
+    OWN_SETTINGS,
+    BrokerSet,
+    ManifestError,
+    default_manifest,
+    read_manifest,
+    read_manifest_text,
+)
+
+HEAD = "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: orders}\n"
+
+
+def _problems(text: str) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest_text(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def _with_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "brokerset.io/v1alpha1",
+        "kind": "BrokerSet",
+        "metadata": {"name": "orders"},
+        "spec": spec,
+    }
+
+
+def test_everything_but_the_name_has_a_default() -> None:
+    manifest = read_manifest_text(HEAD)
+
+    assert manifest.spec.cluster_name == "DefaultCluster"
+    assert manifest.broker_names == ("orders-0",)
+    assert (manifest.spec.replicas, manifest.min_in_sync_replicas) == (1, 1)
+
+
+def test_the_default_set_has_one_group_of_one_broker() -> None:
+    assert default_manifest().broker_names == ("brokerset-0",)
+
+
+def test_every_field_of_the_design_is_read() -> None:
+    manifest = read_manifest_text(
+        HEAD
+        + """
+spec:
+  clusterName: DefaultCluster
+  groups: 2
+  brokerNames: [broker-a, broker-b]
+  replicas: 1
+  replication: {mode: controller, acknowledge: allInSync, minInSyncReplicas: 1, uncleanElection: false}
+  controllers: {replicas: 1}
+  storage: {size: 20Gi, className: null, whenDeleted: Retain}
+  config: {flushDiskType: SYNC_FLUSH, fileReservedTime: 72, autoCreateTopicEnable: false, deleteWhen: "04"}
+  advertise: masterService
+  update: {strategy: automatic}
+  tls: {secretName: null}
+  acl: {secretName: null}
+  monitoring: {podMonitor: false, dashboards: true, rules: true}
+  podTemplate: {}
+status: {observedGeneration: 3}
+"""
+    )
+
+    assert manifest.broker_names == ("broker-a", "broker-b")
+    assert manifest.config_values() == {
+        "flush_disk_type": "SYNC_FLUSH",
+        "file_reserved_time": 72,
+        "auto_create_topic_enable": False,
+        "delete_when": "04",
+    }
+
+
+def test_all_errors_are_reported_at_once_each_with_path_reason_and_advice() -> None:
+    """Errors of shape do not hide contradictions, wrong settings or fields that are not served."""
+    found = _problems(
+        """
+kind: BrokerSets
+metadata: {}
+spec:
+  groops: 2
+  replicas: "3"
+  replication: {mode: dleger, minInSyncReplicas: 2, uncleanElection: true}
+  controllers: {replicas: 3}
+  config: {flushDiskType: X, fileReservedTim: 2, listenPort: 1, deleteWhen: 30, traceOn: [1]}
+  tls: {secretName: a}
+  brokerNames: [a, a]
+"""
+    )
+
+    assert found == [
+        "apiVersion: is missing; add apiVersion: brokerset.io/v1alpha1",
+        "kind: is not 'BrokerSet'; use one of these",
+        "metadata.name: is missing; add name: orders",
+        "spec.replicas: is not a whole number; give a whole number",
+        "spec.replication.mode: is not 'controller' or 'dledger'; use one of these",
+        "spec.config.traceOn: is not a text, a number, or true or false; "
+        "give a text, a number, or true or false",
+        "spec.groops: is not a field; did you mean groups?",
+        "spec.brokerNames: a is listed twice; give each group a name of its own",
+        "spec.replication.minInSyncReplicas: 2 can never be in sync with 1 replicas; "
+        "use 1 to 1, or leave it out",
+        "spec.config.flushDiskType: 'X': must be ASYNC_FLUSH or SYNC_FLUSH; correct the value",
+        "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?; "
+        "correct the name or leave it out",
+        "spec.config.listenPort: is set by brokerset itself; ports are chosen by brokerset; leave it out",
+        "spec.config.deleteWhen: '30' is not an hour from 00 to 23; correct the value",
+        "spec.controllers.replicas: is 3, but only one name server is served so far, and no controllers; "
+        "use 1 or leave it out",
+        "spec.replication.uncleanElection: is true, but there is nothing to elect: "
+        "one broker in each group is served so far; use false or leave it out",
+        "spec.tls.secretName: encrypted connections are not served yet; "
+        "leave it out, and let nobody else reach the ports",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"replicas": 3}, "spec.replicas"),
+        ({"replication": {"mode": "dledger"}}, "spec.replication.mode"),
+        ({"replication": {"uncleanElection": True}}, "spec.replication.uncleanElection"),
+        ({"controllers": {"replicas": 3}}, "spec.controllers.replicas"),
+        ({"controllers": {"ref": {"name": "other"}}}, "spec.controllers.ref"),
+        ({"tls": {"secretName": "s"}}, "spec.tls.secretName"),
+        ({"acl": {"secretName": "s"}}, "spec.acl.secretName"),
+    ],
+)
+def test_what_nothing_serves_yet_is_refused_by_name(spec: dict[str, Any], path: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(_with_spec(spec))
+
+    assert [problem.path for problem in caught.value.problems] == [path]
+
+
+@pytest.mark.parametrize("name", sorted(OWN_SETTINGS))
+def test_settings_that_brokerset_chooses_itself_are_refused(name: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(_with_spec({"config": {name: "1"}}))
+
+    assert [problem.path for problem in caught.value.problems] == [f"spec.config.{name}"]
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(_with_spec({"config": {"mappedFileSizeCommitLog": 1_048_576}}))
+
+    assert [problem.path for problem in caught.value.problems] == ["spec.config.maxMessageSize"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is not a BrokerSet manifest"),
+        ("- 1", "is not a BrokerSet manifest"),
+        ("a: [", "line 1, column 5"),
+        ("a: 1\n---\nb: 2", "more than one document"),
+        ("a: &x 1\nb: *x", "line 2: aliases"),
+        ("spec: {}\nspec: {}", "line 2: spec is there twice"),
+        ("1: 2", "the name '1' is not a text"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: " + "[" * 100, "nested more than"),
+        ("a: \x00", "character 3 cannot stand in YAML"),
+        ("a: " + "x" * 2_000_000, "longer than"),
+    ],
+)
+def test_a_text_that_is_no_plain_yaml_document_is_refused(text: str, reason: str) -> None:
+    found = _problems(text)
+
+    assert len(found) == 1
+    assert reason in found[0]
+
+
+@pytest.mark.parametrize("name", ["Orders", "-a", "a-", "a.b", "", "a" * 41, 3])
+def test_a_name_must_fit_kubernetes(name: object) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest({**_with_spec({}), "metadata": {"name": name}})
+
+    assert [problem.path for problem in caught.value.problems] == ["metadata.name"]
+
+
+def test_a_null_counts_as_left_out() -> None:
+    assert read_manifest_text(HEAD + "spec:\n  config:\n  storage: {size: ~}\n") == read_manifest_text(
+        HEAD + "spec: {config: {}, storage: {}}"
+    )
+
+
+def test_what_kubernetes_adds_to_metadata_is_let_through() -> None:
+    text = HEAD.replace(
+        "orders}", "orders, creationTimestamp: 2026-01-01T00:00:00Z, managedFields: [{a: 1}]}"
+    )
+
+    assert read_manifest_text(text).metadata.name == "orders"
+
+
+def test_names_of_groups_may_be_given_without_their_number() -> None:
+    assert read_manifest(_with_spec({"brokerNames": ["a", "b"]})).broker_names == ("a", "b")
+
+
+def test_a_manifest_written_as_json_reads_back_as_the_same() -> None:
+    manifest = read_manifest(_with_spec({"groups": 2, "config": {"traceOn": False}}))
+
+    text = manifest.model_dump_json(by_alias=True, exclude_unset=True)
+
+    assert read_manifest_text(text) == manifest
+    assert isinstance(manifest, BrokerSet)
