@@ -1,0 +1,1 @@
+"""The name server: routes, liveness and key-value configuration."""

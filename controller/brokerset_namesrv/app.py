@@ -1,0 +1,259 @@
+"""The name server as an application: sockets, timers and files around the routing table.
+
+`NameServer` can live inside another process (the controller's): it keeps no global state and touches no
+signals. `main` is the process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+
+from brokerset_namesrv import kv_file
+from brokerset_namesrv.kv_file import KvFile, KvFileDamaged
+from brokerset_namesrv.notices import Notifier
+from brokerset_namesrv.processors import Counters, Processors
+from brokerset_namesrv.routes import RouteTable
+from brokerset_runtime.clock import Clock, SystemClock
+from brokerset_runtime.http import HttpEndpoint
+from brokerset_runtime.logs import LEVELS, configure_logs
+from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
+from brokerset_runtime.settings import SettingsError, load_settings, settings_text
+from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_spec.setting_fields import setting_fields
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS_MAX: Final = 3.0
+"""Longest time that requests in flight have to finish at the end."""
+
+EXIT_SETTINGS: Final = 2
+"""Exit code for settings that are wrong."""
+
+EXIT_FAILED: Final = 1
+"""Exit code when the port is taken or a file cannot be read."""
+
+
+class NameServer:
+    """One name server: `start`, `run` until cancelled, `close`."""
+
+    def __init__(
+        self,
+        settings: NamesrvSettings,
+        *,
+        clock: Clock | None = None,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        """Needs a running event loop only from `start` on."""
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._limits = limits or ServerLimits()
+        self._processors: Processors | None = None
+        self._server: RemotingServer | None = None
+        self._notifier: Notifier | None = None
+        self._endpoint: HttpEndpoint | None = None
+        self._running = False
+        self.port = 0
+        """The port of the remoting protocol, once started."""
+
+        self.http_port = 0
+        """The port of the HTTP endpoint, once started; 0 without one."""
+
+    @property
+    def table(self) -> RouteTable:
+        """The routing table, for who embeds the name server: to read, on the loop's thread."""
+        assert self._processors is not None, "start comes first"
+        return self._processors.table
+
+    async def start(
+        self, host: str | None = None, port: int | None = None, http_port: int | None = None
+    ) -> int:
+        """Load the key-value file and listen; returns the port.
+
+        Arguments that are `None` come from the settings; port 0 takes a free one, `http_port` -1 as well.
+        Raises `OSError` when a port is taken, `KvFileDamaged` when the file cannot be read.
+        """
+        settings = self._settings
+        kv = await asyncio.to_thread(kv_file.load, settings.kv_config_path)
+        counters = Counters()
+        self._notifier = Notifier(counters)
+        self._processors = Processors(
+            settings=settings,
+            table=RouteTable(settings),
+            kv=kv,
+            kv_file=KvFile(settings.kv_config_path, kv),
+            clock=self._clock,
+            tell=self._notifier.tell,
+            counters=counters,
+            started=self._clock.monotonic(),
+        )
+        self._server = RemotingServer(
+            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed
+        )
+        try:
+            address = host if host is not None else settings.bind_address
+            self.port = await self._server.listen(address, settings.listen_port if port is None else port)
+            http = settings.http_port if http_port is None else http_port
+            if http:
+                self._endpoint = HttpEndpoint(
+                    alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics
+                )
+                self.http_port = await self._endpoint.start(address, max(http, 0))
+        except BaseException:
+            await self.close()
+            raise
+        log.info("name server listens", host=address, port=self.port, kv_entries=kv.entry_count)
+        return self.port
+
+    async def run(self) -> None:
+        """Expire silent brokers, close idle connections and send notices, for as long as this task runs."""
+        assert self._server is not None, "start comes first"
+        assert self._notifier is not None
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._server.sweep_idle())
+                group.create_task(self._expire())
+                group.create_task(self._notifier.run())
+        finally:
+            self._running = False
+
+    async def close(self) -> None:
+        """Stop accepting, let requests finish for a while, close everything; may be called more than once."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(DRAIN_SECONDS_MAX)
+        if self._processors is not None:
+            await self._processors.kv_file.close()
+        if self._notifier is not None:
+            await self._notifier.close()
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            await endpoint.close()
+
+    # -- inner parts --------------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        processors = self._processors
+        assert processors is not None
+        while True:
+            await asyncio.sleep(processors.settings.scan_not_active_broker_interval / 1000)
+            removals = processors.table.expire(processors.now_ms())
+            processors.counters.brokers_expired += len(removals.removed)
+            processors.take_removals(removals, "broker expired")
+            for removal in removals.removed:
+                self._forget(removal.address)
+                if isinstance(removal.connection, Connection):
+                    removal.connection.close()
+
+    def _connection_closed(self, connection: Connection) -> None:
+        processors = self._processors
+        assert processors is not None
+        removals = processors.table.connection_closed(connection)
+        processors.counters.brokers_disconnected += len(removals.removed)
+        processors.take_removals(removals, "broker disconnected")
+        for removal in removals.removed:
+            self._forget(removal.address)
+
+    def _forget(self, address: str) -> None:
+        if self._notifier is not None:
+            self._notifier.forget(address)
+
+    def _alive_problems(self) -> list[str]:
+        return [] if self._running else ["the name server's tasks do not run"]
+
+    def _ready_problems(self) -> list[str]:
+        if self._server is None or self._processors is None:
+            return ["not listening"]
+        waiting = self._processors.waiting_reason()
+        return self._alive_problems() + ([waiting] if waiting is not None else [])
+
+    def _metrics(self) -> CollectorRegistry:
+        from brokerset_namesrv import metrics
+
+        assert self._processors is not None
+        assert self._server is not None
+        processors = self._processors
+        return metrics.registry(
+            metrics.NamesrvCollector(processors.table, processors.kv, processors.counters, self._server)
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m brokerset_namesrv",
+        description="A RocketMQ name server. Settings: defaults, then the file, then BROKERSET_SET_<name> in "
+        "the environment, then these options.",
+    )
+    parser.add_argument("-c", "--configFile", type=Path, help="file of name=value lines")
+    parser.add_argument("-p", "--printConfig", action="store_true", help="print all settings and exit")
+    parser.add_argument("--logLevel", choices=sorted(LEVELS), default="info")
+    parser.add_argument("--logFormat", choices=["json", "text"], default=None, help="text on a terminal")
+    for name, item in setting_fields(NamesrvSettings).items():
+        parser.add_argument(f"--{name}", metavar=item.kind.upper(), help=f"default: {item.default}")
+    return parser
+
+
+async def serve(settings: NamesrvSettings) -> None:
+    """Run a name server until SIGTERM or SIGINT; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def signalled(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, int(number))
+    server = NameServer(settings)
+    await server.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            worker = group.create_task(server.run())
+            await stop.wait()
+            log.info("name server stops")
+            worker.cancel()
+    finally:
+        await server.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = vars(_parser().parse_args(arguments))
+    log_format = options["logFormat"] or ("text" if sys.stderr.isatty() else "json")
+    configure_logs(options["logLevel"], json=log_format == "json")
+    names = setting_fields(NamesrvSettings)
+    try:
+        settings = load_settings(
+            NamesrvSettings,
+            file=options["configFile"],
+            environment=os.environ,
+            overrides={name: options[name] for name in names if options[name] is not None},
+        )
+    except SettingsError as error:
+        for problem in error.problems:
+            log.error("wrong setting", problem=problem)
+        return EXIT_SETTINGS
+    if options["printConfig"]:
+        sys.stdout.write(settings_text(settings))
+        return 0
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except (OSError, KvFileDamaged) as error:
+        log.error("name server cannot start", reason=str(error))
+        return EXIT_FAILED
+    return 0
