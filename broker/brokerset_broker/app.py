@@ -1,0 +1,520 @@
+"""The broker as an application: it builds the parts from the settings and runs them in order.
+
+`Broker` can live inside another process or a test: it keeps no global state and touches no signals. `main`
+is the process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+
+from brokerset_broker.admission import Admission
+from brokerset_broker.config_files import ConfigDamaged
+from brokerset_broker.consumers import ConsumerTable
+from brokerset_broker.delay import DelayService
+from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.groups import GroupManager
+from brokerset_broker.hold_service import HoldService
+from brokerset_broker.locks import QueueLocks
+from brokerset_broker.offsets import OffsetManager
+from brokerset_broker.processors.admin import AdminProcessor
+from brokerset_broker.processors.clients import ClientProcessor
+from brokerset_broker.processors.groups import GroupProcessor
+from brokerset_broker.processors.locks import LockProcessor
+from brokerset_broker.processors.offsets import OffsetProcessor
+from brokerset_broker.processors.pull import PullProcessor
+from brokerset_broker.processors.query import QueryProcessor
+from brokerset_broker.processors.send import SendProcessor, refusing_handlers
+from brokerset_broker.processors.send_back import SendBackProcessor
+from brokerset_broker.processors.topics import TopicProcessor
+from brokerset_broker.producers import ProducerTable
+from brokerset_broker.registration import Registrar
+from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.stats import BrokerStats
+from brokerset_broker.store.errors import PutStatus, StoreCorrupt
+from brokerset_broker.store.folder import StoreUnusable
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store_questions import StoreQuestions
+from brokerset_broker.topics import TopicManager
+from brokerset_broker.traffic import Traffic
+from brokerset_formats.config import TopicConfig
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_protocol.codes import ResponseCode
+from brokerset_runtime.clock import Clock, SystemClock
+from brokerset_runtime.http import HttpEndpoint
+from brokerset_runtime.logs import LEVELS, configure_logs
+from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
+from brokerset_runtime.settings import SettingsError, load_settings, settings_text
+from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.setting_fields import setting_fields
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log = structlog.get_logger(__name__)
+
+VIP_PORT_OFFSET: Final = 2
+"""The second listener is so far below the first: Java's slaves ask there for topics."""
+
+DRAIN_SECONDS_MAX: Final = 3.0
+"""Longest time that requests in flight have to finish at the end."""
+
+SHUTDOWN_SECONDS_MAX: Final = 30.0
+"""Deadline of the whole shutdown; most of it may go into flushing the log."""
+
+HOUSEKEEPING_SECONDS: Final = 600.0
+"""How often caches of quiet topics are dropped."""
+
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted."""
+
+EXIT_FAILED: Final = 1
+"""Exit code when a port is taken, the store is another's or damaged."""
+
+EXIT_SETTINGS: Final = 2
+"""Exit code for settings that are wrong."""
+
+GC_THRESHOLDS: Final = (20_000, 50, 100)
+"""Served requests make no cycles: looking for them less often than Python's default costs nothing."""
+
+
+class PortTaken(OSError):
+    """A port that the broker needs is in use, or may not be used."""
+
+
+class Broker:
+    """One broker: `start`, then `run` as a task, `close`.
+
+    Port 0 takes a free port, which then is the port told to clients, and there is no second listener.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, limits: ServerLimits | None = None
+    ) -> None:
+        """Touches nothing: files and sockets come with `start`."""
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self._limits = limits or ServerLimits(idle_seconds_max=settings.server_channel_max_idle_time_seconds)
+        self._server: RemotingServer | None = None
+        self._endpoint: HttpEndpoint | None = None
+        self._registry: CollectorRegistry | None = None
+        self._running = False
+        self._loaded = False
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self.port = 0
+        """The port of the remoting protocol, once started."""
+        self.vip_port = 0
+        """The port of the second listener, 0 without one."""
+        self.http_port = 0
+        """The port of the HTTP endpoint, 0 without one."""
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> int:
+        """Take the ports, open the store, serve; returns the port.
+
+        Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`.
+        """
+        sockets = self._bind()
+        try:
+            self._build()
+            self._load()
+            self._server = RemotingServer(self._handlers(), limits=self._limits, on_close=self._closed)
+            for listener in sockets:
+                await self._server.listen_on(listener)
+        except BaseException:
+            for listener in sockets:
+                listener.close()
+            await self.close()
+            raise
+        self.delay.start()
+        log.info(
+            "broker listens",
+            host=self.settings.bind_address,
+            port=self.port,
+            cluster=self.settings.broker_cluster_name,
+            broker=self.settings.broker_name,
+        )
+        return self.port
+
+    async def run(self) -> None:
+        """Flush, register, expire and write down until `close`; raises what the first part to fail raised."""
+        if self._stop.is_set():
+            return
+        assert self._server is not None, "start comes first"
+        self._running = True
+        self._ended.clear()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work)
+                    for work in (
+                        self.store.run(),
+                        self.topics.run(),
+                        self.groups.run(),
+                        self.offsets.run(),
+                        self.stats.run(),
+                        self.registrar.run(),
+                        self._clients.run(),
+                        self._lock_requests.run(),
+                        self._server.sweep_idle(),
+                        self._persist_delays(),
+                        self._keep_house(),
+                        self._serve_http(),
+                    )
+                ]
+                await self._stop.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._running = False
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Stop accepting, drain, write everything down; may be called again, and after a failed start."""
+        server, self._server = self._server, None
+        endpoint, self._endpoint = self._endpoint, None
+        if server is not None:
+            server.stop_accepting()
+            self.admission.refuse_writes(ResponseCode.GO_AWAY, "the broker shuts down")
+            self.delay.stop()
+            await self.registrar.unregister()
+            self.holds.close()
+            await server.close(DRAIN_SECONDS_MAX)
+        if endpoint is not None:
+            await endpoint.close()
+        self._stop.set()
+        await self._ended.wait()
+        if self._loaded:
+            self._loaded = False
+            await self.delay.persist()
+            for manager in (self.topics, self.groups, self.offsets):
+                await manager.saved()
+            await self.store.close()
+            log.info("broker is closed", max_offset=self.store.max_offset)
+
+    # -- questions of metrics and administration ----------------------------------------------------------
+
+    def waiting_sends(self) -> int:
+        """Requests in flight that are not held pulls: sends that wait for the disk or a replica."""
+        server = self._server
+        if server is None:
+            return 0
+        return max(0, sum(c.in_flight for c in server.connections.values()) - len(self.holds))
+
+    def connection_count(self) -> int:
+        """Open remoting connections."""
+        return len(self._server.connections) if self._server is not None else 0
+
+    # -- building -----------------------------------------------------------------------------------------
+
+    def _bind(self) -> list[socket.socket]:
+        """Take the ports before anything else, so that a second broker fails before it touches the store."""
+        settings = self.settings
+        first = _bound(settings.bind_address, settings.listen_port)
+        self.port = first.getsockname()[1]
+        if settings.listen_port == 0:
+            self.settings = replace(settings, listen_port=self.port)
+            return [first]
+        if settings.listen_port <= VIP_PORT_OFFSET:
+            return [first]
+        try:
+            second = _bound(settings.bind_address, settings.listen_port - VIP_PORT_OFFSET)
+        except PortTaken:
+            first.close()
+            raise
+        self.vip_port = second.getsockname()[1]
+        return [first, second]
+
+    def _build(self) -> None:
+        settings, clock = self.settings, self.clock
+        self.live = LiveSettings(settings)
+        self.store = MessageStore(settings, clock)
+        self.admission = Admission(settings.broker_ip1, settings.broker_permission)
+        self.levels = DelayLevels.parse(settings.message_delay_level)
+        self.topics = TopicManager(self.live, clock)
+        self.groups = GroupManager(self.live, clock)
+        self.offsets = OffsetManager(self.live, clock)
+        self.consumers = ConsumerTable(clock)
+        self.producers = ProducerTable(clock)
+        self.locks = QueueLocks(clock)
+        self.stats = BrokerStats(clock)
+        self.traffic = Traffic()
+        self.holds = HoldService(clock, self.store.queue_max)
+        self.delay = DelayService(
+            store=self.store,
+            clock=clock,
+            levels=self.levels,
+            config_folder=settings.store_path_root_dir / "config",
+            admission=self.admission,
+        )
+        self.registrar = Registrar(live=self.live, topics=self.topics, admission=self.admission)
+        self.topics.on_change(self._topics_changed)
+        self.live.on_change(lambda changed, _names: self._use(changed))
+        self.live.on_change(lambda changed, _names: self.store.retention.use(changed))
+        self.store.on_arrival = self._arrived
+        if settings.flush_disk_type == "SYNC_FLUSH":
+            self.admission.when_durable = self._when_flushed
+
+    def _load(self) -> None:
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.delay.load()
+        self.store.load(accept_damage=self.settings.accept_damaged_store)
+        self._loaded = True
+        self.store.start()
+
+    def _handlers(self) -> dict[int, Handler]:
+        live, clock, store, admission = self.live, self.clock, self.store, self.admission
+        topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
+        stats, traffic, locks = self.stats, self.traffic, self.locks
+        questions = StoreQuestions(store)
+        self._send = SendProcessor(
+            live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
+            levels=self.levels, stats=stats, traffic=traffic, clock=clock,
+        )  # fmt: skip
+        pull = PullProcessor(
+            live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
+            holds=self.holds, admission=admission, stats=stats,
+        )  # fmt: skip
+        send_back = SendBackProcessor(
+            live=live, store=store, topics=topics, groups=groups, admission=admission, levels=self.levels,
+            stats=stats, traffic=traffic,
+        )  # fmt: skip
+        self._clients = ClientProcessor(
+            live=live,
+            clock=clock,
+            topics=topics,
+            groups=groups,
+            consumers=consumers,
+            producers=self.producers,
+        )
+        self._lock_requests = LockProcessor(locks, topics)
+        offset_requests = OffsetProcessor(
+            live=live, admission=admission, store=questions, topics=topics, groups=groups, offsets=offsets,
+            consumers=consumers, on_reset=self.holds.wake_queue,
+        )  # fmt: skip
+        admin = AdminProcessor(
+            live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
+            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
+        )  # fmt: skip
+        group_admin = GroupProcessor(
+            live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
+            offsets=offsets, consumers=consumers, locks=locks, stats=stats,
+        )  # fmt: skip
+        topic_admin = TopicProcessor(
+            live=live, admission=admission, store=questions, topics=topics, offsets=offsets,
+            consumers=consumers, stats=stats,
+        )  # fmt: skip
+        served: dict[int, Handler] = refusing_handlers()
+        for processor in (
+            self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
+            self._lock_requests, offset_requests, admin, group_admin, topic_admin,
+        ):  # fmt: skip
+            served.update(processor.handlers())
+        return served
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def _arrived(self, topic: str, queue_id: int, next_queue_offset: int, tags_code: int | None) -> None:
+        self.holds.arrived(topic, queue_id, next_queue_offset, tags_code)
+        if topic == SCHEDULE_TOPIC:
+            self.delay.arrived(queue_id)
+
+    def _when_flushed(self, end: int, callback: Callable[[PutStatus], None]) -> None:
+        self.store.when_flushed(
+            end, lambda done: callback(PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT)
+        )
+
+    def _topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
+        for config in topics:
+            self.holds.wake_topic(config.topic_name)
+
+    def _use(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.admission.permission = settings.broker_permission
+
+    def _closed(self, connection: Connection) -> None:
+        self.holds.drop(connection)
+        self._clients.connection_closed(connection)
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def _persist_delays(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.flush_delay_offset_interval / 1000)
+            try:
+                await self.delay.persist()
+            except OSError as error:
+                log.error("progress of delayed messages cannot be written", reason=str(error))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            self._send.forget_facts()
+
+    async def _serve_http(self) -> None:
+        if not self.settings.http_port:
+            return
+        endpoint = HttpEndpoint(alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics)
+        try:
+            self.http_port = await endpoint.start(self.settings.bind_address, self.settings.http_port)
+        except OSError as error:
+            raise PortTaken(
+                f"HTTP port {self.settings.http_port} cannot be used: {error}; choose another with httpPort"
+            ) from error
+        self._endpoint = endpoint
+
+    def _alive_problems(self) -> list[str]:
+        return [] if self._running else ["the broker's tasks do not run"]
+
+    def _ready_problems(self) -> list[str]:
+        problems = self._alive_problems()
+        if self.registrar.addresses and not self.registrar.registered:
+            problems.append("no name server knows this broker")
+        return problems
+
+    def _metrics(self) -> CollectorRegistry:
+        from brokerset_broker import metrics
+
+        if self._registry is None:
+            self._registry = metrics.registry(self)
+        return self._registry
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port. Raises `PortTaken`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise PortTaken(
+            f"cannot listen on {host}:{port}: {reason}; choose another with listenPort"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+# -- the process ------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m brokerset_broker",
+        description="A RocketMQ broker. Settings: defaults, then the file, then BROKERSET_SET_<name> in "
+        "the environment, then these options.",
+    )
+    parser.add_argument("-c", "--configFile", type=Path, help="file of name=value lines")
+    parser.add_argument(
+        "-n", dest="namesrvAddr", metavar="HOST:PORT;...", help="name servers, as namesrvAddr"
+    )
+    parser.add_argument("-p", "--printConfig", action="store_true", help="print all settings and exit")
+    parser.add_argument("--logLevel", choices=sorted(LEVELS), default="info")
+    parser.add_argument("--logFormat", choices=["json", "text"], default=None, help="text on a terminal")
+    for name, item in setting_fields(BrokerSettings).items():
+        parser.add_argument(
+            f"--{name}", dest=name, metavar=item.kind.upper(), help=f"default: {item.default}"
+        )
+    return parser
+
+
+async def serve(settings: BrokerSettings) -> None:
+    """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def signalled(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, int(number))
+    broker = Broker(settings)
+    await broker.start()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    running = asyncio.create_task(broker.run())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        log.info("broker stops")
+        async with asyncio.timeout(SHUTDOWN_SECONDS_MAX):
+            await broker.close()
+    finally:
+        stopping.cancel()
+        running.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+    await running
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as the system allows: queues and connections need many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = vars(_parser().parse_args(arguments))
+    log_format = options["logFormat"] or ("text" if sys.stderr.isatty() else "json")
+    configure_logs(options["logLevel"], json=log_format == "json")
+    names = setting_fields(BrokerSettings)
+    try:
+        settings = load_settings(
+            BrokerSettings,
+            file=options["configFile"],
+            environment=os.environ,
+            overrides={name: options[name] for name in names if options[name] is not None},
+        )
+    except SettingsError as error:
+        for problem in error.problems:
+            log.error("wrong setting", problem=problem)
+        return EXIT_SETTINGS
+    if options["printConfig"]:
+        sys.stdout.write(settings_text(settings))
+        return 0
+    raise_file_limit()
+    failures: list[str] = []
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except* (OSError, StoreUnusable, StoreCorrupt, ConfigDamaged) as group:
+        failures = _reasons(group)
+    for reason in failures:
+        log.error("broker cannot go on", reason=reason)
+    return EXIT_FAILED if failures else 0
+
+
+def _reasons(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    """What each of the failures says."""
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
+    return found

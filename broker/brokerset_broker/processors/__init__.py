@@ -1,0 +1,1 @@
+"""What the broker answers to requests: one module for each subject."""

@@ -1,0 +1,131 @@
+"""Replies of the hot paths, written as text instead of through a header class."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from brokerset_protocol.codes import LANGUAGE_NAMES, Language
+from brokerset_protocol.commands import PROTOCOL_VERSION, Command, encode
+
+_prefix = struct.Struct(">II").pack
+
+_TAIL: Final = (
+    f'"flag":1,"language":"{LANGUAGE_NAMES[Language.PYTHON]}",'
+    f'"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION},"opaque":%d}}'
+)
+
+
+def frame(header: bytes, body_size: int = 0) -> bytes:
+    """The beginning of a JSON frame: lengths and header. The body of `body_size` bytes follows it."""
+    size = len(header)
+    return _prefix(4 + size + body_size, size) + header
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode().replace("%", "%%")
+
+
+class SendReplies:
+    """Successful answers to sends; the host of the message ids and the region are fixed for a broker."""
+
+    __slots__ = ("_host", "_json", "_region", "_trace")
+
+    def __init__(self, store_host: bytes, region: str, trace_on: bool) -> None:
+        self._host = store_host.hex().upper()
+        self._region = region
+        self._trace = "true" if trace_on else "false"
+        self._json = (
+            '{"code":0,"extFields":{"queueId":"%d","transactionId":"%s","msgId":"%s","TRACE_ON":"'
+            + self._trace
+            + '","MSG_REGION":'
+            + _quoted(region)
+            + ',"queueOffset":"%d"},'
+            + _TAIL
+        )
+
+    def message_id(self, offset: int) -> str:
+        """The offsetMsgId of a record of this broker."""
+        return f"{self._host}{offset:016X}"
+
+    def success(self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str) -> bytes:
+        """The frame for a stored message, or a batch (`ids` joined by commas)."""
+        if command.binary or not (unique_id.isalnum() and unique_id.isascii()):
+            return encode(self.reply(command, 0, None, queue_id, queue_offset, ids, unique_id))
+        header = (self._json % (queue_id, unique_id, ids, queue_offset, command.opaque)).encode()
+        return frame(header)
+
+    def reply(
+        self,
+        command: Command,
+        code: int,
+        remark: str | None,
+        queue_id: int,
+        queue_offset: int,
+        ids: str,
+        unique_id: str,
+    ) -> Command:
+        """The same as a command, also for the codes that tell of a stored message that is not yet safe."""
+        ext = {
+            "queueId": str(queue_id),
+            "msgId": ids,
+            "queueOffset": str(queue_offset),
+            "TRACE_ON": self._trace,
+            "MSG_REGION": self._region,
+        }
+        if unique_id:
+            ext["transactionId"] = unique_id
+        return command.reply(code, remark, ext=ext)
+
+
+_PULL_JSON: Final = (
+    '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
+    '"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"remark":"%s",' + _TAIL
+)
+
+
+def pull_reply(
+    command: Command,
+    code: int,
+    remark: str,
+    *,
+    suggested_broker_id: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    topic_sys_flag: int,
+    group_sys_flag: int,
+    parts: Sequence[memoryview],
+    size: int,
+) -> bytes:
+    """The whole frame of an answer to a pull; `parts` are records, `size` bytes together."""
+    if command.binary:
+        ext = {
+            "suggestWhichBrokerId": str(suggested_broker_id),
+            "groupSysFlag": str(group_sys_flag),
+            "nextBeginOffset": str(next_offset),
+            "maxOffset": str(max_offset),
+            "minOffset": str(min_offset),
+            "topicSysFlag": str(topic_sys_flag),
+        }
+        return encode(command.reply(code, remark, ext=ext, body=b"".join(parts)))
+    header = (
+        _PULL_JSON
+        % (
+            code,
+            suggested_broker_id,
+            group_sys_flag,
+            next_offset,
+            max_offset,
+            min_offset,
+            topic_sys_flag,
+            remark,
+            command.opaque,
+        )
+    ).encode()
+    if not size:
+        return frame(header)
+    return b"".join((frame(header, size), *parts))

@@ -1,0 +1,570 @@
+"""Sends: single messages (10, 310) and batches (320); checked in the order of Java's `SendMessageProcessor`.
+
+The plain case is written out in one function, because it runs more often than anything else in a broker. What
+is not plain (delays, retries, properties that the broker must change) takes `_send_unusual`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from brokerset_broker.admission import PERM_INHERIT, PERM_READ, PERM_WRITE, Admission
+from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.groups import GroupManager
+from brokerset_broker.locks import QueueLocks
+from brokerset_broker.processors.replies import SendReplies
+from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.stats import BrokerStats, Flow
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.topics import TopicManager
+from brokerset_broker.traffic import TopicTraffic, Traffic
+from brokerset_formats.batches import iterate_batch
+from brokerset_formats.config import TopicConfig
+from brokerset_formats.errors import FormatError
+from brokerset_formats.hosts import Host
+from brokerset_formats.message_ids import UniqueIds
+from brokerset_formats.names import (
+    RETRY_PREFIX,
+    TOPIC_SIZE_MAX,
+    check_topic,
+    dlq_topic,
+    is_retry_topic,
+    is_send_forbidden,
+)
+from brokerset_formats.properties import (
+    PROPERTIES_SIZE_MAX,
+    Property,
+    decode_properties,
+    encode_properties,
+)
+from brokerset_formats.records import SysFlag
+from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
+from brokerset_protocol.commands import FLAG_ONEWAY, Command
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.send import SendMessageV2, to_letters
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.remoting import DEFERRED, Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
+from brokerset_spec.broker_settings import BrokerSettings
+
+FACTS_MAX: Final = 10_000
+"""Topics whose facts are kept ready; the table is emptied when it is full."""
+
+_CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+}
+_STORED: Final = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+_BUSY_REMARK: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+
+_TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+
+_TRANSACTION_BITS: Final = 0x000C
+_COMMIT_BITS: Final = 0x0008
+_PLAIN_BITS: Final = 0x0703
+"""Bits of sysFlag that a client may set freely: compression and its type, multi-tags."""
+
+_HOST_BITS: Final = 0x0030
+"""Bits that tell the sizes of the hosts; only the store knows them."""
+
+
+def refusal(refused: StoreRefused, size_max: int) -> Rejected:
+    """The answer to a message that the store did not take."""
+    code = _CODES.get(refused.status, ResponseCode.SYSTEM_ERROR)
+    if code == ResponseCode.MESSAGE_ILLEGAL:
+        return illegal_message(size_max)
+    if code == ResponseCode.SYSTEM_BUSY:
+        return Rejected(code, _BUSY_REMARK)
+    return Rejected(code, f"{refused.status.value}: {refused.reason}")
+
+
+def illegal_message(size_max: int) -> Rejected:
+    """The answer to a message with too large a body or properties, in Java's words."""
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {size_max}B, msg properties length limit 32KB.",
+    )
+
+
+def topic_text(config: TopicConfig) -> str:
+    """A topic's configuration as Java's remarks show it."""
+    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+    perm = "".join(letter if config.perm & bit else "-" for bit, letter in letters)
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type}, "
+        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, "
+        f"attributes={{{attributes}}}]"
+    )
+
+
+def born_host(connection: Connection) -> bytes:
+    """The peer's address as records hold it; computed once for each connection."""
+    known: bytes | None = connection.state.get("born_host")
+    if known is None:
+        known = connection.state["born_host"] = Host.from_text(*connection.peer).encode()
+    return known
+
+
+class _TopicFacts:
+    """What sends need to know of a topic, as long as its configuration is the same object."""
+
+    __slots__ = ("config", "flow", "is_retry", "name_size", "queues", "traffic", "write_queues")
+
+    def __init__(self, config: TopicConfig, flow: Flow, traffic: TopicTraffic) -> None:
+        self.config = config
+        self.queues = max(config.read_queue_nums, config.write_queue_nums)
+        self.write_queues = config.write_queue_nums
+        self.is_retry = is_retry_topic(config.topic_name)
+        self.name_size = len(config.topic_name)
+        self.flow = flow
+        self.traffic = traffic
+
+
+class SendProcessor:
+    """Stores what producers send, and answers when it is as safe as the settings demand."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveSettings,
+        store: MessageStore,
+        topics: TopicManager,
+        groups: GroupManager,
+        locks: QueueLocks,
+        admission: Admission,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        traffic: Traffic,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._append = store.append
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._admission = admission
+        self._levels = levels
+        self._stats = stats
+        self._traffic = traffic
+        self._clock = clock
+        self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
+        self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
+        self._facts: dict[str, _TopicFacts] = {}
+        self._use(live.current)
+        live.on_change(lambda settings, _changed: self._use(settings))
+
+    def _use(self, settings: BrokerSettings) -> None:
+        self._body_max = settings.max_message_size
+        self._replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
+        self._injected = {
+            Property.CLUSTER: settings.broker_cluster_name,
+            Property.MSG_REGION: settings.region_id,
+            Property.TRACE_ON: "true" if settings.trace_on else "false",
+        }
+        self._suffix = encode_properties(self._injected).decode()
+
+    def forget_facts(self) -> None:
+        """Look every topic up anew; called now and then, because counters of quiet topics are dropped."""
+        self._facts.clear()
+
+    def handlers(self) -> dict[int, Handler]:
+        """The request codes that are served here."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send_long_names,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send_long_names(self, connection: Connection, command: Command) -> Reply:
+        """SEND_MESSAGE: the same fields under their long names."""
+        command.ext = to_letters(command.ext)
+        return self.send(connection, command)
+
+    def send(self, connection: Connection, command: Command) -> Reply:
+        """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        admission = self._admission
+        if admission.refuses_writes:
+            admission.check_writes()
+        ext = command.ext
+        try:
+            topic = ext["b"]
+            queue_id = int(ext["e"])
+            sys_flag = int(ext["f"])
+            born_timestamp = int(ext["g"])
+            flag = int(ext["h"])
+            reconsumed = ext.get("j")
+            reconsume_times = int(reconsumed) if reconsumed else 0
+            properties = ext.get("i") or ""
+            facts = self._facts.get(topic)
+            if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
+                SendMessageV2.from_ext(ext)
+            unusual = (
+                "DELAY" in properties
+                or "TRAN_MSG" in properties
+                or "TIMER_" in properties
+                or "CLUSTER" in properties
+                or "MSG_REGION" in properties
+                or "TRACE_ON" in properties
+                or "POP_CK" in properties
+                or "INNER_NUM" in properties
+                or "__CRC32#" in properties
+            )
+        except (KeyError, ValueError, TypeError):
+            SendMessageV2.from_ext(ext)  # names the field
+            raise
+        if facts is None or facts.config is not self._topics.get(topic) or not admission.writable:
+            facts = self._look_up(connection, command, topic)
+        if queue_id >= facts.queues:
+            raise self._bad_queue(connection, facts.config, queue_id)
+        if queue_id < 0:
+            queue_id = random.randrange(facts.write_queues) if facts.write_queues > 0 else 0
+        if ext.get("m") == "true":
+            return self._send_batch(
+                connection, command, facts, queue_id, sys_flag, born_timestamp, properties
+            )
+        if unusual or facts.is_retry or sys_flag & ~_PLAIN_BITS:
+            return self._send_unusual(connection, command, facts, queue_id, properties)
+        body = command.body
+        if properties and properties[-1] != "\x02":
+            properties += "\x02"
+        start = properties.find("UNIQ_KEY\x01")
+        if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
+            unique_id = properties[start + 9 : properties.find("\x02", start)]
+        else:
+            unique_id = self._unique_ids.next_id(self._clock.now_ms())
+            properties += f"UNIQ_KEY\x01{unique_id}\x02"
+        raw = (properties + self._suffix).encode()
+        if not 0 < len(body) <= self._body_max or len(raw) > PROPERTIES_SIZE_MAX:
+            raise illegal_message(self._body_max)
+        try:
+            appended = self._append(
+                topic,
+                queue_id,
+                body,
+                raw,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born_timestamp,
+                born_host=connection.state.get("born_host") or born_host(connection),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        size = appended.size
+        stats = self._stats
+        stats.put_messages += 1
+        stats.put_bytes += size
+        stats.put_calls += 1
+        flow = facts.flow
+        flow.messages += 1
+        flow.size += size
+        flow.calls += 1
+        traffic = facts.traffic
+        traffic.bytes_in += size
+        traffic.sizes[(size - 1).bit_length()] += 1
+        replies = self._replies
+        ids = replies.message_id(appended.offset)
+        if (
+            admission.when_durable is not None
+            and not command.flag & FLAG_ONEWAY
+            and "WAIT\x01false\x02" not in properties
+        ):
+            answer = partial(
+                self._finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
+            )
+            admission.when_durable(appended.offset + size, answer)
+            return DEFERRED
+        return replies.success(command, queue_id, appended.queue_offset, ids, unique_id)
+
+    # -- what is not plain --------------------------------------------------------------------------------
+
+    def _send_unusual(
+        self, connection: Connection, command: Command, facts: _TopicFacts, queue_id: int, text: str
+    ) -> Reply:
+        header = SendMessageV2.from_ext(command.ext)
+        topic = header.topic
+        asked_queue_id = queue_id
+        properties = decode_properties(text.encode())
+        properties.pop(Property.POP_CK, None)
+        properties.pop(Property.CRC32, None)
+        properties.update(self._injected)
+        unique_id = properties.setdefault(Property.UNIQ_KEY, self._unique_ids.next_id(self._clock.now_ms()))
+        reconsume_times = header.reconsume_times or 0
+        sys_flag = header.sys_flag & ~_HOST_BITS
+        level = _delay_level(properties.get(Property.DELAY))
+        self._refuse_unserved(properties, sys_flag, level, reconsume_times)
+        if facts.is_retry:
+            dead = self._dead_letter_topic(command, header, reconsume_times)
+            if dead is not None:
+                topic, queue_id, level = dead, 0, 0
+                properties[Property.DELAY] = "-1"
+        raw = encode_properties(properties)
+        kind = "fifo" if Property.SHARDING_KEY in properties else "normal"
+        if level > 0:
+            topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
+            kind = "delay"
+        if not 0 < len(command.body) <= self._body_max or len(raw) > PROPERTIES_SIZE_MAX:
+            raise illegal_message(self._body_max)
+        try:
+            appended = self._append(
+                topic,
+                queue_id,
+                command.body,
+                raw,
+                flag=header.flag,
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=born_host(connection),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        self._stats.put(header.topic, 1, appended.size)
+        self._traffic.of_topic(header.topic, kind).add(1, appended.size)
+        return self._acknowledge(
+            connection,
+            command,
+            appended.offset + appended.size,
+            asked_queue_id,
+            appended.queue_offset,
+            self._replies.message_id(appended.offset),
+            unique_id,
+            wait=properties.get(Property.WAIT) != "false",
+        )
+
+    def _refuse_unserved(
+        self, properties: dict[str, str], sys_flag: int, level: int, reconsume_times: int
+    ) -> None:
+        """Refuse what would be delivered too early or not at all if it were stored like any message."""
+        if Property.INNER_NUM in properties or sys_flag & (SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, "inner batches are not served; send messages or a client batch"
+            )
+        half = properties.get(Property.TRAN_MSG, "").lower() == "true" and not (
+            reconsume_times > 0 and level > 0
+        )
+        if half or sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._admission.name}] sending transaction message is forbidden: "
+                "transactions are not served here",
+            )
+        if level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer messages are not served here: use a delay level (property DELAY) instead of a time",
+            )
+
+    def _dead_letter_topic(self, command: Command, header: SendMessageV2, reconsume_times: int) -> str | None:
+        """The topic for a message that a client sends to its retry topic, if it was tried too often."""
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        config = self._groups.get_or_create(group)
+        if config is None:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        times_max = config.retry_max_times
+        if command.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
+            times_max = header.max_reconsume_times
+        if reconsume_times <= times_max and not self._locks.has_locks(group):
+            return None
+        if self._topics.create_dlq(group) is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic[{dlq_topic(group)}] not exist")
+        self._traffic.dead_letter(group, header.topic)
+        return dlq_topic(group)
+
+    def _send_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        facts: _TopicFacts,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        properties: str,
+    ) -> Reply:
+        topic = facts.config.topic_name
+        if facts.is_retry:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic
+            )
+        if facts.name_size > TOPIC_SIZE_MAX:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {facts.name_size}: {topic}"
+            )
+        body = command.body
+        if not 0 < len(body) <= self._body_max:
+            raise illegal_message(self._body_max)
+        if sys_flag & ~_PLAIN_BITS & ~_HOST_BITS:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
+        try:
+            items = iterate_batch(body)
+            appended = self._store.append_batch(
+                topic,
+                queue_id,
+                items,
+                sys_flag=sys_flag & _PLAIN_BITS,
+                born_timestamp=born_timestamp,
+                born_host=born_host(connection),
+            )
+        except FormatError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        self._stats.put(topic, len(items), appended.size)
+        facts.traffic.add(len(items), appended.size)
+        unique_id = decode_properties(properties.encode()).get(Property.UNIQ_KEY, "") if properties else ""
+        return self._acknowledge(
+            connection,
+            command,
+            appended.end,
+            queue_id,
+            appended.queue_offset,
+            ",".join(map(self._replies.message_id, appended.offsets)),
+            unique_id,
+            wait="WAIT\x01false" not in properties,
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _acknowledge(
+        self,
+        connection: Connection,
+        command: Command,
+        end: int,
+        queue_id: int,
+        queue_offset: int,
+        ids: str,
+        unique_id: str,
+        *,
+        wait: bool,
+    ) -> Reply:
+        when_durable = self._admission.when_durable
+        if when_durable is not None and wait and not command.flag & FLAG_ONEWAY:
+            when_durable(
+                end, partial(self._finish, connection, command, queue_id, queue_offset, ids, unique_id)
+            )
+            return DEFERRED
+        return self._replies.success(command, queue_id, queue_offset, ids, unique_id)
+
+    def _finish(
+        self,
+        connection: Connection,
+        command: Command,
+        queue_id: int,
+        queue_offset: int,
+        ids: str,
+        unique_id: str,
+        status: PutStatus,
+    ) -> None:
+        if status is PutStatus.PUT_OK:
+            connection.answer(self._replies.success(command, queue_id, queue_offset, ids, unique_id))
+        elif status in _STORED:
+            connection.answer(
+                self._replies.reply(
+                    command, _CODES[status], status.value, queue_id, queue_offset, ids, unique_id
+                )
+            )
+        else:
+            code = _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            connection.answer(command.reply(code, status.value))
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def _look_up(self, connection: Connection, command: Command, topic: str) -> _TopicFacts:
+        """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
+        config = self._topics.get(topic)
+        if not self._admission.writable and config is not None and config.order:
+            raise Rejected(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._admission.name}] sending message is forbidden"
+            )
+        problem = check_topic(topic)
+        if problem is not None:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
+        if is_send_forbidden(topic):
+            raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if config is None:
+            config = self._create(connection, command, topic)
+        if len(self._facts) >= FACTS_MAX:
+            self._facts.clear()
+        facts = _TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
+        self._facts[topic] = facts
+        return facts
+
+    def _create(self, connection: Connection, command: Command, topic: str) -> TopicConfig:
+        header = SendMessageV2.from_ext(command.ext)
+        remote = f"{connection.peer[0]}:{connection.peer[1]}"
+        config = self._topics.create_on_send(
+            topic, header.default_topic, header.default_topic_queue_nums, remote
+        )
+        if config is None and is_retry_topic(topic):
+            config = self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1)
+        if config is None:
+            raise Rejected(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! "
+                "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+            )
+        return config
+
+    @staticmethod
+    def _bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
+        return Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
+            f"Producer: {connection.peer[0]}:{connection.peer[1]}",
+        )
+
+
+def _delay_level(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"delay level {text[:32]!r} is no number") from None
+
+
+UNSERVED: Final = {
+    RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
+    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
+    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
+}
+"""Requests around sending that are refused, each with its reason."""
+
+
+def refusing_handlers() -> dict[int, Handler]:
+    """Handlers that say why a request is not served."""
+
+    def refuse(reason: str) -> Callable[[Connection, Command], Reply]:
+        def handler(_connection: Connection, _command: Command) -> Reply:
+            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
+
+        return handler
+
+    return {code: refuse(reason) for code, reason in UNSERVED.items()}

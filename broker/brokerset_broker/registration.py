@@ -1,0 +1,233 @@
+"""Registers the broker with every name server, and keeps it registered (Java: BrokerOuterAPI).
+
+Each name server has a task with one long-lived connection: Java's name server forgets a broker the moment that
+its connection closes. A full table goes first, because a first registration of a single topic is refused; then
+changed topics as they come, and the full table again from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from brokerset_broker.admission import PERM_READ, PERM_WRITE, Admission
+from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.topics import TopicManager
+from brokerset_formats.config import TopicConfig
+from brokerset_protocol.bodies.registration import RegisterBrokerBody, TopicConfigTable
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.headers.namesrv import RegisterBroker, RegisterBrokerResponse, UnRegisterBroker
+from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout, connect
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS_MIN: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 5.0
+"""Waits between attempts to reach a name server double from the first to the second."""
+
+UNREGISTER_SECONDS: Final = 3.0
+"""Longest wait for the goodbye at shutdown; the closed connection tells the same."""
+
+INCREMENT_TOPICS_MAX: Final = 1_000
+"""More changed topics than this are sent as a full table."""
+
+OnMaster = Callable[[str | None, str | None], None]
+"""Gets the master's HA address and remoting address, as a name server tells a slave."""
+
+
+class _Refused(Exception):
+    """A name server answered a registration with an error."""
+
+
+class _Server:
+    """What one task knows of its name server."""
+
+    __slots__ = ("address", "changed", "connection", "full", "registered", "wake")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        self.registered = False
+        self.changed: dict[str, None] = {}
+        self.full = True
+        self.wake = asyncio.Event()
+
+
+class Registrar:
+    """Tells the name servers of `namesrvAddr` about this broker and its topics."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveSettings,
+        topics: TopicManager,
+        admission: Admission,
+        on_master: OnMaster | None = None,
+    ) -> None:
+        self._live = live
+        self._topics = topics
+        self._admission = admission
+        self._on_master = on_master
+        self._ended = False
+        self._servers = [_Server(address) for address in addresses(live.current.namesrv_addr)]
+        topics.on_change(self.topics_changed)
+        live.on_change(lambda _settings, changed: self._settings_changed(changed))
+
+    @property
+    def registered(self) -> list[str]:
+        """Addresses of the name servers that know this broker now."""
+        return [server.address for server in self._servers if server.registered]
+
+    @property
+    def addresses(self) -> list[str]:
+        """All name servers."""
+        return [server.address for server in self._servers]
+
+    def topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
+        """Tell the name servers soon: only these topics, or everything when some were deleted."""
+        for server in self._servers:
+            if topics and len(server.changed) + len(topics) <= INCREMENT_TOPICS_MAX:
+                server.changed.update(dict.fromkeys(topic.topic_name for topic in topics))
+            else:
+                server.full = True
+            server.wake.set()
+
+    def register_again(self) -> None:
+        """Send everything to everybody now, because the role or the permission changed."""
+        self.topics_changed(())
+
+    async def run(self) -> None:
+        """Keep the broker registered for as long as this task runs."""
+        async with asyncio.TaskGroup() as group:
+            for server in self._servers:
+                group.create_task(self._serve(server))
+
+    async def unregister(self) -> None:
+        """Say goodbye to the name servers that know the broker; failures are only logged. Nothing follows."""
+        self._ended = True
+        settings = self._live.current
+        header = UnRegisterBroker(
+            broker_name=settings.broker_name,
+            broker_addr=self._own_address(),
+            cluster_name=settings.broker_cluster_name,
+            broker_id=settings.broker_id,
+        )
+        goodbyes = [
+            server.connection.call(
+                Command(RequestCode.UNREGISTER_BROKER, header.to_ext()), UNREGISTER_SECONDS
+            )
+            for server in self._servers
+            if server.registered and server.connection is not None and server.connection.is_open
+        ]
+        for server in self._servers:
+            server.registered = False
+        for outcome in await asyncio.gather(*goodbyes, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.warning("goodbye to a name server failed", reason=str(outcome))
+
+    # -- one name server ----------------------------------------------------------------------------------
+
+    async def _serve(self, server: _Server) -> None:
+        pause = PAUSE_SECONDS_MIN
+        quiet = False
+        try:
+            while True:
+                try:
+                    server.connection = await connect(
+                        server.address, on_close=lambda _lost: server.wake.set()
+                    )
+                    server.full = True
+                    await self._keep_registered(server)
+                except (ConnectionClosed, RequestTimeout, _Refused) as error:
+                    if server.registered or not quiet:
+                        log.warning(
+                            "not registered with name server", address=server.address, reason=str(error)
+                        )
+                    quiet = not server.registered
+                    pause = PAUSE_SECONDS_MIN if server.registered else min(pause * 2, PAUSE_SECONDS_MAX)
+                server.registered = False
+                if server.connection is not None:
+                    server.connection.close()
+                await asyncio.sleep(pause)
+        finally:
+            server.registered = False
+            if server.connection is not None:
+                server.connection.close()
+
+    async def _keep_registered(self, server: _Server) -> None:
+        connection = server.connection
+        assert connection is not None
+        while True:
+            server.wake.clear()
+            if not connection.is_open:
+                raise ConnectionClosed(f"{server.address} closed the connection")
+            if self._ended:
+                pass
+            elif server.full:
+                server.full = False
+                server.changed.clear()
+                await self._register(server, connection, list(self._topics))
+            elif server.changed:
+                changed = [self._topics.get(name) for name in server.changed]
+                server.changed.clear()
+                await self._register(server, connection, [config for config in changed if config is not None])
+            try:
+                async with asyncio.timeout(self._live.current.register_name_server_period / 1000):
+                    await server.wake.wait()
+            except TimeoutError:
+                server.full = True
+
+    async def _register(self, server: _Server, connection: Connection, topics: Iterable[TopicConfig]) -> None:
+        settings = self._live.current
+        shown = {config.topic_name: self._as_shown(config) for config in topics}
+        if not shown:
+            return
+        body, crc = RegisterBrokerBody(TopicConfigTable(self._topics.data_version, shown)).to_body()
+        header = RegisterBroker(
+            broker_name=settings.broker_name,
+            broker_addr=self._own_address(),
+            cluster_name=settings.broker_cluster_name,
+            ha_server_addr=f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
+            broker_id=settings.broker_id,
+            body_crc32=crc,
+        )
+        reply = await connection.call(
+            Command(RequestCode.REGISTER_BROKER, header.to_ext(), body),
+            settings.register_broker_timeout_mills / 1000,
+        )
+        if reply.code != ResponseCode.SUCCESS:
+            raise _Refused(
+                f"{server.address} refused the registration with code {reply.code}: {reply.remark}"
+            )
+        if not server.registered:
+            server.registered = True
+            log.info("registered with name server", address=server.address, topics=len(shown))
+        if self._on_master is not None:
+            answer = RegisterBrokerResponse.from_ext(reply.ext)
+            self._on_master(answer.ha_server_addr, answer.master_addr)
+
+    def _as_shown(self, config: TopicConfig) -> TopicConfig:
+        """A topic without the permissions that the whole broker lacks."""
+        lacking = ~self._admission.permission & (PERM_READ | PERM_WRITE)
+        return config.with_perm(config.perm & ~lacking) if lacking else config
+
+    def _own_address(self) -> str:
+        settings = self._live.current
+        return f"{_bracketed(settings.broker_ip1)}:{settings.listen_port}"
+
+    def _settings_changed(self, changed: frozenset[str]) -> None:
+        if "brokerPermission" in changed:
+            self.register_again()
+
+
+def addresses(text: str) -> list[str]:
+    """The entries of `host:port;host:port`, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(";") if part.strip()))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

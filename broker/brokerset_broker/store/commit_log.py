@@ -1,0 +1,150 @@
+"""The commit log: all messages of all topics in the order of their arrival, in files of one size."""
+
+from __future__ import annotations
+
+import struct
+from concurrent.futures import Executor
+from pathlib import Path
+
+from brokerset_broker.store import mapping
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK
+
+WARM_STEP_BYTES = 4 * 1024 * 1024
+"""How far ahead of the writer pages are made, in a thread.
+
+A page that the machine has not used before costs 8 µs where this was measured (0.7 µs otherwise), as much as six
+messages. Steps stay small because a page that was made and not yet used may be written to the disk twice.
+"""
+
+PREPARE_AT = 0.5
+"""Part of a file that is written when the next one is made, in a thread."""
+
+_SIZE = struct.Struct(">i")
+
+
+class CommitLog:
+    """Where the log ends, and room for the next record. One thread writes; any may read what is written.
+
+    The writer asks for room only when a record would end behind `limit`; in between it writes to `map`, at
+    `max_offset - map_start`, and moves `max_offset` itself.
+    """
+
+    __slots__ = (
+        "_executor",
+        "_file",
+        "_warm_end",
+        "files",
+        "flushed_offset",
+        "flushed_timestamp",
+        "limit",
+        "map",
+        "map_start",
+        "max_offset",
+        "store_timestamp",
+    )
+
+    def __init__(self, folder: Path, segment_bytes: int, executor: Executor | None = None) -> None:
+        self.files = SegmentSequence(folder, segment_bytes)
+        self._executor = executor
+        self._file: MappedFile | None = None
+        self._warm_end = 0
+        self.map: memoryview = memoryview(bytearray())
+        self.map_start = 0
+        self.max_offset = 0
+        """Where the next record begins."""
+        self.limit = -1
+        """A record that ends behind this needs `make_room` first."""
+        self.store_timestamp = 0
+        """Of the last record; the next one gets no smaller one, whatever the clock says."""
+        self.flushed_offset = 0
+        """Everything below is on disk."""
+        self.flushed_timestamp = 0
+        """Store time of the last record that is on disk."""
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest byte there is."""
+        return self.files.start
+
+    def begin_at(self, offset: int, store_timestamp: int) -> None:
+        """Take `offset` for the end of the log; everything behind it is zeros or not there."""
+        self.max_offset = offset
+        self.store_timestamp = store_timestamp
+        self.limit = -1
+        self._file = None
+        self.map = memoryview(bytearray())
+
+    def make_room(self, size: int) -> int:
+        """Make sure that `size` bytes can be written in one piece; returns the offset where.
+
+        Begins the next file if they do not fit into this one. StoreRefused when there is no space on the disk;
+        nothing has changed then, and a later call may find some.
+        """
+        if size + BLANK_SIZE_MIN > self.files.segment_bytes:
+            raise StoreRefused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"{size} bytes do not fit into a commit log file of {self.files.segment_bytes}",
+            )
+        try:
+            self._make_room(size)
+        except OSError as error:
+            raise StoreRefused(
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"no room for the commit log in {self.files.folder}: {error.strerror}; free some disk space",
+            ) from error
+        return self.max_offset
+
+    def _make_room(self, size: int) -> None:
+        file = self._file
+        if file is None:
+            file = self.files.find(self.max_offset) or self.files.add(self.max_offset)
+            self._enter(file)
+        if self.max_offset + size + BLANK_SIZE_MIN > file.end:
+            following = self.files.add()
+            BLANK.pack_into(
+                self.map, self.max_offset - self.map_start, file.end - self.max_offset, MAGIC_BLANK
+            )
+            self.max_offset = file.end
+            file = following
+            self._enter(file)
+        self._look_ahead(file, self.max_offset + size)
+
+    def _enter(self, file: MappedFile) -> None:
+        if file.reserved < file.size:
+            self.files.reserve(file, file.size)
+        self._file = file
+        self.map = memoryview(file.map)
+        self.map_start = file.start
+        self._warm_end = self.max_offset
+
+    def _look_ahead(self, file: MappedFile, end: int) -> None:
+        """Have pages and the next file made in time, and set the limit to where to look again."""
+        last = file.end - BLANK_SIZE_MIN
+        self.limit = min(last, max(end, self.max_offset + WARM_STEP_BYTES))
+        if self._executor is None:
+            return
+        warm_end = min(self.limit + WARM_STEP_BYTES, file.end)
+        if warm_end > self._warm_end:
+            begin = max(self._warm_end, self.max_offset) - file.start
+            self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
+            self._warm_end = warm_end
+        if self.limit - file.start >= file.size * PREPARE_AT:
+            self.files.prepare_next(self._executor)
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """The bytes at `offset`; None if they are not all in one file of the log."""
+        file = self.files.find(offset)
+        if file is None or size < 0 or offset + size > self.max_offset:
+            return None
+        position = offset - file.start
+        return file.view[position : position + size] if position + size <= file.size else None
+
+    def read_record(self, offset: int) -> memoryview | None:
+        """The record at `offset`, by the size in its first bytes; nothing else of it is checked."""
+        head = self.read(offset, _SIZE.size)
+        if head is None:
+            return None
+        (size,) = _SIZE.unpack(head)
+        return self.read(offset, size) if size > 0 else None

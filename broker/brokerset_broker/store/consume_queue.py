@@ -1,0 +1,230 @@
+"""The queue of one topic and queue id: where in the commit log its messages are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.queue_units import (
+    BLANK_SIZE,
+    BLANK_UNIT,
+    UNIT,
+    UNIT_SIZE,
+    count_before,
+    first_that,
+)
+from brokerset_formats.records import magic_for, topic_field
+
+RESERVE_STEP_BYTES = 64 * 1024
+"""Disk blocks are taken in steps: most queues are small, so a whole file for each would waste the disk."""
+
+NO_LIMIT = 2**63 - 1
+
+_pack_unit = UNIT.pack_into
+_unpack_unit = UNIT.unpack_from
+
+
+class ConsumeQueue:
+    """One queue. The loop's thread writes; `sync` may run in another.
+
+    `next_offset` is the number of the next message, `position` the byte where its unit goes; a unit may be written
+    without `make_room` while it ends at or before `room_end`.
+    """
+
+    __slots__ = (
+        "_map",
+        "_map_start",
+        "arrival_pending",
+        "arrival_tags",
+        "files",
+        "last_end",
+        "magic",
+        "min_offset",
+        "next_offset",
+        "position",
+        "queue_id",
+        "room_end",
+        "synced_position",
+        "topic",
+        "topic_field",
+    )
+
+    def __init__(self, folder: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        self.files = SegmentSequence(folder, file_bytes, RESERVE_STEP_BYTES)
+        self.topic = topic
+        self.queue_id = queue_id
+        topic_bytes = topic.encode()
+        self.topic_field = topic_field(topic_bytes)
+        """What each record of the queue has between its body and the length of its properties."""
+        self.magic = magic_for(topic_bytes)
+        self.min_offset = 0
+        """Number of the oldest message whose record is still there."""
+        self.next_offset = 0
+        self.position = 0
+        self.last_end = 0
+        """Commit log offset behind the last message of the queue; 0 if there never was one."""
+        self.room_end = -1
+        self.synced_position = 0
+        self.arrival_pending = False
+        self.arrival_tags: int | None = 0
+        """Tags code of what arrived and was not announced yet; None if there are several."""
+        self._map: memoryview = memoryview(bytearray())
+        self._map_start = 0
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def make_room(self, units: int) -> None:
+        """Make sure that `units` more units can be written; StoreRefused if the disk has no room for them."""
+        try:
+            self._make_room(self.position + units * UNIT_SIZE)
+        except OSError as error:
+            raise StoreRefused(
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"no room for the consume queue {self.files.folder}: {error.strerror}; free some disk space",
+            ) from error
+
+    def _make_room(self, end: int) -> None:
+        files = self.files
+        if not files.files:
+            files.add(self.position - self.position % files.segment_bytes)
+        while files.end < end:
+            files.add()
+        first = files.find(self.position)
+        assert first is not None, "a queue's files reach to its end"
+        for file in files.files[files.files.index(first) :]:
+            if file.start < end and file.start + file.reserved < min(end, file.end):
+                files.reserve(file, min(end - file.start, file.size))
+        self._enter(first)
+
+    def _enter(self, file: MappedFile) -> None:
+        if self._map_start != file.start or not self._map:
+            self._map = memoryview(file.map)
+            self._map_start = file.start
+        self.room_end = file.start + file.reserved
+
+    def put(self, offset: int, size: int, tags_code: int) -> None:
+        """Write the unit of the next message; there must be room."""
+        position = self.position
+        _pack_unit(self._map, position - self._map_start, offset, size, tags_code)
+        self.position = position + UNIT_SIZE
+        self.next_offset += 1
+        self.last_end = offset + size
+
+    def put_many(self, units: bytes, last_end: int) -> None:
+        """Write several units, packed; there must be room for all of them."""
+        position, end = self.position, self.position + len(units)
+        if end <= self.room_end:
+            begin = position - self._map_start
+            self._map[begin : begin + len(units)] = units
+        else:
+            self._put_over_files(units)
+        self.position = end
+        self.next_offset += len(units) // UNIT_SIZE
+        self.last_end = last_end
+
+    def _put_over_files(self, units: bytes) -> None:
+        done = 0
+        while done < len(units):
+            file = self.files.find(self.position + done)
+            assert file is not None, "room was made for all units"
+            begin = self.position + done - file.start
+            part = units[done : done + file.size - begin]
+            file.map[begin : begin + len(part)] = part
+            done += len(part)
+            self._enter(file)
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Let an empty queue begin at `queue_offset`, with blank units before it, as RocketMQ does."""
+        assert self.next_offset == 0, "only an empty queue can begin somewhere"
+        self.position = queue_offset * UNIT_SIZE
+        self.next_offset = self.min_offset = queue_offset
+        self.make_room(1)
+        file = self.files.files[0]
+        size = self.position - file.start
+        file.map[:size] = BLANK_UNIT * (size // UNIT_SIZE)
+        self.synced_position = file.start
+
+    def skip_to(self, queue_offset: int, offset: int) -> None:
+        """Fill the numbers up to `queue_offset`, whose messages are lost, with units that have no message.
+
+        They carry the `offset` of what follows, so that searches in the queue stay possible.
+        """
+        while self.next_offset < queue_offset:
+            if self.position + UNIT_SIZE > self.room_end:
+                self.make_room(1)
+            self.put(offset, BLANK_SIZE, 0)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """Offset, size and tags code of one message, which must be below `next_offset`."""
+        position = queue_offset * UNIT_SIZE
+        file = self.files.find(position)
+        if file is None:
+            return 0, BLANK_SIZE, 0
+        found: tuple[int, int, int] = _unpack_unit(file.view, position - file.start)
+        return found
+
+    def end_below(self, offset: int) -> int:
+        """The first number whose record ends behind `offset` (or `next_offset`): what is readable up to there."""
+        if self.last_end <= offset:
+            return self.next_offset
+
+        def ends_behind(queue_offset: int) -> bool:
+            begin, size, _ = self.unit(queue_offset)
+            return begin > offset if size == BLANK_SIZE else begin + size > offset
+
+        return first_that(self.min_offset, self.next_offset, ends_behind)
+
+    # -- after a start, and when the log loses its oldest or newest part --------------------------------------
+
+    def recover(self, limit_offset: int = NO_LIMIT) -> None:
+        """Find the end of the queue: behind the last unit in a row that points below `limit_offset`.
+
+        What follows is dropped, because after a crash it may be garbage.
+        """
+        files = self.files
+        end = 0
+        for file in reversed(files.files):
+            count = count_before(file.view, file.size // UNIT_SIZE, limit_offset)
+            if count:
+                end = file.start + count * UNIT_SIZE
+                break
+        files.cut(end)
+        if files.files and limit_offset != NO_LIMIT:
+            last = files.files[-1]
+            last.clear(end - last.start)
+        self.position = self.synced_position = end
+        self.next_offset = end // UNIT_SIZE
+        self.room_end = -1
+        self._map = memoryview(bytearray())
+        self.last_end = 0
+        if end:
+            offset, size, _ = self.unit(self.next_offset - 1)
+            self.last_end = offset if size == BLANK_SIZE else offset + size
+        self.min_offset = min(self.min_offset, self.next_offset)
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """Move `min_offset` to the first message whose record is not deleted (`correctMinOffset`)."""
+
+        def is_there(queue_offset: int) -> bool:
+            offset, size, _ = self.unit(queue_offset)
+            return offset >= log_min_offset and not (offset == 0 and size == BLANK_SIZE)
+
+        first = max(self.min_offset, self.files.start // UNIT_SIZE)
+        self.min_offset = first_that(min(first, self.next_offset), self.next_offset, is_there)
+
+    def last_unit_offsets(self) -> list[int]:
+        """Commit log offset in the last written unit of each file, oldest file first."""
+        ends = (min(file.end, self.position) // UNIT_SIZE for file in self.files.files)
+        return [self.unit(end - 1)[0] for end in ends if end]
+
+    def sync(self) -> bool:
+        """Bring all units to the disk; blocks; raises OSError. False if nothing was to be done."""
+        begin, end = self.synced_position, self.position
+        if begin >= end:
+            return False
+        self.files.sync(begin, end)
+        self.synced_position = end
+        return True

@@ -1,0 +1,89 @@
+"""All consume queues of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_formats.queue_units import UNIT_SIZE
+
+
+class ConsumeQueues:
+    """The table of queues; `next_offset` of each is the number that its next message gets."""
+
+    def __init__(self, folder: Path, file_bytes: int) -> None:
+        self._folder = folder
+        self._file_bytes = -(-file_bytes // UNIT_SIZE) * UNIT_SIZE
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+
+    def load(self) -> None:
+        """Find all queues and their ends; StoreCorrupt names what does not belong."""
+        if not self._folder.is_dir():
+            return
+        for topic_path in sorted(_folders(self._folder)):
+            for queue_path in sorted(_folders(topic_path)):
+                if not queue_path.name.isascii() or not queue_path.name.isdigit():
+                    raise StoreCorrupt(queue_path, -1, "is no queue of a message store; move it elsewhere")
+                queue = self.open(topic_path.name, int(queue_path.name))
+                queue.files.load()
+                queue.recover()
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made in memory if it is new; its folder comes with its first message."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            queue = ConsumeQueue(self._folder / topic / str(queue_id), topic, queue_id, self._file_bytes)
+            self.table[topic, queue_id] = queue
+            self._topics.setdefault(topic, {})[queue_id] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self.table.values()))
+
+    def topics(self) -> dict[str, list[int]]:
+        """Topic -> its queue ids, sorted."""
+        return {topic: sorted(queues) for topic, queues in self._topics.items()}
+
+    @property
+    def last_end(self) -> int:
+        """Commit log offset behind the last message that is in its queue; 0 without queues."""
+        return max((queue.last_end for queue in self.table.values()), default=0)
+
+    def cut(self, offset: int) -> None:
+        """Drop the units of records at or behind `offset`, and all that follows them."""
+        for queue in self:
+            if queue.last_end > offset:
+                queue.recover(offset)
+
+    def rebuild_from(self, offset: int) -> None:
+        """Drop the units of records at or behind `offset`, and whatever a crash may have left behind them."""
+        for queue in self:
+            queue.recover(min(offset, NO_LIMIT - 1))
+
+    def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Let each queue begin with the first message that the log still has."""
+        for queue in self:
+            queue.correct_min_offset(log_min_offset)
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete all queues of a topic with their files."""
+        for queue_id, queue in self._topics.pop(topic, {}).items():
+            del self.table[topic, queue_id]
+            queue.files.remove_all()
+        folder = self._folder / topic
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+    def remove_all(self) -> None:
+        """Delete all queues: the log that they pointed to is gone."""
+        for topic in list(self._topics):
+            self.remove_topic(topic)
+
+
+def _folders(path: Path) -> list[Path]:
+    with os.scandir(path) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir()]

@@ -1,0 +1,191 @@
+"""From a record of the log to its consume queue unit and its index entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.errors import StoreRefused
+from brokerset_broker.store.index import IndexService
+from brokerset_formats.hashing import java_hash
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.properties import find_property
+from brokerset_formats.records import RecordHead, SysFlag
+
+log = structlog.get_logger(__name__)
+
+TAGS_CACHE_MAX = 4096
+"""Texts of tags whose hash is remembered; the table is cleared when it is full."""
+
+_UNIQ_KEY = b"UNIQ_KEY\x01"
+_UNIQ_KEY_SIZE = len(_UNIQ_KEY)
+_KEYS = b"KEYS\x01"
+_TAGS = b"TAGS\x01"
+_DELAY = b"DELAY\x01"
+
+_tags_codes: dict[bytes, int] = {}
+
+
+def property_value(raw: bytes, needle: bytes) -> bytes | None:
+    """`find_property` for the usual cases, faster; `needle` is the name with the 0x01 behind it."""
+    start = raw.rfind(needle)
+    if start < 0:
+        return None
+    if start and raw[start - 1] != 2:
+        return find_property(raw, needle[:-1])
+    start += len(needle)
+    end = raw.find(b"\x02", start)
+    return raw[start:end] if end > start else find_property(raw, needle[:-1])
+
+
+def tags_code_of(properties: bytes) -> int:
+    """The tags code of an ordinary message: the hash of its whole TAGS property, 0 without one."""
+    if _TAGS not in properties:
+        return 0
+    tags = property_value(properties, _TAGS)
+    if not tags:
+        return 0
+    code = _tags_codes.get(tags)
+    if code is None:
+        if len(_tags_codes) >= TAGS_CACHE_MAX:
+            _tags_codes.clear()
+        code = _tags_codes[tags] = java_hash(tags.decode("utf-8", "replace"))
+    return code
+
+
+def has_unit(sys_flag: int) -> bool:
+    """Whether a record gets a consume queue unit: prepared and rolled back messages (old brokers) do not."""
+    return sys_flag & SysFlag.TRANSACTION_MASK not in (
+        SysFlag.TRANSACTION_PREPARED,
+        SysFlag.TRANSACTION_ROLLBACK,
+    )
+
+
+class Dispatcher:
+    """Makes what is derived from the log. Putting a record that was put before changes nothing."""
+
+    def __init__(self, queues: ConsumeQueues, index: IndexService | None, delays: DelayLevels) -> None:
+        self._queues = queues
+        self._index = index
+        self._delays = delays
+        self.index_missing_from: int | None = None
+        """Offset from which the index lacks messages, because the disk had no room; None if it is complete."""
+
+    def tags_code(self, topic: str, properties: bytes, store_timestamp: int) -> int:
+        """What the unit of a record carries: in the delay topic the time of delivery, else the tags' hash."""
+        if topic == SCHEDULE_TOPIC:
+            level = property_value(properties, _DELAY)
+            if level is not None and level.isdigit() and int(level) > 0:
+                number = min(int(level), self._delays.highest)
+                return store_timestamp + self._delays.delay_ms(number)
+        return tags_code_of(properties)
+
+    def put_index(self, topic: str, properties: bytes, offset: int, store_timestamp: int) -> None:
+        """Index a message. If there is no room, remember that; messages are not refused for it here."""
+        index = self._index
+        if index is None or self.index_missing_from is not None:
+            return
+        start = properties.find(_UNIQ_KEY)
+        if start < 0:
+            uniq_key = None
+        elif start and properties[start - 1] != 2:
+            uniq_key = find_property(properties, b"UNIQ_KEY")
+        else:
+            start += _UNIQ_KEY_SIZE
+            end = properties.find(b"\x02", start)
+            uniq_key = properties[start:end] if end >= 0 else properties[start:]
+        keys = property_value(properties, _KEYS) if _KEYS in properties else None
+        if uniq_key is None and keys is None:
+            return
+        try:
+            index.put_keys(topic, uniq_key, keys, offset, store_timestamp)
+        except StoreRefused as refusal:
+            self.index_missing_from = offset
+            log.error("the key index has no room", reason=refusal.reason, offset=offset)
+
+    def put(self, head: RecordHead) -> ConsumeQueue | None:
+        """Put a record that was read from the log; returns its queue if that has grown.
+
+        StoreRefused if the disk has no room.
+        """
+        try:
+            topic = head.topic.decode()
+        except UnicodeDecodeError:
+            log.error("record with an unreadable topic is in no queue", offset=head.offset)
+            return None
+        queue = self._put_unit(topic, head) if has_unit(head.sys_flag) else None
+        self.put_index_of(head)
+        return queue
+
+    def put_index_of(self, head: RecordHead) -> None:
+        """Index a record that was read from the log, unless it was rolled back."""
+        if head.sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK:
+            topic = head.topic.decode("utf-8", "replace")
+            self.put_index(topic, head.properties, head.offset, head.store_timestamp)
+
+    def _put_unit(self, topic: str, head: RecordHead) -> ConsumeQueue | None:
+        queue = self._queues.open(topic, head.queue_id)
+        if head.offset + head.size <= queue.last_end:
+            return None
+        if head.queue_offset < queue.next_offset:
+            log.error(
+                "two records claim one queue offset; the later one cannot be consumed",
+                topic=topic,
+                queue_id=head.queue_id,
+                queue_offset=head.queue_offset,
+                offset=head.offset,
+            )
+            return None
+        if head.queue_offset > queue.next_offset:
+            if queue.next_offset == 0:
+                queue.begin_at(head.queue_offset)
+            else:
+                log.error(
+                    "messages of a queue are missing in the log",
+                    topic=topic,
+                    queue_id=head.queue_id,
+                    first=queue.next_offset,
+                    next=head.queue_offset,
+                )
+                queue.skip_to(head.queue_offset, head.offset)
+        queue.make_room(1)
+        queue.put(head.offset, head.size, self.tags_code(topic, head.properties, head.store_timestamp))
+        return queue
+
+
+class Arrivals:
+    """Which queues got messages since they were last announced.
+
+    An announcement costs more than an append, so it is made once for each queue and turn of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[ConsumeQueue] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def note(self, queue: ConsumeQueue, tags_code: int | None) -> None:
+        """A message came; `tags_code` None stands for several different ones."""
+        if not queue.arrival_pending:
+            queue.arrival_pending = True
+            queue.arrival_tags = tags_code
+            self._pending.append(queue)
+        elif queue.arrival_tags != tags_code:
+            queue.arrival_tags = None
+
+    def announce(self, readable_end: int, on_arrival: Callable[[str, int, int, int | None], None]) -> None:
+        """Tell of all queues that have new messages below `readable_end`; the others stay noted."""
+        pending, self._pending = self._pending, []
+        for queue in pending:
+            if queue.last_end > readable_end:
+                self._pending.append(queue)
+                readable = queue.end_below(readable_end)
+            else:
+                queue.arrival_pending = False
+                readable = queue.next_offset
+            on_arrival(queue.topic, queue.queue_id, readable, queue.arrival_tags)

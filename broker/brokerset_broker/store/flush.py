@@ -1,0 +1,200 @@
+"""Bringing the store to the disk: one flush answers everybody who waits, and the checkpoint tells how far it got."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from brokerset_broker.store import mapping
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_formats.checkpoints import CHECKPOINT_SIZE, StoreCheckpoint, decode_checkpoint
+from brokerset_formats.errors import FormatError
+from brokerset_runtime.files import sync_folder
+
+log = structlog.get_logger(__name__)
+
+WAITERS_MAX = 65_536
+"""Sends that wait for the disk; further ones are told at once that it takes too long."""
+
+DIRTY_BYTES_MIN = 4 * 4096
+"""With asynchronous flushing, less than this waits for `THOROUGH_INTERVAL_S` (as in RocketMQ)."""
+
+THOROUGH_INTERVAL_S = 10.0
+"""After this time everything is flushed, however little it is."""
+
+
+class Flusher:
+    """Flushes the commit log in a thread of its own. All methods are called on the event loop.
+
+    While one flush is on its way, all that is appended meanwhile waits for the next: so the number of flushes
+    does not grow with the number of those who wait. A failed flush is final: the kernel may have dropped the
+    pages that it could not write, so trying again would confirm what is not on the disk.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        timeout_ms: int,
+        *,
+        on_flushed: Callable[[], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._log = log
+        self._timeout_s = timeout_ms / 1000
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._executor = ThreadPoolExecutor(1, "store-flush")
+        self._waiting: deque[tuple[int, Callable[[bool], None], float]] = deque()
+        self._running = False
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.failed = False
+
+    def when_flushed(self, end: int, callback: Callable[[bool], None]) -> None:
+        """Call `callback(True)` when the log is on disk up to `end`, `callback(False)` if that fails or lasts.
+
+        It may be called at once. Called with growing `end`, as appends come.
+        """
+        if end <= self._log.flushed_offset:
+            callback(True)
+            return
+        if self.failed or len(self._waiting) >= WAITERS_MAX:
+            callback(False)
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting.append((end, callback, loop.time() + self._timeout_s))
+        if self._timer is None:
+            self._timer = loop.call_later(self._timeout_s, self._expire)
+        self.kick()
+
+    def kick(self) -> None:
+        """Flush soon: at the end of this turn of the loop, or after the flush that is on its way."""
+        if not self._running and not self._scheduled and not self.failed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    async def flush(self) -> bool:
+        """Flush what is there now and wait for it; False if it failed."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answer(done: bool) -> None:
+            if not future.done():
+                future.set_result(done)
+
+        self.when_flushed(self._log.max_offset, answer)
+        return await future
+
+    def _start(self) -> None:
+        self._scheduled = False
+        begin, end = self._log.flushed_offset, self._log.max_offset
+        if self._running or self.failed or begin >= end:
+            return
+        self._running = True
+        store_timestamp = self._log.store_timestamp
+        loop = asyncio.get_running_loop()
+
+        def finished(future: Future[None]) -> None:
+            loop.call_soon_threadsafe(self._finished, end, store_timestamp, future)
+
+        self._executor.submit(self._log.files.sync, begin, end).add_done_callback(finished)
+
+    def _finished(self, end: int, store_timestamp: int, future: Future[None]) -> None:
+        self._running = False
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self._log.flushed_offset = max(end, self._log.flushed_offset)
+        self._log.flushed_timestamp = store_timestamp
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= end:
+            waiting.popleft()[1](True)
+        if waiting:
+            self.kick()
+        self._on_flushed()
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        self.failed = True
+        log.critical("the disk did not take the commit log; nothing is accepted any more", error=str(error))
+        self._on_failure(error)
+        waiting, self._waiting = self._waiting, deque()
+        for _, callback, _ in waiting:
+            callback(False)
+
+    def _expire(self) -> None:
+        """Tell those who have waited too long; the deque is in the order of deadlines."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        while self._waiting and self._waiting[0][2] <= now:
+            self._waiting.popleft()[1](False)
+        if self._waiting:
+            self._timer = loop.call_at(self._waiting[0][2], self._expire)
+
+    async def run(self, interval_ms: int) -> None:
+        """Flush from time to time, until cancelled."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            dirty = self._log.max_offset - self._log.flushed_offset
+            if dirty >= DIRTY_BYTES_MIN or (dirty and loop.time() - last >= THOROUGH_INTERVAL_S):
+                self.kick()
+                last = loop.time()
+            elif not dirty:
+                last = loop.time()
+
+    def close(self) -> None:
+        """End the thread; what is on its way is finished first."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._executor.shutdown()
+
+
+class CheckpointFile:
+    """The file `checkpoint`: read at start, written after each flush."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.content = StoreCheckpoint()
+
+    def load(self) -> None:
+        """Read the file; a missing or empty one counts as all zeros. StoreCorrupt if it is too short."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if data:
+            try:
+                self.content = decode_checkpoint(data)
+            except FormatError as error:
+                raise StoreCorrupt(self._path, error.position, error.reason) from error
+
+    def write(self, content: StoreCheckpoint) -> None:
+        """Replace the content in place and bring it to the disk; blocks; raises OSError.
+
+        The file keeps its blocks, so a full disk does not matter. A torn write is noticed by the CRC of our marks.
+        """
+        is_new = not self._path.exists()
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < CHECKPOINT_SIZE:
+                os.ftruncate(descriptor, CHECKPOINT_SIZE)
+                mapping.reserve(self._path, 0, CHECKPOINT_SIZE)
+            os.pwrite(descriptor, content.encode(), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_folder(self._path.parent)
+        self.content = content

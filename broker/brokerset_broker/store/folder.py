@@ -1,0 +1,88 @@
+"""Which folders may be opened as a store, and the marks that a running store leaves in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from brokerset_runtime.files import FileLock, FileLocked, lock_file, sync_folder
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StoreUnusable(Exception):
+    """The folder holds something that this store must not touch: `path` is what, `reason` why."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def check_kind(root: Path, commit_log: Path) -> None:
+    """Refuse stores of kinds that are not served, by name, before anything in them is changed."""
+    if "," in str(commit_log):
+        raise StoreUnusable(commit_log, "a commit log on several paths is not supported; give one folder")
+    for path in (root, commit_log):
+        if path.exists() and not path.is_dir():
+            raise StoreUnusable(path, "is no folder")
+    for ledger in sorted(root.glob("dledger-*")):
+        raise StoreUnusable(
+            ledger, "this is the log of a DLedger store, which is not served; migrate the store first"
+        )
+    for name, kind in (
+        ("batchconsumequeue", "queues of inner batches (queue.type=BatchCQ)"),
+        ("consumequeue_ext", "extended consume queues (enableConsumeQueueExt)"),
+    ):
+        for topic in sorted((root / name).glob("*")):
+            raise StoreUnusable(topic, f"{kind} are not supported; remove the topic with a Java broker first")
+
+
+def lock_store(root: Path) -> FileLock:
+    """Take the store for this process; StoreUnusable names the lock and, where known, its holder."""
+    try:
+        return lock_file(root / "lock")
+    except FileLocked as error:
+        holder = f"process {error.holder_pid}" if error.holder_pid else "another process"
+        raise StoreUnusable(error.path, f"{holder} has this store open; stop it first") from error
+
+
+class AbortFile:
+    """The file `abort`: it is there while the store is open, so after a crash it is still there."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "abort"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the last process did not close the store."""
+        return self._path.exists()
+
+    @property
+    def same_boot(self) -> bool:
+        """Whether the machine has run on since: then whatever was written to mapped files is still there."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = self._path.read_text().splitlines()
+            return len(lines) > 1 and lines[1] != "" and lines[1] == _boot_id()
+        return False
+
+    def write(self) -> None:
+        """Say that the store is open: process id as RocketMQ writes it, then the boot of the machine."""
+        with open(self._path, "w") as stream:
+            stream.write(f"{os.getpid()}\n{_boot_id()}\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        sync_folder(self._path.parent)
+
+    def remove(self) -> None:
+        """Say that the store was closed in order."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        sync_folder(self._path.parent)
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return ""

@@ -1,0 +1,248 @@
+"""Carrying out the recovery of a store that was opened: find the end of the log, cut, dispatch what is missing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from brokerset_broker.store import mapping
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.dispatch import Dispatcher
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_broker.store.index import IndexService
+from brokerset_broker.store.recovery import (
+    SEARCH_CHUNK_BYTES,
+    Verdict,
+    first_record,
+    judge_end,
+    record_within,
+    scan,
+    start_after_clean_exit,
+    start_after_crash,
+)
+from brokerset_broker.store.segments import MappedFile, file_name
+from brokerset_formats.checkpoints import StoreCheckpoint
+from brokerset_formats.records import Blank, RecordHead, RecordProblem
+from brokerset_runtime.files import sync_folder
+
+log = structlog.get_logger(__name__)
+
+DAMAGED_FOLDER = "commitlog.damaged"
+"""Beside the log, not in it: what had to be cut off although whole records follow."""
+
+LOOK_BACK_BYTES = 64 * 1024 * 1024
+"""After a crash, so much of the log that was surely on disk is read and checked again; takes about 0.2 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryOptions:
+    """How the store was left, and what may be done about it."""
+
+    clean: bool
+    """The last process closed the store in order (no file `abort`)."""
+    verify_crc: bool = True
+    accept_damage: bool = False
+    """Go on without what is behind a damage; it is kept in `commitlog.damaged`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LogEnd:
+    offset: int
+    store_timestamp: int
+    problem: str
+
+
+class LogRecovery:
+    """One recovery. The log's files, the queues and the index are loaded; their ends are not agreed upon yet."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexService | None,
+        dispatcher: Dispatcher,
+        checkpoint: StoreCheckpoint,
+        damaged_folder: Path,
+        options: RecoveryOptions,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._checkpoint = checkpoint
+        self._damaged_folder = damaged_folder
+        self._options = options
+
+    def run(self, index_missing_from: int | None) -> None:
+        """Make log, queues and index agree, and leave the log ready for writing.
+
+        StoreCorrupt if something that was surely on disk is damaged, unless that is accepted.
+        """
+        marks = self._checkpoint.marks
+        if self._is_complete() and index_missing_from is None and marks is not None:
+            self._log.begin_at(marks.flushed_offset, self._checkpoint.physic_msg_timestamp)
+        else:
+            self._recover(index_missing_from)
+        self._queues.correct_min_offsets(self._log.min_offset)
+
+    def _is_complete(self) -> bool:
+        """Whether the store was closed by us, and nobody has written since: then there is nothing to read."""
+        marks = self._checkpoint.marks
+        if not self._options.clean or marks is None or marks.flushed_offset != marks.dispatched_offset:
+            return False
+        end = marks.flushed_offset
+        file = self._log.files.find(end)
+        if file is None:
+            return bool(self._log.files.files) and end == self._log.files.end
+        return not any(file.view[end - file.start : end - file.start + 8]) and self._queues.last_end <= end
+
+    def _recover(self, index_missing_from: int | None) -> None:
+        files = self._log.files
+        begin = self._first_offset()
+        dispatch_from = self._dispatch_from(begin)
+        if not self._options.clean:
+            self._queues.rebuild_from(dispatch_from)
+        if index_missing_from is not None:
+            begin = max(files.start, min(begin, index_missing_from))
+        index_from = dispatch_from if index_missing_from is None else min(dispatch_from, index_missing_from)
+        end = self._scan(begin, dispatch_from, index_from)
+        self._cut(end)
+        self._log.begin_at(end.offset, end.store_timestamp)
+        log.info(
+            "store recovered",
+            clean=self._options.clean,
+            read_from=begin,
+            end=end.offset,
+            stopped_by=end.problem,
+        )
+
+    def _first_offset(self) -> int:
+        """Offset of the record to begin reading with."""
+        files = self._log.files.files
+        marks = self._checkpoint.marks
+        if marks is not None and not self._options.clean:
+            for file in reversed(files):
+                if file.start <= marks.dispatched_offset:
+                    return _first_record_from(file, marks.dispatched_offset - LOOK_BACK_BYTES)
+        firsts = [first_record(file.view, file.start) for file in files]
+        if self._options.clean:
+            return start_after_clean_exit(firsts, self._queues.last_end)
+        return start_after_crash(firsts, self._checkpoint.min_timestamp)
+
+    def _dispatch_from(self, begin: int) -> int:
+        """Records at or behind this offset may lack their queue unit."""
+        if self._options.clean:
+            return max(begin, self._queues.last_end)
+        marks = self._checkpoint.marks
+        return begin if marks is None else max(begin, marks.dispatched_offset)
+
+    def _scan(self, begin: int, dispatch_from: int, index_from: int) -> _LogEnd:
+        """Read and dispatch records from `begin` up to where no whole record follows.
+
+        Queues are left alone below `dispatch_from`: they may belong to a topic that was deleted since.
+        """
+        end, store_timestamp, problem = begin, 0, "no file"
+        for file in self._log.files.files:
+            if file.end <= begin:
+                continue
+            position = max(begin - file.start, 0)
+            last: RecordHead | Blank | RecordProblem = RecordProblem("empty file", position)
+            for last in scan(file.view, file.start, position, verify_crc=self._options.verify_crc):
+                if isinstance(last, RecordHead):
+                    end = last.offset + last.size
+                    store_timestamp = max(store_timestamp, last.store_timestamp)
+                    if last.offset >= dispatch_from:
+                        self._dispatcher.put(last)
+                    elif last.offset >= index_from:
+                        self._dispatcher.put_index_of(last)
+            if isinstance(last, RecordProblem):
+                return _LogEnd(end, store_timestamp, "end of the log" if last.is_empty else last.reason)
+            end, problem = file.end, "end of the last file"
+        return _LogEnd(end, store_timestamp, problem)
+
+    def _cut(self, end: _LogEnd) -> None:
+        """Remove everything behind the end, or refuse to."""
+        following = self._record_behind(end.offset)
+        verdict = judge_end(end.offset, following, self._checkpoint)
+        if verdict is not Verdict.END or following is not None:
+            self._keep_or_refuse(end, following, verdict)
+        files = self._log.files
+        files.cut(end.offset)
+        if files.files and files.files[-1].end > end.offset:
+            files.files[-1].clear(end.offset - files.files[-1].start)
+        self._queues.cut(end.offset)
+        if self._index is not None and self._index.end_offset >= end.offset:
+            self._index.truncate(end.offset)
+
+    def _record_behind(self, end: int) -> RecordHead | None:
+        """A whole record of this log somewhere behind `end`."""
+        for file in self._log.files.files:
+            if file.end <= end:
+                continue
+            begin = max(end - file.start, 0)
+            for data_begin, data_end in mapping.data_ranges(file.path, begin, file.size):
+                found = record_within(file.view, file.start, data_begin, data_end)
+                if found is not None:
+                    return found
+        return None
+
+    def _keep_or_refuse(self, end: _LogEnd, following: RecordHead | None, verdict: Verdict) -> None:
+        file = self._log.files.find(end.offset)
+        path = file.path if file is not None else self._log.files.folder / file_name(end.offset)
+        next_offset = following.offset if following is not None else None
+        log.error(
+            "the commit log is damaged",
+            offset=end.offset,
+            reason=end.problem,
+            next_whole_record=next_offset,
+            was_on_disk=verdict is Verdict.DAMAGE,
+            file=str(path),
+        )
+        kept = self._keep(end.offset)
+        if verdict is Verdict.DAMAGE and not self._options.accept_damage:
+            raise StoreCorrupt(
+                path,
+                end.offset - (file.start if file is not None else 0),
+                f"{end.problem}, though everything up to offset {self._surely_flushed()} was on disk"
+                + (f"; whole records follow from offset {next_offset}" if next_offset is not None else "")
+                + f". A copy of what follows is in {kept}. Get the store from a replica or a backup, or start "
+                "once with acceptDamagedStore=true to go on without the messages behind the damage",
+            )
+
+    def _surely_flushed(self) -> str:
+        marks = self._checkpoint.marks
+        return str(marks.flushed_offset) if marks is not None else "of later messages"
+
+    def _keep(self, end: int) -> Path:
+        """Copy what is behind `end` to a file of its own, holes left out at the end; returns the file."""
+        self._damaged_folder.mkdir(parents=True, exist_ok=True)
+        target = self._damaged_folder / file_name(end)
+        with target.open("wb") as stream:
+            for file in self._log.files.files:
+                if file.end > end:
+                    _copy_data(file, max(end, file.start), end, stream.fileno())
+            stream.flush()
+            os.fsync(stream.fileno())
+        sync_folder(self._damaged_folder)
+        return target
+
+
+def _first_record_from(file: MappedFile, offset: int) -> int:
+    """Offset of the first whole record of a file at or behind `offset`; the file's start if it is further on."""
+    if offset <= file.start:
+        return file.start
+    begin = offset - file.start
+    found = record_within(file.view, file.start, begin, file.size)
+    return found.offset if found is not None else file.start
+
+
+def _copy_data(file: MappedFile, begin: int, base: int, descriptor: int) -> None:
+    """Write the parts of a file that are no holes to the same distances from `base`."""
+    for data_begin, data_end in mapping.data_ranges(file.path, begin - file.start, file.size):
+        for position in range(data_begin, data_end, SEARCH_CHUNK_BYTES):
+            part = file.view[position : min(position + SEARCH_CHUNK_BYTES, data_end)]
+            os.pwrite(descriptor, part, file.start + position - base)

@@ -1,0 +1,683 @@
+"""The message store of one broker: appending, reading, searching, and its life from load to close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.dispatch import Arrivals, Dispatcher, tags_code_of
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.flush import THOROUGH_INTERVAL_S, CheckpointFile, Flusher
+from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
+from brokerset_broker.store.index import IndexService
+from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogRecovery, RecoveryOptions
+from brokerset_broker.store.reading import ReadLimits, no_queue, read_messages
+from brokerset_broker.store.recovery import scan
+from brokerset_broker.store.results import Appended, AppendedBatch, Boundary, GetResult, QueryResult
+from brokerset_broker.store.retention_task import RetentionTask
+from brokerset_broker.store.search import queue_offset_by_time, store_time_at
+from brokerset_formats.batches import BatchItem
+from brokerset_formats.checkpoints import Marks, StoreCheckpoint
+from brokerset_formats.hashing import crc31
+from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.properties import PROPERTIES_SIZE_MAX
+from brokerset_formats.queue_units import UNIT_SIZE, units_struct
+from brokerset_formats.records import RecordHead, SysFlag, fixed_struct
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.files import FileLock
+from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
+
+log = structlog.get_logger(__name__)
+
+OnArrival = Callable[[str, int, int, int | None], None]
+"""Topic, queue id, number that the next message will get, tags code (None: several different ones)."""
+
+DIRTY_QUEUES_MAX = 64
+"""With more queues that have unsynced units, they wait for the thorough round: each costs a write of its own."""
+
+INDEX_CATCH_UP_RECORDS = 20_000
+"""Records that one attempt indexes after the index had no room."""
+
+TOPIC_SIZE_MAX = 255
+
+
+class MessageStore:
+    """Commit log, consume queues and index under one root folder; written by the event loop's thread alone.
+
+    Life: `load`, `start` (or `run`), appends and reads, `close`. Appended messages are in their queue and in the
+    index when `append` returns; `on_arrival` follows at the end of the turn of the loop.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        *,
+        store_host: Host | None = None,
+        on_arrival: OnArrival | None = None,
+    ) -> None:
+        """`store_host` is what records name as their broker; by default `brokerIP1` with `listenPort`.
+
+        FormatError if that is no IP address.
+        """
+        self._settings = settings
+        self._root = settings.store_path_root_dir
+        self._clock = clock
+        self._now_ms = clock.now_ms
+        self.on_arrival: OnArrival | None = on_arrival
+        self._executor = ThreadPoolExecutor(1, "store-files")
+        self.log = CommitLog(
+            settings.store_path_commit_log or self._root / "commitlog",
+            settings.mapped_file_size_commit_log,
+            self._executor,
+        )
+        self.queues_table = ConsumeQueues(
+            self._root / "consumequeue", settings.mapped_file_size_consume_queue
+        )
+        self.index = (
+            IndexService(
+                self._root / "index",
+                clock=clock,
+                hash_slots=settings.max_hash_slot_num,
+                indexes_max=settings.max_index_num,
+            )
+            if settings.message_index_enable
+            else None
+        )
+        self._dispatcher = Dispatcher(
+            self.queues_table, self.index, DelayLevels.parse(settings.message_delay_level)
+        )
+        self._table = self.queues_table.table
+        self._arrivals = Arrivals()
+        self._abort = AbortFile(self._root)
+        self._checkpoint = CheckpointFile(self._root / "checkpoint")
+        self._sync = settings.flush_disk_type == "SYNC_FLUSH"
+        self._flusher = Flusher(
+            self.log,
+            settings.sync_flush_timeout,
+            on_flushed=self._flushed,
+            on_failure=lambda error: self._stop(f"the disk does not take the commit log: {error}"),
+        )
+        self.retention = RetentionTask(
+            settings, clock, self.log, self.queues_table, self.index, self._set_disk_full
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn_scheduled = False
+        self._lock: FileLock | None = None
+        self._refusal: str | None = "the store is not loaded"
+        self._stopped: str | None = self._refusal
+        self._disk_full = False
+        self._readable_end = 0 if self._sync else NO_LIMIT
+        self._dispatched_synced = (0, 0)
+        self._body_size_max = settings.max_message_size
+        self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
+        self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
+
+    def set_store_host(self, host: Host) -> None:
+        """Set what records name as their broker; for the time when a port of 0 has become a real one."""
+        self.store_host = host
+        self._store_host = host.encode()
+        self._heads = {
+            size: fixed_struct(size, len(self._store_host)).pack for size in (HOST_SIZE_V4, HOST_SIZE_V6)
+        }
+        # Bytes of a record besides body, properties, and topic with its length.
+        self._overhead = {
+            size: fixed_struct(size, len(self._store_host)).size + 2 for size in (HOST_SIZE_V4, HOST_SIZE_V6)
+        }
+        self._host_flags = {
+            HOST_SIZE_V4: SysFlag.STORE_HOST_V6 if host.v6 else 0,
+            HOST_SIZE_V6: SysFlag.BORN_HOST_V6 | (SysFlag.STORE_HOST_V6 if host.v6 else 0),
+        }
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def load(self, *, accept_damage: bool = False) -> None:
+        """Open the folder and recover it if needed. Blocks; call it before serving.
+
+        StoreUnusable if the folder is in use or of another kind, StoreCorrupt if something that surely was on disk
+        is damaged. `accept_damage` (setting `acceptDamagedStore`) goes on without what is behind a damage.
+        """
+        commit_log = self.log.files.folder
+        check_kind(self._root, commit_log)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_store(self._root)
+        try:
+            self._load(accept_damage)
+        except BaseException:
+            self._lock.release()
+            self._lock = None
+            raise
+        self._stopped = None
+        self._update_refusal()
+
+    def _load(self, accept_damage: bool) -> None:
+        clean = not self._abort.exists
+        self.log.files.load()
+        self.queues_table.load()
+        self._checkpoint.load()
+        checkpoint = self._checkpoint.content
+        missing_from: int | None = None
+        if self.index is not None:
+            intact = clean or self._abort.same_boot
+            missing_from = self.index.load(None if intact else checkpoint.index_msg_timestamp)
+        options = RecoveryOptions(
+            clean=clean, verify_crc=self._settings.check_crc_on_recover, accept_damage=accept_damage
+        )
+        recovery = LogRecovery(
+            self.log,
+            self.queues_table,
+            self.index,
+            self._dispatcher,
+            checkpoint,
+            self._root / DAMAGED_FOLDER,
+            options,
+        )
+        recovery.run(missing_from)
+        self._abort.write()
+        self._sync_all()
+        if self._sync:
+            self._readable_end = self.log.flushed_offset
+
+    def _sync_all(self) -> None:
+        """Bring everything to the disk in this thread: after recovery, and at the end."""
+        begin, end, store_timestamp = self.log.flushed_offset, self.log.max_offset, self.log.store_timestamp
+        if not begin:
+            marks = self._checkpoint.content.marks
+            begin = min(marks.flushed_offset, end) if marks is not None else self.log.min_offset
+        self.log.files.sync(begin, end)
+        self.log.flushed_offset, self.log.flushed_timestamp = end, store_timestamp
+        self._sync_derived()
+        self._dispatched_synced = (self._complete_end(end), store_timestamp)
+        self._checkpoint.write(self._checkpoint_now())
+
+    def _sync_derived(self) -> None:
+        for queue in self.queues_table:
+            queue.sync()
+        if self.index is not None:
+            self.index.flush()
+
+    def _complete_end(self, end: int) -> int:
+        """`end`, or less if the index lacks messages before it."""
+        missing = self._dispatcher.index_missing_from
+        return end if missing is None else min(end, missing)
+
+    def _checkpoint_now(self) -> StoreCheckpoint:
+        dispatched, store_timestamp = self._dispatched_synced
+        flushed = self.log.flushed_offset
+        old = self._checkpoint.content
+        return StoreCheckpoint(
+            physic_msg_timestamp=self.log.flushed_timestamp,
+            logics_msg_timestamp=store_timestamp,
+            index_msg_timestamp=self.index.flushed_timestamp if self.index else old.index_msg_timestamp,
+            master_flushed_offset=0,
+            confirm_phy_offset=flushed if old.confirm_phy_offset else 0,
+            marks=Marks(flushed, min(dispatched, flushed)),
+        )
+
+    def start(self) -> None:
+        """Bind the store to the running event loop: from now on `on_arrival` is called."""
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Flush, write checkpoints and delete old files, until cancelled."""
+        self.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._flusher.run(self._settings.flush_interval_commit_log))
+            tasks.create_task(self._run_checkpoints())
+            tasks.create_task(self.retention.run())
+
+    async def _run_checkpoints(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while not self._flusher.failed:
+            await asyncio.sleep(self._settings.flush_interval_consume_queue / 1000)
+            self.catch_up_index()
+            dirty = sum(1 for queue in self.queues_table if queue.synced_position < queue.position)
+            thorough = dirty <= DIRTY_QUEUES_MAX or loop.time() - last >= THOROUGH_INTERVAL_S
+            if thorough:
+                last = loop.time()
+            if self.log.flushed_offset > 0:
+                await self.checkpoint(thorough=thorough)
+
+    async def checkpoint(self, *, thorough: bool = True) -> None:
+        """Write the checkpoint; `thorough` brings log, queues and index to the disk first, in this order."""
+        dispatched = (self.log.max_offset, self.log.store_timestamp)
+        try:
+            if thorough and dispatched[0] != self._dispatched_synced[0]:
+                if not await self._flusher.flush():
+                    return
+                await asyncio.to_thread(self._sync_derived)
+                self._dispatched_synced = (self._complete_end(dispatched[0]), dispatched[1])
+            content = self._checkpoint_now()
+            if content != self._checkpoint.content:
+                await asyncio.to_thread(self._checkpoint.write, content)
+        except OSError as error:
+            self._stop(f"the disk does not take consume queues, index or checkpoint: {error}")
+            log.critical("the disk failed; nothing is accepted any more", error=str(error))
+
+    async def close(self) -> None:
+        """Refuse further messages, bring everything to the disk, and leave the folder as after a clean exit."""
+        if self._lock is None:
+            return
+        failed = self._flusher.failed
+        self._stop("the store is closed")
+        if self._arrivals and self._loop is not None:
+            self._end_turn()
+        if not failed:
+            await self._flusher.flush()
+        self._flusher.close()
+        self.log.files.forget_prepared()
+        for queue in self.queues_table:
+            queue.files.forget_prepared()
+        if not failed and not self._flusher.failed:
+            with contextlib.suppress(StoreRefused):
+                while self._dispatcher.index_missing_from is not None and self.catch_up_index():
+                    await asyncio.sleep(0)
+            await asyncio.to_thread(self._sync_all)
+            if self.index is not None:
+                self.index.close()
+            self._abort.remove()
+        self._executor.shutdown()
+        self._lock.release()
+        self._lock = None
+
+    def abandon(self) -> None:
+        """Let go of the folder at once, as a crash would: nothing is flushed, and the next start recovers."""
+        self._stop("the store was abandoned")
+        self._flusher.close()
+        self._executor.shutdown()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = self._stopped or reason
+        self._update_refusal()
+
+    def _set_disk_full(self, full: bool) -> None:
+        if full != self._disk_full:
+            log.warning("the disk is nearly full" if full else "the disk has room again", refuse=full)
+        self._disk_full = full
+        self._update_refusal()
+
+    def _update_refusal(self) -> None:
+        self._refusal = self._stopped or (
+            f"the disk of {self.log.files.folder} is nearly full; delete something or add space"
+            if self._disk_full
+            else None
+        )
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        tags_code: int | None = None,
+    ) -> Appended:
+        """Store one message; it is in its queue and in the index when this returns, and on disk later.
+
+        `born_host` is 8 or 20 bytes: address and port. `tags_code` replaces what follows from the properties.
+        StoreRefused if the store cannot take it; then nothing has changed. One function, because its parts would
+        cost as much in calls as in work: 4 µs for everything where this was measured.
+        """
+        if self._refusal is not None:
+            raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
+        queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        host_size = len(born_host)
+        body_size = len(body)
+        properties_size = len(properties)
+        if body_size > self._body_size_max or properties_size > PROPERTIES_SIZE_MAX:
+            raise self._too_large(body_size, properties_size)
+        size = self._overhead[host_size] + body_size + len(queue.topic_field) + properties_size
+        if queue.position >= queue.room_end:
+            queue.make_room(1)
+        commit_log = self.log
+        offset = commit_log.max_offset
+        if offset + size > commit_log.limit:
+            offset = commit_log.make_room(size)
+        now = self._now_ms()
+        if now < commit_log.store_timestamp:
+            now = commit_log.store_timestamp
+        counted = not sys_flag & SysFlag.TRANSACTION_PREPARED
+        queue_offset = queue.next_offset if counted else 0
+        begin = offset - commit_log.map_start
+        commit_log.map[begin : begin + size] = b"".join(
+            (
+                self._heads[host_size](
+                    size,
+                    queue.magic,
+                    crc31(body),
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag | self._host_flags[host_size],
+                    born_timestamp,
+                    born_host,
+                    now,
+                    self._store_host,
+                    reconsume_times,
+                    prepared_transaction_offset,
+                    body_size,
+                ),
+                body,
+                queue.topic_field,
+                properties_size.to_bytes(2, "big"),
+                properties,
+            )
+        )
+        commit_log.max_offset = offset + size
+        commit_log.store_timestamp = now
+        if counted:
+            if tags_code is None:
+                tags_code = (
+                    tags_code_of(properties)
+                    if topic != SCHEDULE_TOPIC
+                    else self._dispatcher.tags_code(topic, properties, now)
+                )
+            queue.put(offset, size, tags_code)
+            if not queue.arrival_pending or queue.arrival_tags != tags_code:
+                self._arrivals.note(queue, tags_code)
+        self._dispatcher.put_index(topic, properties, offset, now)
+        if not self._turn_scheduled:
+            self._schedule_turn()
+        return Appended(offset, size, queue_offset, now)
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[BatchItem],
+        *,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> AppendedBatch:
+        """Store several messages of one queue as neighbours, all or none; see `append`."""
+        if self._refusal is not None:
+            raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
+        if not items:
+            raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, "the batch has no messages")
+        queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        host_size = len(born_host)
+        overhead = self._overhead[host_size] + len(queue.topic_field)
+        sizes = [overhead + len(item.body) + len(item.properties) for item in items]
+        total = sum(sizes)
+        if total > self._batch_size_max:
+            raise StoreRefused(
+                PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self._batch_size_max} is the limit"
+            )
+        if max(len(item.properties) for item in items) > PROPERTIES_SIZE_MAX:
+            raise self._too_large(0, PROPERTIES_SIZE_MAX + 1)
+        count = len(items)
+        if queue.position + count * UNIT_SIZE > queue.room_end:
+            queue.make_room(count)
+        commit_log = self.log
+        first = commit_log.max_offset
+        if first + total > commit_log.limit:
+            first = commit_log.make_room(total)
+        now = max(self._now_ms(), commit_log.store_timestamp)
+        pack_head = self._heads[host_size]
+        sys_flag |= self._host_flags[host_size]
+        store_host, topic_field, magic = self._store_host, queue.topic_field, queue.magic
+        queue_offset, offset = queue.next_offset, first
+        parts: list[bytes] = []
+        units: list[int] = []
+        offsets: list[int] = []
+        for item, size in zip(items, sizes, strict=True):
+            body, properties = item.body, item.properties
+            parts += (
+                pack_head(
+                    size,
+                    magic,
+                    crc31(body),
+                    queue_id,
+                    item.flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    reconsume_times,
+                    0,
+                    len(body),
+                ),
+                body,
+                topic_field,
+                len(properties).to_bytes(2, "big"),
+                properties,
+            )
+            units += (offset, size, tags_code_of(properties))
+            offsets.append(offset)
+            queue_offset += 1
+            offset += size
+        begin = first - commit_log.map_start
+        commit_log.map[begin : begin + total] = b"".join(parts)
+        commit_log.max_offset = offset
+        commit_log.store_timestamp = now
+        result = AppendedBatch(offsets, queue.next_offset, offset, now)
+        queue.put_many(units_struct(count).pack(*units), offset)
+        codes = units[2::3]
+        self._arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
+        put_index = self._dispatcher.put_index
+        for item, item_offset in zip(items, offsets, strict=True):
+            put_index(topic, item.properties, item_offset, now)
+        if not self._turn_scheduled:
+            self._schedule_turn()
+        return result
+
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        size = len(topic.encode())
+        if not 0 < size <= TOPIC_SIZE_MAX or "/" in topic or "\0" in topic or topic in (".", ".."):
+            raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} cannot be the name of a topic")
+        if queue_id < 0:
+            raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, f"queue id {queue_id} is negative")
+        return self.queues_table.open(topic, queue_id)
+
+    def _too_large(self, body_size: int, properties_size: int) -> StoreRefused:
+        if properties_size > PROPERTIES_SIZE_MAX:
+            return StoreRefused(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                f"more than {PROPERTIES_SIZE_MAX} bytes of properties; send less",
+            )
+        return StoreRefused(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"a body of {body_size} bytes; maxMessageSize is {self._body_size_max}",
+        )
+
+    # -- what follows an append -----------------------------------------------------------------------------
+
+    def _schedule_turn(self) -> None:
+        if self._loop is not None:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """Announce what has arrived, and with synchronous flushing begin to flush it."""
+        self._turn_scheduled = False
+        if self._sync:
+            self._flusher.kick()
+        self.announce()
+
+    def announce(self) -> None:
+        """Call `on_arrival` for each queue that has new readable messages."""
+        if self._arrivals:
+            self._arrivals.announce(self._readable_end, self.on_arrival or _nobody)
+
+    def _flushed(self) -> None:
+        if self._sync:
+            self._readable_end = self.log.flushed_offset
+            self.announce()
+
+    def catch_up_index(self) -> bool:
+        """Index messages that it had no room for, if there is room now; False if there still is none."""
+        missing = self._dispatcher.index_missing_from
+        if missing is None or self.index is None:
+            return True
+        self._dispatcher.index_missing_from = None
+        done = 0
+        while (file := self.log.files.find(missing)) is not None and missing < self.log.max_offset:
+            for head in scan(file.view, file.start, missing - file.start, verify_crc=False):
+                if not isinstance(head, RecordHead) or done >= INDEX_CATCH_UP_RECORDS:
+                    break
+                self._dispatcher.put_index_of(head)
+                if self._dispatcher.index_missing_from is not None:
+                    return False
+                missing = head.offset + head.size
+                done += 1
+            else:
+                return True
+            if done >= INDEX_CATCH_UP_RECORDS:
+                self._dispatcher.index_missing_from = missing
+                return True
+            if missing < self.log.max_offset:
+                missing = file.end
+        return True
+
+    def when_flushed(self, end_offset: int, callback: Callable[[bool], None]) -> None:
+        """Call `callback(True)` when the log is on disk up to `end_offset`; `False` after `syncFlushTimeout` or a failure."""
+        self._flusher.when_flushed(end_offset, callback)
+
+    async def flush(self) -> bool:
+        """Bring the log to the disk as it is now; False if that failed or took longer than `syncFlushTimeout`."""
+        return await self._flusher.flush()
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self.log.flushed_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Where the next record begins."""
+        return self.log.max_offset
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest record."""
+        return self.log.min_offset
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Messages of a queue from `queue_offset` on, in whole records.
+
+        At most `max_messages` and, after the first, `max_bytes`; with `codes` only those with such a tags code.
+        """
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return no_queue()
+        maximum = (
+            queue.next_offset if queue.last_end <= self._readable_end else queue.end_below(self._readable_end)
+        )
+        return read_messages(
+            self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
+        )
+
+    def queue_max(self, topic: str, queue_id: int) -> int:
+        """The number that the next message of a queue gets; 0 for an unknown queue."""
+        queue = self._table.get((topic, queue_id))
+        return queue.next_offset if queue is not None else 0
+
+    def queue_min(self, topic: str, queue_id: int) -> int:
+        """The number of the oldest message of a queue that is still there; 0 for an unknown queue."""
+        queue = self._table.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
+
+    def queue_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The message stored at a time, see `Boundary`; within the queue's minimum and maximum, 0 if it is unknown."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue_offset_by_time(self.log, queue, queue.next_offset, timestamp_ms, boundary)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time (ms) of the oldest message of a queue; None if it has none."""
+        return self.store_time_at(topic, queue_id, self.queue_min(topic, queue_id))
+
+    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Store time (ms) of one message; None if it is not there."""
+        queue = self._table.get((topic, queue_id))
+        return store_time_at(self.log, queue, queue_offset) if queue is not None else None
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int, int] | None:
+        """Offset, size and tags code that the queue has for one message; None if it is not there."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.next_offset:
+            return None
+        return queue.unit(queue_offset)
+
+    def read(self, offset: int, size: int | None = None) -> memoryview | None:
+        """The record at a commit log offset, or `size` bytes from there; None if the log does not have them."""
+        return self.log.read_record(offset) if size is None else self.log.read(offset, size)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Messages of a topic that have a key (or client-made id), stored in a span of time, oldest first.
+
+        Others with the same hash may be among them; the asker compares the keys.
+        """
+        if self.index is None:
+            return QueryResult([], 0, 0)
+        count_max = min(max_count, self._settings.max_msgs_num_batch)
+        answer = self.index.query(topic, key, count_max, begin_ms, end_ms)
+        found = (self.log.read_record(offset) for offset in sorted(answer.offsets))
+        records = [record for record in found if record is not None]
+        return QueryResult(records, answer.last_timestamp, answer.last_offset)
+
+    def queues(self) -> Mapping[str, list[int]]:
+        """Topic -> ids of its queues, sorted."""
+        return self.queues_table.topics()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic. Its records stay in the log until their files go.
+
+        A checkpoint follows soon: a recovery that began before it would bring the queues back.
+        """
+        self.queues_table.remove_topic(topic)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the store."""
+        return self._root
+
+    @property
+    def refusal(self) -> str | None:
+        """Why messages are refused at the moment; None if they are taken."""
+        return self._refusal
+
+
+def _nobody(topic: str, queue_id: int, next_queue_offset: int, tags_code: int | None) -> None:
+    """Nobody waits for messages."""

@@ -1,0 +1,138 @@
+"""Reading messages of one queue for a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.results import GetResult, GetStatus
+from brokerset_formats.queue_units import UNIT, UNIT_SIZE, units_struct
+
+FILTER_UNITS_MIN = 800
+"""Units that one `get` looks at, at least, when most of them have other tags (16,000 bytes in RocketMQ)."""
+
+UNITS_MAX = 8_192
+"""Units that one `get` looks at, at most."""
+
+BYTES_MAX = 128 * 1024 * 1024
+"""Bytes that one `get` returns, at most, whatever is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """What one `get` returns at most; the first message is returned whatever its size."""
+
+    messages: int
+    bytes: int
+
+
+def no_queue() -> GetResult:
+    """The answer for a queue that does not exist."""
+    return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
+
+
+def read_messages(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    maximum: int,
+    limits: ReadLimits,
+    codes: frozenset[int] | None,
+) -> GetResult:
+    """Messages of `queue` from `queue_offset` on, below `maximum`; the rules are those of `getMessage` of Java.
+
+    `codes` are the tags codes that the consumer wants, None for all.
+    """
+    minimum = queue.min_offset
+    if maximum == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, 0, [], 0, 0)
+    if queue_offset < minimum:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum, [], 0, 0)
+    if queue_offset >= maximum:
+        status = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+        return GetResult(status, maximum, minimum, maximum, [], 0, 0)
+    position = queue_offset * UNIT_SIZE
+    file = queue.files.find(position)
+    if file is None:
+        following = (queue_offset // (queue.files.segment_bytes // UNIT_SIZE) + 1) * (
+            queue.files.segment_bytes // UNIT_SIZE
+        )
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, min(following, maximum), minimum, maximum, [], 0, 0)
+    in_file = (file.end - position) // UNIT_SIZE
+    wanted = min(max(limits.messages, 1), UNITS_MAX)
+    count = min(wanted, maximum - queue_offset, in_file)
+    if codes is None:
+        flat = units_struct(count).unpack_from(file.view, position - file.start)
+        sizes = flat[1::3]
+        size = sum(sizes)
+        if size <= limits.bytes:
+            offsets = flat[0::3]
+            parts = _plain_parts(log, offsets, sizes, size)
+            if parts is not None:
+                return GetResult(GetStatus.FOUND, queue_offset + count, minimum, maximum, parts, count, size)
+    else:
+        count = min(max(wanted, FILTER_UNITS_MIN), maximum - queue_offset, in_file)
+    begin = position - file.start
+    units = UNIT.iter_unpack(file.view[begin : begin + count * UNIT_SIZE])
+    return _select(log, units, queue_offset, minimum, maximum, limits, codes)
+
+
+def _plain_parts(
+    log: CommitLog, offsets: tuple[int, ...], sizes: tuple[int, ...], size: int
+) -> list[memoryview] | None:
+    """The records as views if all are in one file of the log, as is usual; None otherwise."""
+    first, end = offsets[0], offsets[-1] + sizes[-1]
+    file = log.files.find(first)
+    if file is None or end > file.end or end > log.max_offset:
+        return None
+    start, view = file.start, file.view
+    if end - first == size:  # sizes are what they are, and offsets grow: so there is nothing in between
+        return [view[first - start : end - start]]
+    return [
+        view[offset - start : offset - start + length] for offset, length in zip(offsets, sizes, strict=True)
+    ]
+
+
+def _select(
+    log: CommitLog,
+    units: Iterable[tuple[int, int, int]],
+    queue_offset: int,
+    minimum: int,
+    maximum: int,
+    limits: ReadLimits,
+    codes: frozenset[int] | None,
+) -> GetResult:
+    """One unit after the other: with tags, over file boundaries, up to limits, past deleted records."""
+    status = GetStatus.NO_MATCHED_MESSAGE
+    runs: list[tuple[int, int]] = []
+    size = messages = 0
+    following = queue_offset
+    skip_below = 0
+    bytes_max = min(limits.bytes, BYTES_MAX)
+    for offset, length, code in units:
+        if messages and (messages >= limits.messages or size + length > bytes_max):
+            break
+        following += 1
+        if offset < skip_below or (codes is not None and _as_int32(code) not in codes):
+            continue
+        if log.read(offset, length) is None:
+            if not messages:
+                status = GetStatus.MESSAGE_WAS_REMOVING
+            skip_below = log.min_offset
+            continue
+        if runs and runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], offset + length)
+        else:
+            runs.append((offset, offset + length))
+        size += length
+        messages += 1
+        status = GetStatus.FOUND
+    parts = [part for begin, end in runs if (part := log.read(begin, end - begin)) is not None]
+    return GetResult(status, following, minimum, maximum, parts, messages, size)
+
+
+def _as_int32(code: int) -> int:
+    """What a filter compares: the low 32 bits, signed (units of delayed messages hold times)."""
+    return ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000

@@ -1,0 +1,147 @@
+"""Deleting old files, and refusing messages while the disk is nearly full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.index import IndexService
+from brokerset_broker.store.retention import (
+    RetentionRules,
+    Segment,
+    decide_retention,
+    expired_queue_files,
+    parse_delete_hours,
+    used_percent,
+)
+from brokerset_runtime.clock import Clock
+from brokerset_spec.broker_settings import BrokerSettings
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes of the file system that the log is on."""
+
+    used: int
+    available: int
+
+
+def disk_use(path: Path) -> DiskUse:
+    """Ask the system; raises OSError."""
+    status = os.statvfs(path)
+    return DiskUse((status.f_blocks - status.f_bfree) * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+def rules_of(settings: BrokerSettings) -> RetentionRules:
+    """The settings that retention is about."""
+    return RetentionRules(
+        reserved_hours=settings.file_reserved_time,
+        delete_hours=parse_delete_hours(settings.delete_when),
+        expire_percent=settings.disk_max_used_space_ratio,
+        force_percent=settings.disk_space_clean_forcibly_ratio,
+        warning_percent=settings.disk_space_warning_level_ratio,
+        force=settings.clean_file_forcibly_enable,
+    )
+
+
+class RetentionTask:
+    """Looks regularly what may go. `on_disk_full` is told whether messages must be refused now."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexService | None,
+        on_disk_full: Callable[[bool], None],
+        measure: Callable[[Path], DiskUse] = disk_use,
+    ) -> None:
+        self._rules = rules_of(settings)
+        self._interval_s = settings.clean_resource_interval / 1000
+        self._pause_s = settings.delete_commit_log_files_interval / 1000
+        self._clock = clock
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._on_disk_full = on_disk_full
+        self._measure = measure
+        self._manual = False
+
+    def use(self, settings: BrokerSettings) -> None:
+        """Go by changed settings from the next look on."""
+        self._rules = rules_of(settings)
+
+    def request(self) -> None:
+        """Delete expired files at the next look, whatever the hour (an administrator asked for it)."""
+        self._manual = True
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> int:
+        """Look once; returns how many files of the log were deleted."""
+        try:
+            use = self._measure(self._folder())
+        except OSError as error:
+            log.warning("cannot tell how full the disk is", error=str(error))
+            return 0
+        now_ms = self._clock.now_ms()
+        decision = decide_retention(
+            self._segments(),
+            self._rules,
+            used_percent=used_percent(use.used, use.available),
+            now_ms=now_ms,
+            hour=time.localtime(now_ms / 1000).tm_hour,
+            manual=self._manual,
+        )
+        self._manual = False
+        self._on_disk_full(decision.refuse_writes)
+        for segment in decision.delete:
+            await self._delete(segment, decision.reason)
+        if decision.delete:
+            self._clean_derived()
+        return len(decision.delete)
+
+    def _folder(self) -> Path:
+        folder = self._log.files.folder
+        return folder if folder.exists() else folder.parent
+
+    def _segments(self) -> list[Segment]:
+        """The files that are written full, and the one being written: what is made ahead is not counted."""
+        segments = []
+        for file in self._log.files.files:
+            modified = file.path.stat().st_mtime_ns // 1_000_000
+            segments.append(Segment(file.start, file.size, modified))
+        return segments
+
+    async def _delete(self, segment: Segment, reason: str) -> None:
+        files = self._log.files
+        if not files.files or files.files[0].start != segment.first_offset:
+            return
+        removed = files.files.pop(0)
+        log.info("deleting a commit log file", file=removed.path.name, reason=reason)
+        await asyncio.to_thread(removed.unlink)
+        await asyncio.sleep(self._pause_s)
+
+    def _clean_derived(self) -> None:
+        """Let queues and index forget what the log does not have any more."""
+        min_offset = self._log.min_offset
+        for queue in self._queues:
+            queue.files.remove_first(expired_queue_files(queue.last_unit_offsets(), min_offset))
+            queue.correct_min_offset(min_offset)
+        if self._index is not None:
+            self._index.delete_before(min_offset)

@@ -1,0 +1,240 @@
+"""Files of one fixed size that together are one endless sequence of bytes; the name tells the first offset."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+from brokerset_broker.store import mapping
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_runtime.files import sync_folder
+
+FILE_NAME = re.compile(r"[0-9]{20}")
+
+ZERO_CHUNK_BYTES = 1024 * 1024
+"""How much is compared with zeros, or overwritten by them, at a time."""
+
+_ZEROS = bytes(ZERO_CHUNK_BYTES)
+
+
+def file_name(start: int) -> str:
+    """The name of the file whose first byte has the offset `start` (`UtilAll.offset2FileName`)."""
+    return f"{start:020d}"
+
+
+class MappedFile:
+    """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
+
+    __slots__ = ("_map", "_view", "path", "reserved", "size", "start")
+
+    def __init__(self, path: Path, start: int, size: int) -> None:
+        self.path = path
+        self.start = start
+        """Offset of the first byte in the sequence."""
+        self.size = size
+        self.reserved = 0
+        """Below this position the file surely has its blocks; only there it may be written."""
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    @classmethod
+    def create(cls, path: Path, start: int, size: int, reserved: int) -> MappedFile:
+        """Make the file at its full length, with blocks for the first `reserved` bytes.
+
+        Raises OSError (ENOSPC when the disk is full) and leaves nothing behind then. The length is set first:
+        a crash leaves an empty or a complete file, and both are harmless as last file of a folder.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+            if reserved:
+                os.posix_fallocate(descriptor, 0, reserved)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        file = cls(path, start, size)
+        file.reserved = reserved
+        return file
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte."""
+        return self.start + self.size
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The writable mapping."""
+        if self._map is None:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._map = mmap.mmap(descriptor, self.size)
+            finally:
+                os.close(descriptor)
+        return self._map
+
+    @property
+    def view(self) -> memoryview:
+        """The content for readers. Slices of it keep the file mapped."""
+        if self._view is None:
+            self._view = memoryview(self.map).toreadonly()
+        return self._view
+
+    def reserve(self, end: int, step: int) -> None:
+        """Make sure that positions up to `end` may be written, and some more; raises OSError if the disk is full."""
+        target = min(self.size, max(end, self.reserved + step))
+        mapping.reserve(self.path, self.reserved, target)
+        self.reserved = target
+
+    def sync(self, begin: int, end: int) -> None:
+        """Bring positions from `begin` to `end` to the disk; blocks; raises OSError."""
+        mapping.sync_range(self.map, begin, end)
+
+    def clear(self, begin: int) -> int:
+        """Overwrite everything from position `begin` on with zeros where it is not zero; returns bytes written."""
+        written = 0
+        for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
+            for position in range(data_begin, data_end, ZERO_CHUNK_BYTES):
+                end = min(position + ZERO_CHUNK_BYTES, data_end)
+                if self.view[position:end] != _ZEROS[: end - position]:
+                    self.map[position:end] = _ZEROS[: end - position]
+                    written += end - position
+        return written
+
+    def unlink(self) -> None:
+        """Delete the file; views that were handed out stay readable."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        self._map = self._view = None
+
+
+class SegmentSequence:
+    """The files of one folder, without gaps."""
+
+    def __init__(self, folder: Path, segment_bytes: int, reserve_step: int | None = None) -> None:
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self._reserve_step = min(reserve_step or segment_bytes, segment_bytes)
+        self.files: list[MappedFile] = []
+        self._coming: Future[MappedFile] | None = None
+
+    def load(self) -> None:
+        """Take the files that are there; StoreCorrupt names what does not belong, OSError what cannot be read.
+
+        The rules are Java's: an empty last file is deleted, any other length is an error. So are gaps.
+        """
+        found: list[tuple[str, int]] = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            found = sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file())
+        if found and found[-1][1] == 0:
+            (self.folder / found.pop()[0]).unlink()
+        for name, size in found:
+            path = self.folder / name
+            if not FILE_NAME.fullmatch(name):
+                raise StoreCorrupt(path, -1, "is no file of a message store; move it elsewhere")
+            if size != self.segment_bytes:
+                raise StoreCorrupt(
+                    path,
+                    -1,
+                    f"has {size} bytes instead of {self.segment_bytes}; is the configured size right?",
+                )
+            start = int(name)
+            if start % self.segment_bytes:
+                raise StoreCorrupt(path, -1, f"its name is no multiple of the file size {self.segment_bytes}")
+            if self.files and start != self.files[-1].end:
+                raise StoreCorrupt(
+                    path, -1, f"follows {self.files[-1].path.name} with a gap; a file is missing"
+                )
+            self.files.append(MappedFile(path, start, size))
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte there is; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last file; 0 without files."""
+        return self.files[-1].end if self.files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds `offset`."""
+        files = self.files
+        if not files or offset < files[0].start:
+            return None
+        number = (offset - files[0].start) // self.segment_bytes
+        return files[number] if number < len(files) else None
+
+    def prepare_next(self, executor: Executor) -> None:
+        """Make the file after the last one in a thread, so that nobody has to wait for it later."""
+        if self._coming is None and self.files:
+            self._coming = executor.submit(self._create, self.end)
+
+    def add(self, start: int | None = None) -> MappedFile:
+        """Append the next file, the one that was prepared if there is one; raises OSError.
+
+        `start` is given for the first file. If preparing fails, the next call makes the file itself.
+        """
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            with contextlib.suppress(OSError):
+                file = coming.result()
+                self.files.append(file)
+                return file
+        file = self._create(self.end if self.files else start or 0)
+        self.files.append(file)
+        return file
+
+    def _create(self, start: int) -> MappedFile:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = MappedFile.create(
+            self.folder / file_name(start), start, self.segment_bytes, self._reserve_step
+        )
+        if self._reserve_step == self.segment_bytes:  # the log itself, not what can be made from it
+            sync_folder(self.folder)
+        return file
+
+    def forget_prepared(self) -> None:
+        """Delete the file that was prepared and is not needed any more."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            with contextlib.suppress(OSError):
+                coming.result().unlink()
+
+    def reserve(self, file: MappedFile, end: int) -> None:
+        """Make sure that positions of `file` up to `end` may be written; raises OSError if the disk is full."""
+        file.reserve(end, self._reserve_step)
+
+    def cut(self, offset: int) -> list[MappedFile]:
+        """Delete the files that begin at or behind `offset`; the caller clears the rest of the last one left."""
+        self.forget_prepared()
+        removed = [file for file in self.files if file.start >= offset]
+        self.files = [file for file in self.files if file.start < offset]
+        for file in reversed(removed):
+            file.unlink()
+        return removed
+
+    def remove_first(self, count: int) -> None:
+        """Delete the oldest `count` files."""
+        removed, self.files = self.files[:count], self.files[count:]
+        for file in removed:
+            file.unlink()
+
+    def remove_all(self) -> None:
+        """Delete all files and the folder."""
+        self.forget_prepared()
+        self.remove_first(len(self.files))
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def sync(self, begin: int, end: int) -> None:
+        """Bring offsets from `begin` to `end` to the disk; blocks; raises OSError."""
+        for file in list(self.files):
+            if file.start < end and file.end > begin:
+                file.sync(max(begin - file.start, 0), min(end - file.start, file.size))

@@ -1,0 +1,330 @@
+"""The broker as a whole: ports, processes, signals, metrics, and its registration with name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerset_broker import metrics
+from brokerset_broker.app import Broker, PortTaken, _reasons
+from brokerset_formats.names import DEFAULT_TOPIC
+from brokerset_namesrv.app import NameServer
+from brokerset_protocol.bodies.routes import TopicRouteData
+from brokerset_protocol.commands import Command
+from brokerset_runtime.remoting import connect
+from brokerset_spec.namesrv_settings import NamesrvSettings
+
+Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+Setup = Any
+"""The class of the fixture lives in conftest.py, which cannot be imported."""
+
+
+@asynccontextmanager
+async def name_server(folder: Path, port: int = 0) -> AsyncIterator[NameServer]:
+    server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
+    await server.start("127.0.0.1", port, 0)
+    running = asyncio.create_task(server.run())
+    try:
+        yield server
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.close()
+
+
+async def route(port: int, topic: str) -> TopicRouteData | None:
+    connection = await connect(f"127.0.0.1:{port}")
+    reply = await connection.call(Command(105, {"topic": topic}), 5)
+    connection.close()
+    await connection.wait_closed()
+    return TopicRouteData.from_json(reply.body) if reply.code == 0 else None
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the test's time-out bounds it."""
+    while not condition():  # noqa: ASYNC110  # the broker tells nobody
+        await asyncio.sleep(0.005)
+
+
+async def shown(port: int, topic: str, perm: int = 6) -> TopicRouteData:
+    """Wait until a name server shows a topic with a permission."""
+    while (found := await route(port, topic)) is None or found.queue_datas[0].perm != perm:
+        await asyncio.sleep(0.005)
+    return found
+
+
+def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(
+    setup: Setup, run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+            addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
+            async with setup.pair(namesrv_addr=addresses) as (broker, client):
+                await until(lambda: len(broker.registrar.registered) == 2)
+                for server in (one, two):
+                    template = await route(server.port, DEFAULT_TOPIC)
+                    assert template is not None
+                    assert template.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{broker.port}"}
+
+                await client.create_topic("new", queues=3)
+                found = await shown(one.port, "new")
+                await shown(two.port, "new")
+                assert found.queue_datas[0].write_queue_nums == 3
+                await client.send("made-by-sending")
+                await shown(two.port, "made-by-sending")
+
+                broker.live.update({"brokerPermission": "4"})
+                await shown(one.port, "new", 4)
+            assert await route(one.port, "new") is None
+            assert await route(two.port, DEFAULT_TOPIC) is None
+
+    run(main)
+
+
+def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with setup.broker(namesrv_addr=f"127.0.0.1:{port}") as broker:
+            await asyncio.sleep(0.1)
+            assert broker.registrar.registered == []
+            for attempt in range(2):
+                async with name_server(tmp_path / str(attempt), port):
+                    await until(lambda: len(broker.registrar.registered) == 1)
+                    assert await route(port, DEFAULT_TOPIC) is not None
+                await until(lambda: not broker.registrar.registered)
+
+    run(main)
+
+
+def test_a_taken_port_is_told_before_the_store_is_touched(setup: Setup, run: Run) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{port}"):
+                async with setup.broker(listen_port=port):
+                    pass
+        assert not setup.folder.exists()
+
+    run(main)
+
+
+def test_the_second_listener_serves_the_same(setup: Setup, run: Run) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        async with setup.broker(listen_port=port) as broker:
+            assert (broker.port, broker.vip_port) == (port, port - 2)
+            connection = await connect(f"127.0.0.1:{port - 2}")
+            assert (await connection.call(Command(21), 5)).code == 0
+            connection.close()
+            await connection.wait_closed()
+
+    run(main)
+
+
+def test_a_store_in_use_is_left_alone(setup: Setup, tmp_path: Path) -> None:
+    """The second process ends with one clear line and code 1; the first goes on."""
+    arguments = [
+        "--httpPort",
+        "0",
+        "--storePathRootDir",
+        str(tmp_path / "store"),
+        "--bindAddress",
+        "127.0.0.1",
+    ]
+
+    async def main() -> None:
+        first = await Process.start(*arguments, "--listenPort", str(free_port()))
+        second = await Process.start(*arguments, "--listenPort", str(free_port()), wait=False)
+        assert await second.ended() == 1
+        assert len(second.failures()) == 1
+        assert f"process {first.pid} has this store open" in second.failures()[0]
+        first.signal(signal.SIGTERM)
+        assert await first.ended() == 0
+
+    asyncio.run(main())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+class Process:
+    """`python -m brokerset_broker` with its log lines."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.lines: list[str] = []
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, *arguments: str, wait: bool = True) -> Process:
+        process = cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "brokerset_broker",
+                *arguments,
+                "--logFormat",
+                "json",
+                stderr=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+        )
+        if wait:
+            try:
+                async with asyncio.timeout(20):
+                    await until(lambda: any("broker listens" in line for line in process.lines))
+            except TimeoutError:
+                process.signal(signal.SIGKILL)
+                await process.ended()
+                raise AssertionError("".join(process.lines)) from None
+        return process
+
+    async def _read(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.lines.append(line.decode())
+
+    def failures(self) -> list[str]:
+        return [line for line in self.lines if '"level":"error"' in line]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    async def ended(self) -> int:
+        try:
+            async with asyncio.timeout(20):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            raise
+        await self._reader
+        return self._process.returncode or 0
+
+
+def test_a_process_serves_until_a_signal_and_keeps_what_it_took(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    settings = tmp_path / "broker.conf"
+    port = free_port()
+    settings.write_text(f"brokerName=b\nlistenPort={port}\nhttpPort=0\nstorePathRootDir={store}\n")
+
+    async def main() -> None:
+        for attempt, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+            process = await Process.start("-c", str(settings), "--bindAddress", "127.0.0.1")
+            connection = await connect(f"127.0.0.1:{port}")
+            ext = {
+                "a": "g",
+                "b": "t",
+                "c": "TBW102",
+                "d": "1",
+                "e": "0",
+                "f": "0",
+                "g": "0",
+                "h": "0",
+                "i": "",
+            }
+            reply = await connection.call(Command(310, ext, b"x"), 5)
+            assert (reply.code, reply.ext["queueOffset"]) == (0, str(attempt))
+            process.signal(number)
+            assert await process.ended() == 0
+            assert not process.failures()
+            assert not (store / "abort").exists()
+            await connection.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_wrong_settings_are_all_named_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = await Process.start("--flushDiskType", "NEVER", "--listenPort", "99999", wait=False)
+        assert await process.ended() == 2
+        assert len(process.failures()) == 2
+
+    asyncio.run(main())
+
+
+def test_metrics_show_what_happened(setup: Setup, run: Run) -> None:
+    """Names and labels are RocketMQ 5's."""
+    from prometheus_client import generate_latest
+
+    async def main() -> None:
+        async with setup.pair() as (broker, client):
+            await client.create_topic("t")
+            for _ in range(3):
+                await client.send("t", bytes(2000))
+            await client.send("t", properties={"DELAY": "5"})
+            await client.heartbeat("g", "t")
+            await client.pull("t", 0, group="g", sysFlag=5, commitOffset=1)
+            text = generate_latest(metrics.registry(broker)).decode()
+
+            common = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
+            samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+            parsed = {tuple(sorted(_labels(name))): float(value) for name, value in samples.items()}
+            assert common.split(",")[0] in text
+
+            def value(name: str, **labels: str) -> float:
+                labels |= {"cluster": "DefaultCluster", "node_id": "broker-a", "node_type": "broker"}
+                return parsed[tuple(sorted([("", name), *labels.items()]))]
+
+            sent = {"topic": "t", "is_system": "false"}
+            assert value("rocketmq_messages_in_total", message_type="normal", **sent) == 3
+            assert value("rocketmq_messages_in_total", message_type="delay", **sent) == 1
+            assert value("rocketmq_throughput_in_total", message_type="normal", **sent) > 6000
+            assert value("rocketmq_message_size_bucket", message_type="normal", le="1024", **sent) == 0
+            assert value("rocketmq_message_size_bucket", message_type="normal", le="4096", **sent) == 3
+            assert value("rocketmq_messages_out_total", consumer_group="g", **sent) == 3
+            lag = {"consumer_group": "g", "topic": "t", "is_retry": "false", "is_system": "false"}
+            assert value("rocketmq_consumer_lag_messages", **lag) == 2
+            assert value("rocketmq_consumer_inflight_messages", **lag) == 2
+            assert value("rocketmq_consumer_lag_latency", **lag) >= 0
+            assert value("rocketmq_broker_permission") == 6
+            assert value("rocketmq_processor_watermark", processor="send") == 0
+            disk = {"storage_type": "local", "storage_medium": "disk"}
+            assert value("rocketmq_storage_size", **disk) == broker.store.max_offset
+            assert value("rocketmq_storage_message_reserve_time", **disk) >= 0
+            connected = {"consumer_group": "g", "language": "python", "version": "479"}
+            connected |= {"consume_mode": "push", "protocol_type": "remoting", "is_system": "false"}
+            assert value("rocketmq_consumer_connections", **connected) == 1
+
+    run(main)
+
+
+def _labels(sample: str) -> list[tuple[str, str]]:
+    name, _, rest = sample.partition("{")
+    found = [("", name)]
+    for pair in filter(None, rest.rstrip("}").split(",")):
+        key, _, value = pair.partition("=")
+        found.append((key, value.strip('"')))
+    return found
+
+
+def test_a_part_that_fails_ends_the_broker(setup: Setup, run: Run) -> None:
+    """Nothing is served half: the process ends with the reason, and a supervisor starts it again."""
+
+    async def main(port: int) -> None:
+        broker = Broker(setup.settings(http_port=port))
+        await broker.start()
+        try:
+            await broker.run()
+        finally:
+            await broker.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BaseExceptionGroup) as failed:
+            run(lambda: main(port))
+    assert "HTTP port" in _reasons(failed.value)[0]

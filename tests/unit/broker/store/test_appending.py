@@ -1,0 +1,285 @@
+"""Appending: what is in the files afterwards, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import pytest
+
+from brokerset_broker.store import PutStatus, StoreRefused
+from brokerset_formats.batches import BatchItem
+from brokerset_formats.hosts import Host
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.queue_units import tags_code
+from brokerset_formats.records import BLANK, MAGIC_BLANK, MAGIC_V2, Record, decode_record, encode_record
+
+Stores = Any  # the class of conftest.py, which cannot be imported by name
+
+
+def test_a_record_in_the_log_is_what_the_codec_writes(stores: Stores) -> None:
+    """The fast writer and `encode_record` agree byte for byte, for both kinds of hosts and both versions."""
+    for topic in ("T", "t" * 200):
+        for born in ("10.0.0.1", "fd00::1"):
+            for broker in ("127.0.0.1", "fd00::2"):
+                store = stores.open(broker_ip1=broker)
+                born_host, store_host = Host.from_text(born, 54321), Host.from_text(broker, 10911)
+                appended = store.append(
+                    topic,
+                    3,
+                    b"Hello",
+                    b"TAGS\x01A\x02",
+                    flag=5,
+                    sys_flag=2,
+                    born_timestamp=1_600_000_000_000,
+                    born_host=born_host.encode(),
+                    reconsume_times=7,
+                    prepared_transaction_offset=8,
+                )
+                record = Record(
+                    magic=MAGIC_V2 if len(topic) > 127 else 0xDAA320A7,
+                    queue_id=3,
+                    flag=5,
+                    queue_offset=appended.queue_offset,
+                    offset=appended.offset,
+                    sys_flag=2,
+                    born_timestamp=1_600_000_000_000,
+                    born_host=born_host,
+                    store_timestamp=stores.clock.now_ms(),
+                    store_host=store_host,
+                    reconsume_times=7,
+                    prepared_transaction_offset=8,
+                    body=b"Hello",
+                    topic=topic,
+                    properties=b"TAGS\x01A\x02",
+                )
+                assert bytes(store.read(appended.offset)) == encode_record(record)
+                stores.abandon_all()
+
+
+def test_a_batch_is_the_same_as_its_messages(stores: Stores) -> None:
+    """Each message of a batch becomes an ordinary record; they follow each other in log and queue."""
+    store = stores.open()
+    stores.append(store, b"before")
+    items = [BatchItem(i, b"b%d" % i, b"TAGS\x01tag-%d\x02UNIQ_KEY\x01id-%d\x02" % (i, i)) for i in range(25)]
+
+    batch = store.append_batch(
+        "T", 0, items, sys_flag=0, born_timestamp=1_600_000_000_000, born_host=bytes(8)
+    )
+
+    assert (batch.queue_offset, batch.count, batch.end) == (1, 25, store.max_offset)
+    for number, (item, offset) in enumerate(zip(items, batch.offsets, strict=True)):
+        record = decode_record(store.read(offset), verify_crc=True)
+        assert (record.body, record.properties, record.flag) == (item.body, item.properties, item.flag)
+        assert (record.offset, record.queue_offset) == (offset, number + 1)
+        assert store.unit("T", 0, number + 1) == (offset, record.size, tags_code(f"tag-{number}"))
+        assert [bytes(found) for found in store.query("T", f"id-{number}", 8, 0, 2**62).records] == [
+            bytes(store.read(offset))
+        ]
+
+
+def test_a_file_ends_with_a_blank_record(stores: Stores) -> None:
+    """A record that leaves exactly eight bytes still fits; the next one begins the next file."""
+    store = stores.open()
+    first = stores.append(store, b"x" * 20_000)
+    stores.append(store, b"x" * 20_000)
+    overhead = first.size - 20_000
+    stores.append(store, b"x" * (65_536 - 8 - store.max_offset - overhead))
+    assert store.max_offset == 65_536 - 8
+
+    following = stores.append(store, b"next")
+
+    assert following.offset == 65_536
+    assert bytes(store.read(65_536 - 8, 8)) == BLANK.pack(8, MAGIC_BLANK)
+    assert sorted(path.name for path in (stores.root / "commitlog").iterdir())[:2] == [
+        "00000000000000000000",
+        "00000000000000065536",
+    ]
+
+
+def test_a_record_that_leaves_seven_bytes_goes_to_the_next_file(stores: Stores) -> None:
+    """The blank record tells how many bytes of the file are free."""
+    store = stores.open()
+    overhead = stores.append(store, b"x" * 20_000).size - 20_000
+    stores.append(store, b"x" * 20_000)
+    free = 65_536 - store.max_offset
+
+    following = stores.append(store, b"x" * (free - 7 - overhead))
+
+    assert following.offset == 65_536
+    assert bytes(store.read(65_536 - free, 8)) == BLANK.pack(free, MAGIC_BLANK)
+
+
+def test_a_batch_is_never_in_two_files(stores: Stores) -> None:
+    """A batch that does not fit into the rest of a file goes to the next one as a whole."""
+    store = stores.open()
+    for _ in range(3):
+        stores.append(store, b"x" * 20_000)
+    items = [BatchItem(0, b"y" * 3_000, b"") for _ in range(5)]
+
+    batch = store.append_batch("T", 0, items, sys_flag=0, born_timestamp=0, born_host=bytes(8))
+
+    assert batch.offsets[0] == 65_536
+
+
+def test_store_times_never_decrease(stores: Stores) -> None:
+    """When the clock is set back, the log goes on with the last time."""
+    store = stores.open()
+    first = stores.append(store)
+    stores.clock.jump(-60_000)
+
+    second = stores.append(store)
+    batch = store.append_batch(
+        "T", 0, [BatchItem(0, b"", b"")], sys_flag=0, born_timestamp=0, born_host=bytes(8)
+    )
+    stores.clock.jump(60_001)
+
+    assert first.store_timestamp == second.store_timestamp == batch.store_timestamp
+    assert stores.append(store).store_timestamp == first.store_timestamp + 1
+
+
+def test_tags_codes(stores: Stores) -> None:
+    """The unit has the hash of the tags, what the caller says, or in the delay topic the time of delivery."""
+    store = stores.open()
+    stores.append(store, properties=b"A\x01TAGS\x02TAGS\x01TagA\x02")
+    stores.append(store, properties=b"XTAGS\x01TagB\x02")
+    stores.append(store, tags_code=42)
+    stores.append(store, properties=b"DELAY\x013\x02", topic=SCHEDULE_TOPIC)
+    stores.append(store, properties=b"DELAY\x0199\x02", topic=SCHEDULE_TOPIC)
+
+    codes = [store.unit("T", 0, number)[2] for number in range(3)]
+
+    assert codes == [tags_code("TagA"), 0, 42]
+    assert store.unit(SCHEDULE_TOPIC, 0, 0)[2] == stores.clock.now_ms() + 10_000
+    assert store.unit(SCHEDULE_TOPIC, 0, 1)[2] == stores.clock.now_ms() + 7_200_000
+
+
+def test_prepared_messages_have_no_unit(stores: Stores) -> None:
+    """Half messages of old brokers are in the log only, with queue offset 0."""
+    store = stores.open()
+    stores.append(store)
+    stores.append(store, sys_flag=0x4)
+    stores.append(store, sys_flag=0xC)
+
+    committed = stores.append(store, sys_flag=0x8)
+
+    assert committed.queue_offset == 1
+    assert store.queue_max("T", 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ({"body": bytes(20_001)}, PutStatus.MESSAGE_ILLEGAL),
+        ({"properties": bytes(32_768)}, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        ({"topic": ""}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "../x"}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": ".."}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "t" * 256}, PutStatus.MESSAGE_ILLEGAL),
+        ({"queue_id": -1}, PutStatus.MESSAGE_ILLEGAL),
+    ],
+)
+def test_what_cannot_be_stored_is_refused(
+    stores: Stores, arguments: dict[str, Any], status: PutStatus
+) -> None:
+    """Nothing changes, and the reason is told."""
+    store = stores.open()
+
+    with pytest.raises(StoreRefused) as refused:
+        stores.append(store, **arguments)
+
+    assert refused.value.status is status
+    assert store.max_offset == 0
+
+
+def test_batches_that_cannot_be_stored(stores: Stores) -> None:
+    """An empty batch, a too large one, and too long properties are refused as a whole."""
+    store = stores.open()
+    for items in (
+        [],
+        [BatchItem(0, bytes(20_000), b"")] * 5,
+        [BatchItem(0, b"", b""), BatchItem(0, b"", bytes(32_768))],
+    ):
+        with pytest.raises(StoreRefused):
+            store.append_batch("T", 0, items, sys_flag=0, born_timestamp=0, born_host=bytes(8))
+    assert store.max_offset == 0
+
+
+def test_a_store_that_is_not_open_refuses(stores: Stores) -> None:
+    """Before load nothing is taken."""
+    with pytest.raises(StoreRefused, match="not loaded"):
+        stores.append(stores.make())
+
+
+class FullDisk:
+    """`posix_fallocate` on a disk without a free block."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        real = os.posix_fallocate
+
+        def fallocate(descriptor: int, offset: int, length: int) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(descriptor, offset, length)
+
+        monkeypatch.setattr(os, "posix_fallocate", fallocate)
+
+
+def test_a_full_disk_refuses_and_recovers(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without blocks for the next file, sends are refused as unavailable; with space again they are taken."""
+    disk = FullDisk(monkeypatch)
+    store = stores.open(message_index_enable=False)
+    for _ in range(3):
+        stores.append(store, b"x" * 20_000)
+    store.log.files.forget_prepared()
+    end, names = store.max_offset, sorted(os.listdir(stores.root / "commitlog"))
+
+    disk.full = True
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match="No space left") as refused:
+            stores.append(store, b"x" * 20_000)
+        assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.max_offset == end
+    assert sorted(os.listdir(stores.root / "commitlog")) == names
+    stores.append(store, b"small", topic="T")
+
+    disk.full = False
+    assert stores.append(store, b"x" * 20_000).offset == 65_536
+
+
+def test_a_full_disk_stops_new_queues(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message whose queue has no room is not in the log either."""
+    disk = FullDisk(monkeypatch)
+    store = stores.open()
+    stores.append(store)
+    end = store.max_offset
+
+    disk.full = True
+    with pytest.raises(StoreRefused, match="consume queue"):
+        stores.append(store, topic="new")
+    disk.full = False
+
+    assert store.max_offset == end
+    assert stores.append(store, topic="new").queue_offset == 0
+
+
+def test_an_index_without_room_catches_up(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are stored though the index cannot take them; it gets them when there is room again."""
+    disk = FullDisk(monkeypatch)
+    store = stores.open()
+    stores.append(store)
+    for number in range(3):
+        disk.full = True
+        stores.append(store, properties=b"KEYS\x01k%d\x02" % number)
+        assert store.query("T", f"k{number}", 8, 0, 2**62).records == []
+        assert not store.catch_up_index()
+        disk.full = False
+        if number:
+            break
+
+    assert store.catch_up_index()
+
+    for number in range(2):
+        assert len(store.query("T", f"k{number}", 8, 0, 2**62).records) == 1
