@@ -1,0 +1,230 @@
+"""`brokerset bench`: measures sending and reading with this one process as client."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from brokerset_cli.client_session import run
+from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.output import CommandFailed, progress, write_json
+from brokerset_cli.sending import Sent, check_statuses, send_all
+from brokerset_client import calls
+from brokerset_client.errors import NoQueue
+from brokerset_client.instance import ClientInstance
+from brokerset_client.messages import BODY_SIZE_MAX, Message
+from brokerset_client.positions import reader_address
+from brokerset_client.producer import Producer
+from brokerset_client.send_window import SendLimits
+from brokerset_protocol import subscriptions
+from brokerset_protocol.bodies.queues import MessageQueue
+
+BENCH_GROUP: Final = "brokerset-bench"
+"""Producer and consumer group of the measurements; no offsets are stored for it."""
+
+MEBIBYTE: Final = 1024 * 1024
+
+PULL_MESSAGES: Final = 1024
+"""Messages asked for in one pull; the broker gives as many as its settings allow."""
+
+
+@click.group()
+def bench() -> None:
+    """Measure sending and reading.
+
+    One process is the client, so a fast broker shows the client's limits; run several to see the broker's.
+    """
+
+
+@bench.command("send")
+@click.option("--topic", default="brokerset-bench", show_default=True, help="Created if brokers may do that.")
+@click.option(
+    "--count", type=click.IntRange(1), default=100_000, show_default=True, help="Number of messages."
+)
+@click.option(
+    "--size", type=click.IntRange(1, BODY_SIZE_MAX), default=1024, show_default=True, help="Bytes of a body."
+)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 8192),
+    default=64,
+    show_default=True,
+    help="Requests on their way at once.",
+)
+@click.option(
+    "--batch", type=click.IntRange(1, 1024), default=1, show_default=True, help="Messages in one request."
+)
+@namesrv_options
+@json_option
+def bench_send(
+    topic: str,
+    count: int,
+    size: int,
+    in_flight: int,
+    batch: int,
+    namesrv: str | None,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Send messages as fast as answers allow, and show rate and latencies."""
+
+    async def work(instance: ClientInstance) -> Sent:
+        limits = SendLimits(messages_max=in_flight, bytes_max=in_flight * max(size * batch * 2, MEBIBYTE))
+        # Bodies are sent as they are: compressing dots would measure the compressor.
+        async with Producer(
+            BENCH_GROUP, instance=instance, limits=limits, compress_from_bytes=BODY_SIZE_MAX + 1
+        ) as producer:
+            await producer.send(Message(topic=topic, body=b"first"))  # creates the topic, opens connections
+            with progress(f"sending to {topic}", count) as done:
+                return await send_all(
+                    producer,
+                    _messages(topic, count, size),
+                    done=done,
+                    in_flight_max=in_flight,
+                    batch=batch,
+                    measure=True,
+                )
+
+    sent = run(namesrv_address(namesrv, data), work)
+    latencies = latency_summary(sent.latencies_ms)
+    if as_json:
+        write_json(
+            {
+                "what": "send",
+                "topic": topic,
+                "size": size,
+                "inFlight": in_flight,
+                "batch": batch,
+                "count": sent.count,
+                "seconds": round(sent.seconds, 6),
+                "perSecond": round(sent.per_second, 1),
+                "mibPerSecond": round(sent.body_bytes / MEBIBYTE / sent.seconds, 3),
+                "statuses": dict(sent.statuses),
+                **latencies,
+            }
+        )
+    else:
+        click.echo(
+            f"Sent {sent.count:,} messages of {size:,} bytes in {sent.seconds:.2f} s: "
+            f"{sent.per_second:,.0f}/s, {sent.body_bytes / MEBIBYTE / sent.seconds:,.1f} MiB/s"
+        )
+        times = ", ".join(f"{name.removesuffix('Ms')} {value:g} ms" for name, value in latencies.items())
+        click.echo(f"Time of a request with {in_flight} on their way: {times}")
+    check_statuses(sent)
+
+
+@bench.command("consume")
+@click.option("--topic", default="brokerset-bench", show_default=True)
+@click.option(
+    "--count", type=click.IntRange(1), help="Stop after about so many. [default: all that are there]"
+)
+@namesrv_options
+@json_option
+def bench_consume(topic: str, count: int | None, namesrv: str | None, data: Path, as_json: bool) -> None:
+    """Read what a topic has from its beginning, all queues at once, and show the rate.
+
+    Nothing is stored about it: consumers of the topic are not affected.
+    """
+
+    async def work(instance: ClientInstance) -> dict[str, Any]:
+        route = await instance.route(topic)
+        if not route.subscribe_queues:
+            raise NoQueue(f"no broker gives out messages of topic {topic!r} now")
+        ends = await asyncio.gather(*(_range(instance, queue) for queue in route.subscribe_queues))
+        total = sum(last - first for first, last in ends)
+        if not total:
+            raise CommandFailed(
+                f"topic {topic} is empty", f"fill it with `brokerset bench send --topic {topic}`"
+            )
+        goal = total if count is None else min(count, total)
+        reading = _Reading(instance, goal)
+        with progress(f"reading {topic}", goal) as done:
+            started = time.perf_counter()
+            jobs = zip(route.subscribe_queues, ends, strict=True)
+            await asyncio.gather(*(reading.read(queue, *bounds, done) for queue, bounds in jobs))
+            seconds = time.perf_counter() - started
+        return {
+            "what": "consume",
+            "topic": topic,
+            "queues": len(route.subscribe_queues),
+            "count": reading.count,
+            "seconds": round(seconds, 6),
+            "perSecond": round(reading.count / seconds, 1),
+            "mibPerSecond": round(reading.record_bytes / MEBIBYTE / seconds, 3),
+        }
+
+    result = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(result)
+    else:
+        click.echo(
+            f"Read {result['count']:,} messages from {result['queues']} queues in {result['seconds']:.2f} s: "
+            f"{result['perSecond']:,.0f}/s, {result['mibPerSecond']:,.1f} MiB/s"
+        )
+
+
+class _Reading:
+    """Reads queues from one offset to another, and counts."""
+
+    def __init__(self, instance: ClientInstance, goal: int) -> None:
+        self._instance = instance
+        self._goal = goal
+        self._everything = subscriptions.parse("", "*")
+        self.count = 0
+        self.record_bytes = 0
+
+    async def read(self, queue: MessageQueue, first: int, last: int, done: Callable[[int], None]) -> None:
+        """Pull one queue until `last`, or until all queues together have reached the goal."""
+        address = await reader_address(self._instance, queue)
+        while first < last and self.count < self._goal:
+            result = await calls.pull(
+                self._instance,
+                address,
+                group=BENCH_GROUP,
+                queue=queue,
+                queue_offset=first,
+                subscription=self._everything,
+                messages_max=PULL_MESSAGES,
+                suspend_ms=0,
+                with_subscription=True,
+            )
+            self.count += len(result.messages)
+            self.record_bytes += sum(message.size for message in result.messages)
+            done(len(result.messages))
+            if result.next_queue_offset <= first and not result.messages:
+                raise CommandFailed(
+                    f"{queue} gives nothing at offset {first} though it ends at {last}",
+                    "look at the log of its broker, see `brokerset status`",
+                )
+            first = result.next_queue_offset
+
+
+async def _range(instance: ClientInstance, queue: MessageQueue) -> tuple[int, int]:
+    address = await reader_address(instance, queue)
+    first = await calls.min_offset(instance, address, queue)
+    return first, await calls.max_offset(instance, address, queue)
+
+
+def _messages(topic: str, count: int, size: int) -> Iterator[Message]:
+    for number in range(count):
+        yield Message(topic=topic, body=str(number).encode()[:size].ljust(size, b"."))
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which `share` (0 to 1) of the sorted values lie (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def latency_summary(values: Sequence[float]) -> dict[str, float]:
+    """Return the latencies that matter, in milliseconds; empty without values."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    shares = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999), ("maxMs", 1.0))
+    return {name: round(percentile(ordered, share), 3) for name, share in shares}

@@ -1,0 +1,78 @@
+"""Runs a command's work against a cluster; turns what can go wrong into errors that say what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from brokerset_cli.output import CommandFailed
+from brokerset_client.errors import (
+    AnswerTimeout,
+    BrokerUnreachable,
+    ClientError,
+    GroupOffline,
+    MessageInvalid,
+    NameServerUnavailable,
+    NoQueue,
+    RequestRefused,
+    SendFailed,
+    TopicNotFound,
+)
+from brokerset_client.instance import ClientInstance
+from brokerset_runtime.logs import configure_logs
+
+T = TypeVar("T")
+
+
+def run(namesrv: str, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
+    """Connect to a cluster, do `work`, disconnect; ends the command when that fails."""
+
+    # The client's log lines go to standard error, and only those that a person at a prompt must see.
+    configure_logs("error", json=False)
+
+    async def session() -> T:
+        async with ClientInstance(namesrv) as instance:
+            return await work(instance)
+
+    try:
+        return asyncio.run(session())
+    except ClientError as error:
+        raise CommandFailed(str(error), advice_for(error, namesrv)) from None
+    except ValueError as error:  # names and addresses that the client refuses before it sends
+        raise CommandFailed(str(error), "correct it and try again") from None
+
+
+def advice_for(error: ClientError, namesrv: str) -> str:
+    """Return what to do next about an error of the client."""
+    match error:
+        case NameServerUnavailable():
+            return f"start a set with `brokerset up`, or name another one than {namesrv} with --namesrv"
+        case TopicNotFound():
+            return f"see `brokerset topic list`, or create it with `brokerset topic create {error.topic}`"
+        case NoQueue():
+            return (
+                "see `brokerset status` whether its brokers run; `brokerset topic describe` shows its queues"
+            )
+        case BrokerUnreachable() | AnswerTimeout():
+            return "see `brokerset status` whether it runs; whether the request was carried out is unknown"
+        case GroupOffline():
+            return "start a consumer of the group"
+        case MessageInvalid():
+            return "nothing was sent; correct the message"
+        case SendFailed():
+            return "see `brokerset status`; a message that got no answer may be stored nevertheless"
+        case RequestRefused():
+            return "correct the request; the log of the broker may say more"
+        case _:
+            return "see `brokerset status`"
+
+
+def stop_event() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set, for work that people end by hand."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, event.set)
+    return event

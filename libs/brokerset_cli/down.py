@@ -1,0 +1,69 @@
+"""`brokerset down`: ends what `up` runs, in order, and deletes it when asked to."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Final
+
+import click
+
+from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.options import data_option
+from brokerset_cli.output import fail
+from brokerset_cli.processes import send_signal, wait_gone
+
+STOP_SECONDS_MAX: Final = 90.0
+"""Longest time that `up` may take to end: it gives each process 20 s."""
+
+LEFTOVER_SECONDS_MAX: Final = 20.0
+"""Longest time that a process without its `up` may take to end."""
+
+
+@click.command()
+@data_option
+@click.option("--purge", is_flag=True, help="Also delete the data folder with all messages.")
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+def down(data: Path, purge: bool, yes: bool) -> None:
+    """Stop the set that `brokerset up` runs; messages are kept unless --purge is given.
+
+    Succeeds also when nothing runs.
+    """
+    folder = DataFolder(data)
+    if folder.owner() is None:
+        fail(f"{folder.path} is not a folder of brokerset", "give the folder that `up` was given with --data")
+    if purge and not yes:
+        click.confirm(f"Delete {folder.path} with all messages?", abort=True)
+    state = folder.read_state()
+    stopped = _stop_up(state) if state is not None else False
+    leftovers = [process for process in (state.processes if state else ()) if process.alive]
+    for process in reversed(leftovers):
+        _stop_leftover(process)
+    if (pid := folder.running_pid()) is not None:
+        fail(f"process {pid} still holds {folder.path}", f"wait for it, or end it with: kill {pid}")
+    click.echo("Stopped." if stopped or leftovers else "Nothing runs.")
+    if purge:
+        folder.purge()
+        click.echo(f"Deleted {folder.path}.")
+
+
+def _stop_up(state: SetState) -> bool:
+    """Tell `up` to stop and wait; whether it was running."""
+    if not send_signal(state.pid, state.start_ticks, signal.SIGTERM):
+        return False
+    if not wait_gone(state.pid, state.start_ticks, STOP_SECONDS_MAX):
+        fail(
+            f"process {state.pid}, which runs the set, has not ended after {STOP_SECONDS_MAX:g} s",
+            f"look into the logs; `kill -9 {state.pid}` ends it at once, then run `brokerset down` again",
+        )
+    return True
+
+
+def _stop_leftover(process: ProcessState) -> None:
+    """End a process whose `up` was killed and could not end it."""
+    click.echo(f"{process.name} (process {process.pid}) has lost its `up` and is stopped")
+    send_signal(process.pid, process.start_ticks, signal.SIGTERM)
+    if not wait_gone(process.pid, process.start_ticks, LEFTOVER_SECONDS_MAX):
+        click.echo(f"{process.name} has not ended after {LEFTOVER_SECONDS_MAX:g} s and is killed")
+        send_signal(process.pid, process.start_ticks, signal.SIGKILL)
+        wait_gone(process.pid, process.start_ticks, LEFTOVER_SECONDS_MAX)

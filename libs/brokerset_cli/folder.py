@@ -1,0 +1,181 @@
+"""The data folder of a local set: whose it is, who runs it, and what runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from brokerset_cli.output import fail
+from brokerset_cli.processes import is_alive
+from brokerset_runtime.files import FileLock, FileLocked, lock_file, lock_holder, write_atomically
+
+DEFAULT_DATA: Final = Path("brokerset-data")
+"""Where a set lives when nobody says otherwise: in the working directory, easy to see and to delete."""
+
+MARKER: Final = "brokerset-folder.json"
+"""Says that a folder belongs to a BrokerSet, and to which; nothing is ever deleted in a folder without it."""
+
+STATE: Final = "state.json"
+LOCK: Final = "up.lock"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """One process, as `up` last saw it."""
+
+    name: str
+    kind: str
+    group: str | None
+    address: str
+    http_port: int
+    folder: str
+    log: str
+    state: str
+    pid: int
+    start_ticks: int | None
+    restarts: int
+    started_ms: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process runs now."""
+        return is_alive(self.pid, self.start_ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class SetState:
+    """What `up` runs in a folder."""
+
+    name: str
+    cluster_name: str
+    phase: str
+    """`starting`, `running`, `stopping` or `stopped`."""
+
+    namesrv: str
+    pid: int
+    """Process of `up` itself, which watches the others."""
+
+    start_ticks: int | None
+    started_ms: int
+    processes: tuple[ProcessState, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether `up` runs now."""
+        return is_alive(self.pid, self.start_ticks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state with camelCase names, as it is stored and as `status --json` shows it."""
+        return {"format": FORMAT, **_camel(dataclasses.asdict(self))}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SetState:
+        """Read what `to_json` made; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']} is not {FORMAT}")
+        raw = {field.name: value[_camel_name(field.name)] for field in dataclasses.fields(cls)}
+        names = [field.name for field in dataclasses.fields(ProcessState)]
+        found = [ProcessState(**{n: item[_camel_name(n)] for n in names}) for item in raw["processes"]]
+        return cls(**{**raw, "processes": tuple(found)})
+
+
+def _camel_name(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_camel_name(key): _camel(item) for key, item in value.items()}
+    return [_camel(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class DataFolder:
+    """A folder in which a local set keeps everything."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    def owner(self) -> str | None:
+        """Return the name of the set that the folder belongs to; None when it belongs to none."""
+        try:
+            marker = json.loads((self.path / MARKER).read_bytes())
+            return str(marker["brokerSet"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fail(
+                f"{self.path / MARKER} cannot be read: {error}",
+                "restore the file, or use another --data folder",
+            )
+
+    def claim(self, name: str) -> FileLock:
+        """Make the folder this set's, and lock it for this process; ends the command when it is not ours."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            owner = self.owner()
+            if owner is None and any(self.path.iterdir()):
+                fail(
+                    f"{self.path} holds files that are not brokerset's",
+                    "give an empty or new folder with --data",
+                )
+            if owner not in (None, name):
+                fail(
+                    f"{self.path} belongs to the BrokerSet {owner!r}, not to {name!r}",
+                    f"give another folder with --data, or the manifest of {owner!r} with -f",
+                )
+            self._check_user()
+            if owner is None:
+                marker = {"brokerSet": name, "format": FORMAT}
+                write_atomically(self.path / MARKER, json.dumps(marker).encode() + b"\n")
+            return lock_file(self.path / LOCK)
+        except FileLocked as error:
+            holder = f"process {error.holder_pid}" if error.holder_pid else "another process"
+            fail(
+                f"{self.path} is in use: `brokerset up` runs there as {holder}",
+                f"see `brokerset status --data {self.path}`, or end it: `brokerset down --data {self.path}`",
+            )
+        except OSError as error:
+            fail(
+                f"{error.filename or self.path} cannot be used: {error.strerror}",
+                "give a folder with --data that you may write to",
+            )
+
+    def _check_user(self) -> None:
+        uid = self.path.stat().st_uid
+        if uid != os.geteuid():
+            fail(
+                f"{self.path} belongs to the user with id {uid}, you are {os.geteuid()}",
+                "give another folder with --data, or run as that user",
+            )
+
+    def running_pid(self) -> int | None:
+        """Return the process of the `up` that runs here; None when there is none."""
+        lock = self.path / LOCK
+        return lock_holder(lock) if lock.exists() else None
+
+    def write_state(self, state: SetState) -> None:
+        """Store what runs; whoever reads it sees the old or the new state, never half of one."""
+        write_atomically(self.path / STATE, json.dumps(state.to_json(), indent=1).encode() + b"\n")
+
+    def read_state(self) -> SetState | None:
+        """Return what `up` stored last; None when it never ran here. Ends the command when it is damaged."""
+        try:
+            return SetState.from_json(json.loads((self.path / STATE).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fail(f"{self.path / STATE} cannot be read: {error!r}", "delete this file; `up` writes a new one")
+
+    def purge(self) -> None:
+        """Delete the folder with all messages; only one that carries brokerset's mark."""
+        if self.owner() is None:
+            fail(f"{self.path} is not a folder of brokerset, nothing was deleted", "check --data")
+        shutil.rmtree(self.path)

@@ -1,0 +1,194 @@
+"""`brokerset group`: create, list, describe, delete consumer groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brokerset_cli.client_session import run
+from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_cli.topics import moment
+from brokerset_client.admin import Admin, GroupProgress
+from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
+from brokerset_client.instance import ClientInstance
+from brokerset_formats import names
+from brokerset_formats.config import SubscriptionGroupConfig
+from brokerset_protocol.bodies.connections import Connection
+
+
+@click.group()
+def group() -> None:
+    """Create, list, describe and delete consumer groups."""
+
+
+@group.command()
+@click.argument("name")
+@click.option(
+    "--retries",
+    type=click.IntRange(-1),
+    default=16,
+    show_default=True,
+    help="Failures after which a message goes to the dead-letter topic.",
+)
+@click.option("--orderly", is_flag=True, help="Its consumers handle each queue in order.")
+@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--update", is_flag=True, help="Change the group if it exists.")
+@namesrv_options
+@json_option
+def create(
+    name: str,
+    retries: int,
+    orderly: bool,
+    cluster: str | None,
+    update: bool,
+    namesrv: str | None,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Create the consumer group NAME at every broker group."""
+    problem = names.check_group(name)
+    if problem is not None:
+        raise click.BadParameter(problem, param_hint="NAME")
+    config = SubscriptionGroupConfig(name, retry_max_times=retries, consume_message_orderly=orderly)
+
+    async def work(instance: ClientInstance) -> None:
+        admin = Admin(instance=instance)
+        if not update and name in await admin.groups(cluster):
+            raise CommandFailed(f"group {name} exists already", "use --update to change it, or another name")
+        await admin.create_group(config, cluster=cluster)
+
+    run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json({"group": name, "retries": retries, "orderly": orderly})
+    else:
+        click.echo(f"Group {name} is there.")
+
+
+@group.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Also the groups that brokers make for themselves.")
+@namesrv_options
+@json_option
+def list_groups(with_system: bool, namesrv: str | None, data: Path, as_json: bool) -> None:
+    """List the consumer groups that the brokers know."""
+
+    async def work(instance: ClientInstance) -> list[str]:
+        found = await Admin(instance=instance).groups()
+        return [name for name in found if with_system or not names.is_system_group(name)]
+
+    found = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(found)
+    else:
+        write_table(
+            ("group",),
+            [(name,) for name in found],
+            empty="There are no groups. The first consumer of one makes it, or: brokerset group create NAME",
+        )
+
+
+@group.command()
+@click.argument("name")
+@namesrv_options
+@json_option
+def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
+    """Show who consumes for the group NAME, and how far it is in each queue."""
+
+    async def work(instance: ClientInstance) -> dict[str, Any]:
+        admin = Admin(instance=instance)
+        if name not in await admin.groups():
+            raise CommandFailed(
+                f"no broker knows the group {name}",
+                f"see `brokerset group list`, or `brokerset group create {name}`",
+            )
+        members, progress = await _members(admin, name), await _progress(admin, name)
+        return {
+            "group": name,
+            "lag": sum(item.lag for item in progress),
+            "members": [
+                {"clientId": m.client_id, "address": m.client_addr, "language": m.language} for m in members
+            ],
+            "queues": [
+                {
+                    "topic": item.queue.topic,
+                    "broker": item.queue.broker_name,
+                    "queueId": item.queue.queue_id,
+                    "brokerOffset": item.broker_offset,
+                    "consumerOffset": item.consumer_offset,
+                    "lag": item.lag,
+                    "lastTimestamp": item.last_timestamp_ms,
+                }
+                for item in sorted(progress, key=lambda item: item.queue)
+            ],
+        }
+
+    found = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(found)
+        return
+    click.echo(f"Group {name}, {len(found['members'])} members, {found['lag']:,} messages behind")
+    write_table(
+        ("member", "address", "language"),
+        [(m["clientId"], m["address"], m["language"]) for m in found["members"]],
+        empty="Nobody consumes for it now.",
+    )
+    click.echo()
+    write_table(
+        ("topic", "broker", "queue", "written", "consumed", "lag", "last consumed"),
+        [
+            (
+                q["topic"],
+                q["broker"],
+                q["queueId"],
+                q["brokerOffset"],
+                q["consumerOffset"],
+                q["lag"],
+                moment(q["lastTimestamp"]),
+            )
+            for q in found["queues"]
+        ],
+        empty="It has not consumed anything yet.",
+    )
+
+
+async def _members(admin: Admin, name: str) -> tuple[Connection, ...]:
+    """Return the members that are online; a group without any is no error."""
+    try:
+        return (await admin.consumer_connections(name)).connection_set
+    except (RequestRefused, TopicNotFound, NoQueue, GroupOffline):
+        return ()
+
+
+async def _progress(admin: Admin, name: str) -> list[GroupProgress]:
+    """Return how far the group is; one that has not consumed anything is no error."""
+    try:
+        return await admin.consume_progress(name)
+    except (GroupOffline, TopicNotFound):
+        return []
+
+
+@group.command()
+@click.argument("name")
+@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namesrv_options
+def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:
+    """Delete the consumer group NAME and its offsets: a group of this name starts anew."""
+
+    async def work(instance: ClientInstance) -> None:
+        admin = Admin(instance=instance)
+        if name not in await admin.groups(cluster):
+            raise CommandFailed(f"no broker knows the group {name}", "see `brokerset group list`")
+        online = await _members(admin, name)
+        if online:
+            raise CommandFailed(
+                f"{len(online)} consumers of {name} are online", "stop them first; they would create it again"
+            )
+        if not yes:
+            click.confirm(f"Delete the group {name} and its offsets?", abort=True)
+        await admin.delete_group(name, cluster=cluster)
+
+    run(namesrv_address(namesrv, data), work)
+    click.echo(f"Deleted group {name}.")

@@ -1,0 +1,68 @@
+"""The `brokerset` command: finds the subcommand and loads only the module it lives in."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+COMMANDS: Final = {
+    "up": ("brokerset_cli.up:up", "Run a BrokerSet on this machine."),
+    "down": ("brokerset_cli.down:down", "Stop what `up` runs."),
+    "status": ("brokerset_cli.status:status", "Show processes, brokers and addresses."),
+    "topic": ("brokerset_cli.topics:topic", "Create, list, describe and delete topics."),
+    "group": ("brokerset_cli.groups:group", "Create, list, describe and delete consumer groups."),
+    "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
+    "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
+    "bench": ("brokerset_cli.bench:bench", "Measure sending and consuming."),
+    "demo": ("brokerset_cli.demo:demo", "Run a set, send and read 10,000 messages, and check them."),
+}
+"""Where each subcommand is, and its line in the help."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and loads one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a subcommand; None when there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand; a name that is none is answered with the nearest one."""
+        from difflib import get_close_matches
+
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else " See brokerset --help."
+            ctx.fail(f"There is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of subcommands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="brokerset", prog_name="brokerset")
+def main() -> None:
+    """RocketMQ-compatible messaging, on Kubernetes and on one machine.
+
+    `brokerset up` starts a name server and a broker here; any RocketMQ client can use them.
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""`brokerset send` and `brokerset consume`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import click
+
+from brokerset_cli.client_session import run
+from brokerset_cli.consuming import Start, Taken, message_json, message_line, parse_start, take
+from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.output import CommandFailed, fail, progress, write_json
+from brokerset_cli.sending import Sent, check_statuses, send_all
+from brokerset_client.instance import ClientInstance
+from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
+from brokerset_client.producer import Producer
+
+PRODUCER_GROUP: Final = "brokerset-cli"
+"""Producer group of everything that this command sends."""
+
+IN_FLIGHT_MAX: Final = 256
+"""Requests on their way at once."""
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--count", type=click.IntRange(1), help="Number of messages. [default: 1, or all lines of --file]"
+)
+@click.option("--size", type=click.IntRange(1, BODY_SIZE_MAX), help="Bytes of each body.")
+@click.option("--body", help="Text of the body.")
+@click.option(
+    "--file",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Each line that is not empty is a message; - reads standard input.",
+)
+@click.option(
+    "--key", "keys", multiple=True, help="Key to find the messages by; may be given more than once."
+)
+@click.option("--tag", help="Tag that consumers can filter by.")
+@click.option("--order-key", help="Messages of one order key go to one queue.")
+@click.option("--delay-level", type=click.IntRange(0), default=0, help="Deliver later: 1 is 1 s, 2 is 5 s, …")
+@namesrv_options
+@json_option
+def send(
+    topic: str,
+    count: int | None,
+    size: int | None,
+    body: str | None,
+    file: Path | None,
+    keys: tuple[str, ...],
+    tag: str | None,
+    order_key: str | None,
+    delay_level: int,
+    namesrv: str | None,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Send messages to TOPIC and wait until the brokers have stored them.
+
+    Without --body and --file a body says which message it is, and is filled up to --size.
+    """
+    if body == "":
+        raise click.BadParameter("brokers refuse messages without a body", param_hint="--body")
+    if sum(option is not None for option in (file, body)) == 2 or (file is not None and size is not None):
+        raise click.UsageError("--file goes with neither --body nor --size: the lines are the bodies")
+    bodies: Iterable[bytes]
+    total = count
+    if file is not None:
+        bodies = read_lines(file, count)
+    else:
+        total = count or 1
+        bodies = made_bodies(total, size, body)
+    messages = (
+        Message(topic=topic, body=item, tags=tag, keys=keys, sharding_key=order_key, delay_level=delay_level)
+        for item in bodies
+    )
+
+    async def work(instance: ClientInstance) -> Sent:
+        async with Producer(PRODUCER_GROUP, instance=instance) as producer:
+            with progress(f"sending to {topic}", total) as done:
+                return await send_all(producer, messages, done=done, in_flight_max=IN_FLIGHT_MAX)
+
+    sent = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json({"topic": topic, **sent.to_json()})
+    else:
+        show_sent(topic, sent)
+    check_statuses(sent)
+
+
+def made_bodies(count: int, size: int | None, text: str | None) -> Iterator[bytes]:
+    """Return `count` bodies: `text`, or a sentence with the number; filled or cut to `size` bytes."""
+    for number in range(1, count + 1):
+        body = (text if text is not None else f"message {number} of {count}").encode()
+        yield body if size is None else body[:size].ljust(size, b".")
+
+
+def read_lines(path: Path, count: int | None) -> Iterator[bytes]:
+    """Return the lines of a file, or of standard input for `-`, without their ends; at most `count`.
+
+    Empty ones are left out, because brokers refuse messages without a body.
+    """
+    try:
+        stream: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}", "give a file with one message on each line, or -")
+    with stream:
+        number = 0
+        while count is None or number < count:
+            # One more byte than is allowed shows that a line is too long, without reading all of it.
+            line = stream.readline(BODY_SIZE_MAX + 2)
+            if not line:
+                return
+            if body := line.rstrip(b"\r\n"):
+                number += 1
+                yield body
+
+
+def show_sent(topic: str, sent: Sent) -> None:
+    """Say what was sent, for people."""
+    if sent.count == 1 and sent.last is not None:
+        queue = sent.last.queue
+        where = f"{queue.broker_name}, queue {queue.queue_id}, offset {sent.last.queue_offset}"
+        click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
+        return
+    click.echo(
+        f"Sent {sent.count:,} messages ({sent.body_bytes:,} bytes) to {topic} in {sent.seconds:.2f} s: "
+        f"{sent.per_second:,.0f}/s, {len(sent.queues)} queues"
+    )
+    if not sent.count:
+        raise CommandFailed("there was nothing to send", "give --file with at least one line")
+
+
+def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> Start:
+    try:
+        return parse_start(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--group", default="brokerset-cli", show_default=True, help="Consumer group; it keeps the offsets."
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many. [default: go on until Ctrl-C]")
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|latest|TIME",
+    default="earliest",
+    show_default=True,
+    callback=_start,
+    help="Where a group begins that has no offsets of this topic yet.",
+)
+@click.option("--tag", "expression", default="*", help="Only messages with this tag; several as 'A || B'.")
+@click.option(
+    "--wait",
+    "idle_seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop after so many seconds without a message.",
+)
+@click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
+@namesrv_options
+@json_option
+def consume(
+    topic: str,
+    group: str,
+    count: int | None,
+    start: Start,
+    expression: str,
+    idle_seconds: float | None,
+    quiet: bool,
+    namesrv: str | None,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Read messages of TOPIC as a member of a consumer group and show them.
+
+    What was shown counts as consumed: the next run of the same group goes on after it. With --json each
+    message is one line.
+    """
+
+    def show(message: MessageView) -> None:
+        if not quiet:
+            click.echo(
+                json.dumps(message_json(message), ensure_ascii=False) if as_json else message_line(message)
+            )
+
+    async def work(instance: ClientInstance) -> Taken:
+        await instance.route(topic)  # a topic that does not exist is an error, not a reason to wait
+        watched = quiet or not sys.stdout.isatty()
+        with progress(f"reading {topic}", count) if watched else nullcontext(lambda _more: None) as done:
+
+            def handle(message: MessageView) -> None:
+                show(message)
+                done(1)
+
+            return await take(
+                instance,
+                topic,
+                group,
+                start=start,
+                handle=handle,
+                expression=expression,
+                count=count,
+                idle_seconds=idle_seconds,
+            )
+
+    taken = run(namesrv_address(namesrv, data), work)
+    rate = f" in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s" if taken.seconds else ""
+    click.echo(f"Read {taken.count:,} messages of {topic} as {group}{rate}", err=True)
+    if count is not None and taken.count < count:
+        fail(
+            f"only {taken.count:,} of {count:,} messages came",
+            "the group may have read the others before (use another --group), or other members got them",
+        )

@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from brokerset_cli.folder import DEFAULT_DATA, DataFolder
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def data_option(function: F) -> F:
+    """`--data DIR`: the folder of the local set."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULT_DATA,
+        envvar="BROKERSET_DATA",
+        show_default="./brokerset-data",
+        help="Folder of the local set.",
+    )(function)
+
+
+def namesrv_options(function: F) -> F:
+    """`--namesrv HOST:PORT` and `--data DIR`; use `namesrv_address` to choose."""
+    function = click.option(
+        "--namesrv",
+        metavar="HOST:PORT",
+        envvar="BROKERSET_NAMESRV",
+        help=f"Name servers, ; between. [default: that of the set in --data, else {DEFAULT_NAMESRV}]",
+    )(function)
+    return data_option(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`: one JSON document instead of a table."""
+    return click.option("--json", "as_json", is_flag=True, help="Write JSON for scripts.")(function)
+
+
+def namesrv_address(namesrv: str | None, data: Path) -> str:
+    """Return the name servers to ask: the ones given, those of the set in `data`, or RocketMQ's default."""
+    if namesrv:
+        from brokerset_spec.broker_settings import address_problems
+
+        if problems := address_problems(namesrv):
+            raise click.BadParameter("; ".join(problems), param_hint="--namesrv")
+        return namesrv
+    state = DataFolder(data).read_state()
+    return state.namesrv if state is not None else DEFAULT_NAMESRV

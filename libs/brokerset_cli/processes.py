@@ -1,0 +1,129 @@
+"""What /proc tells about processes and ports: who is alive, who listens where."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+LISTEN_STATE: Final = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+
+COMMAND_LENGTH_MAX: Final = 120
+"""Longer command lines are cut when they are shown."""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None when there is none of this id.
+
+    Together with the id it names a process for good: ids are given again, never with the same start.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_alive(pid: int, ticks: int | None) -> bool:
+    """Whether the process that was seen with this start still runs; a zombie does not."""
+    return pid > 0 and ticks is not None and start_ticks(pid) == ticks
+
+
+def send_signal(pid: int, ticks: int | None, number: signal.Signals) -> bool:
+    """Signal exactly the process that was seen with this start; False when it has gone."""
+    if not is_alive(pid, ticks):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def wait_gone(pid: int, ticks: int | None, seconds_max: float) -> bool:
+    """Wait until a process that need not be a child has ended; False when it has not in time."""
+    deadline = time.monotonic() + seconds_max
+    while is_alive(pid, ticks):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether `host:port` can be listened on now; raises `OSError` for a foreign address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def free_port(host: str, also_below: int = 0) -> int:
+    """Return a port that nobody listens on now, nor on the one that is `also_below` lower."""
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+            port = int(probe.getsockname()[1])
+        if not also_below or port_is_free(host, port - also_below):
+            return port
+
+
+def port_holder(port: int) -> str | None:
+    """Return who listens on a port as `process 12 (python -m …)`, or None when the system does not tell."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return None
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        if _holds_socket(folder, inodes):
+            return f"process {folder.name} ({command_line(int(folder.name))})"
+    return "a process of another user"
+
+
+def _holds_socket(process_folder: Path, inodes: set[str]) -> bool:
+    try:
+        links = list((process_folder / "fd").iterdir())
+    except OSError:
+        return False  # another user's process, or it has just ended
+    for link in links:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            target = os.readlink(link)
+            if target.startswith("socket:[") and target[8:-1] in inodes:
+                return True
+    return False
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == LISTEN_STATE and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def command_line(pid: int) -> str:
+    """Return how a process was called, cut to one line's length."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return "has ended"
+    text = " ".join(words).strip() or "no command line"
+    return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 1] + "…"

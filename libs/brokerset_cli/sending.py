@@ -1,0 +1,159 @@
+"""Sends many messages with many on their way at once, and counts what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from brokerset_cli.output import CommandFailed
+from brokerset_client.errors import ClientError
+from brokerset_client.messages import Message, SendResult, SendStatus
+from brokerset_client.producer import Producer
+
+
+@dataclass(slots=True)
+class QueueRange:
+    """What one queue got."""
+
+    count: int
+    first: int
+    """Smallest queue offset."""
+
+    last: int
+    """Largest queue offset."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the messages."""
+
+    count: int = 0
+    """Acknowledged messages."""
+
+    body_bytes: int = 0
+    seconds: float = 0.0
+    statuses: Counter[str] = field(default_factory=Counter)
+    queues: dict[str, QueueRange] = field(default_factory=dict)
+    last: SendResult | None = None
+    latencies_ms: list[float] = field(default_factory=list)
+    """Of each request, when they were asked for."""
+
+    @property
+    def per_second(self) -> float:
+        """Acknowledged messages per second."""
+        return self.count / self.seconds if self.seconds > 0 else 0.0
+
+    def add(self, result: SendResult, messages: int, body_bytes: int) -> None:
+        """Count an acknowledged request of so many messages."""
+        self.count += messages
+        self.body_bytes += body_bytes
+        self.statuses[result.status.name] += messages
+        name = f"{result.queue.broker_name}/{result.queue.queue_id}"
+        first, last = result.queue_offset, result.queue_offset + messages - 1
+        known = self.queues.get(name)
+        if known is None:
+            self.queues[name] = QueueRange(messages, first, last)
+        else:
+            known.count += messages
+            known.first, known.last = min(known.first, first), max(known.last, last)
+        self.last = result
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts with camelCase names."""
+        return {
+            "count": self.count,
+            "bytes": self.body_bytes,
+            "seconds": round(self.seconds, 6),
+            "perSecond": round(self.per_second, 1),
+            "statuses": dict(self.statuses),
+            "queues": {
+                name: {"count": r.count, "firstOffset": r.first, "lastOffset": r.last}
+                for name, r in sorted(self.queues.items())
+            },
+            "lastMessageId": self.last.message_id if self.last else None,
+            "lastOffsetMessageId": self.last.offset_message_id if self.last else None,
+        }
+
+
+async def send_all(
+    producer: Producer,
+    messages: Iterable[Message],
+    *,
+    done: Callable[[int], None],
+    in_flight_max: int,
+    batch: int = 1,
+    measure: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Sent:
+    """Send `messages` in order with at most `in_flight_max` requests unanswered; `done` hears of successes.
+
+    With `batch` > 1 so many messages share a request. Ends the command at the first failure, after the
+    answers of what was on its way, and says how many were acknowledged.
+    """
+    sent = Sent()
+    failures: list[BaseException] = []
+    room = asyncio.Semaphore(in_flight_max)
+    source = iter(messages)
+    started = time.perf_counter()
+
+    def ended(group: list[Message], began: float, future: asyncio.Future[SendResult]) -> None:
+        room.release()
+        if future.cancelled():
+            failures.append(asyncio.CancelledError())
+        elif (error := future.exception()) is not None:
+            failures.append(error)
+        else:
+            if measure:
+                sent.latencies_ms.append((time.perf_counter() - began) * 1000)
+            sent.add(future.result(), len(group), sum(len(message.body) for message in group))
+            done(len(group))
+
+    try:
+        while not failures and not stop():
+            group = [message for _, message in zip(range(batch), source, strict=False)]
+            if not group:
+                break
+            await room.acquire()
+            began = time.perf_counter()
+            try:
+                if batch == 1:
+                    future = await producer.send_async(group[0])
+                else:
+                    future = await producer.send_batch_async(group)
+            except ClientError as error:
+                room.release()
+                failures.append(error)
+                break
+            future.add_done_callback(partial(ended, group, began))
+    finally:
+        for _ in range(in_flight_max):  # the last answers
+            await room.acquire()
+    sent.seconds = time.perf_counter() - started
+    if failures:
+        raise _failed(failures[0], sent)
+    return sent
+
+
+def _failed(error: BaseException, sent: Sent) -> BaseException:
+    if not isinstance(error, ClientError):
+        return error
+    from brokerset_cli.client_session import advice_for
+
+    before = f"after {sent.count:,} acknowledged messages: " if sent.count else ""
+    return CommandFailed(f"{before}{error}", advice_for(error, "the name server"))
+
+
+def check_statuses(sent: Sent) -> None:
+    """End the command when messages are stored less safely than the broker's settings ask for."""
+    weak = {name: count for name, count in sent.statuses.items() if name != SendStatus.SEND_OK.name}
+    if weak:
+        counts = ", ".join(f"{count:,} x {name}" for name, count in sorted(weak.items()))
+        raise CommandFailed(
+            f"all messages are stored, but not as safely as asked for: {counts}",
+            "look at the brokers' disks and replicas with `brokerset status`",
+        )

@@ -1,0 +1,219 @@
+"""`brokerset topic`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from brokerset_cli.client_session import run
+from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_client.admin import Admin
+from brokerset_client.errors import TopicNotFound
+from brokerset_client.instance import ClientInstance
+from brokerset_formats import names
+from brokerset_formats.config import Permission, TopicConfig
+from brokerset_protocol.bodies.routes import TopicRouteData
+
+DEFAULT_QUEUES: Final = 8
+"""Queues of a new topic at each broker group, RocketMQ's number for topics that `mqadmin` creates."""
+
+QUEUES_MAX: Final = 1024
+"""Most queues at one broker group."""
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--queues",
+    type=click.IntRange(1, QUEUES_MAX),
+    default=DEFAULT_QUEUES,
+    show_default=True,
+    help="Queues at each broker group.",
+)
+@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--update", is_flag=True, help="Change the topic if it exists.")
+@namesrv_options
+@json_option
+def create(
+    name: str, queues: int, cluster: str | None, update: bool, namesrv: str | None, data: Path, as_json: bool
+) -> None:
+    """Create the topic NAME at every broker group."""
+    problem = names.check_topic(name)
+    if problem is not None:
+        raise click.BadParameter(problem, param_hint="NAME")
+
+    async def work(instance: ClientInstance) -> TopicRouteData:
+        return await create_topic(Admin(instance=instance), name, queues, cluster, update)
+
+    route = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(route_json(name, route))
+    else:
+        groups = ", ".join(f"{q.write_queue_nums} queues at {q.broker_name}" for q in route.queue_datas)
+        click.echo(f"Topic {name} is there: {groups}")
+
+
+async def create_topic(
+    admin: Admin, name: str, queues: int, cluster: str | None, update: bool
+) -> TopicRouteData:
+    """Create a topic and wait until the name server shows it; ends the command when it exists already."""
+    try:
+        await admin.topic_route(name)
+    except TopicNotFound:
+        pass
+    else:
+        if not update:
+            raise CommandFailed(f"topic {name} exists already", "use --update to change it, or another name")
+    groups = len(await admin.masters(cluster))
+    await admin.create_topic(
+        TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues), cluster=cluster
+    )
+    return await admin.wait_for_route(name, write_queues=queues * groups)
+
+
+@topic.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Also the topics that brokers make for themselves.")
+@namesrv_options
+@json_option
+def list_topics(with_system: bool, namesrv: str | None, data: Path, as_json: bool) -> None:
+    """List the topics that the name server knows."""
+
+    async def work(instance: ClientInstance) -> list[str]:
+        admin = Admin(instance=instance)
+        found = await admin.topics()
+        if with_system:
+            return found
+        info = await admin.cluster_info()
+        own = {*info.broker_addr_table, *info.cluster_addr_table}
+        own |= {names.reply_topic(cluster) for cluster in info.cluster_addr_table}
+        return [
+            name
+            for name in found
+            if not names.is_system_topic(name, own)
+            and not names.is_retry_topic(name)
+            and not names.is_dlq_topic(name)
+        ]
+
+    found = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(found)
+    else:
+        write_table(
+            ("topic",),
+            [(name,) for name in found],
+            empty="There are no topics. Make one: brokerset topic create NAME",
+        )
+
+
+@topic.command()
+@click.argument("name")
+@namesrv_options
+@json_option
+def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
+    """Show where the topic NAME is, its queues and who consumes it."""
+
+    async def work(instance: ClientInstance) -> dict[str, Any]:
+        admin = Admin(instance=instance)
+        route = await admin.topic_route(name)
+        stats = await admin.topic_stats(name)
+        groups = await admin.groups_of_topic(name)
+        queues = [
+            {
+                "broker": queue.broker_name,
+                "queueId": queue.queue_id,
+                "minOffset": ends.min_offset,
+                "maxOffset": ends.max_offset,
+                "messages": ends.max_offset - ends.min_offset,
+                "lastUpdateTimestamp": ends.last_update_timestamp,
+            }
+            for queue, ends in sorted(stats.items())
+        ]
+        return {**route_json(name, route), "groups": groups, "queues": queues}
+
+    found = run(namesrv_address(namesrv, data), work)
+    if as_json:
+        write_json(found)
+        return
+    click.echo(f"Topic {name}, {sum(queue['messages'] for queue in found['queues']):,} messages")
+    write_table(
+        ("broker", "address", "read queues", "write queues", "permission"),
+        [
+            (b["broker"], b["address"], b["readQueues"], b["writeQueues"], b["permission"])
+            for b in found["brokers"]
+        ],
+    )
+    click.echo()
+    write_table(
+        ("broker", "queue", "first", "next", "messages", "last message"),
+        [
+            (
+                q["broker"],
+                q["queueId"],
+                q["minOffset"],
+                q["maxOffset"],
+                q["messages"],
+                moment(q["lastUpdateTimestamp"]),
+            )
+            for q in found["queues"]
+        ],
+    )
+    click.echo(f"\nConsumer groups: {', '.join(found['groups']) or 'none'}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@namesrv_options
+def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:
+    """Delete the topic NAME with all its messages."""
+
+    async def work(instance: ClientInstance) -> None:
+        admin = Admin(instance=instance)
+        await admin.topic_route(name)  # one that is not there is an error
+        if not yes:
+            click.confirm(f"Delete the topic {name} with all its messages?", abort=True)
+        await admin.delete_topic(name, cluster=cluster)
+
+    run(namesrv_address(namesrv, data), work)
+    click.echo(f"Deleted topic {name}.")
+
+
+def route_json(name: str, route: TopicRouteData) -> dict[str, Any]:
+    """Return where a topic is, for scripts."""
+    addresses = {broker.broker_name: broker for broker in route.broker_datas}
+    return {
+        "topic": name,
+        "brokers": [
+            {
+                "broker": queue.broker_name,
+                "address": master.master_address() if (master := addresses.get(queue.broker_name)) else None,
+                "readQueues": queue.read_queue_nums,
+                "writeQueues": queue.write_queue_nums,
+                "permission": permission_text(queue.perm),
+            }
+            for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name)
+        ],
+    }
+
+
+def permission_text(bits: int) -> str:
+    """Return permission bits as words: `read, write`."""
+    words = [word for bit, word in ((Permission.READ, "read"), (Permission.WRITE, "write")) if bits & bit]
+    return ", ".join(words) or "none"
+
+
+def moment(timestamp_ms: int) -> str | None:
+    """Return a time of day for people, in their zone; None for 0, which means never."""
+    if timestamp_ms <= 0:
+        return None
+    return f"{datetime.fromtimestamp(timestamp_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,88 @@
+"""brokerset_client: producers, consumers and administration for RocketMQ clusters, on asyncio.
+
+async with Producer("group", namesrv="127.0.0.1:9876") as producer:
+    await producer.send(Message(topic="orders", body=b"...", keys=("order-1",)))
+
+async def on_message(message: MessageView) -> None: ...
+
+consumer = PushConsumer("group", namesrv="127.0.0.1:9876", listener=on_message)
+consumer.subscribe("orders", "created || paid")
+async with consumer: ...
+"""
+
+from brokerset_client.admin import Admin, GroupProgress
+from brokerset_client.calls import PullResult, PullStatus
+from brokerset_client.errors import (
+    AnswerTimeout,
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    GroupOffline,
+    MessageInvalid,
+    MessageUnreadable,
+    NameServerUnavailable,
+    NoQueue,
+    RequestRefused,
+    SendFailed,
+    TopicNotFound,
+)
+from brokerset_client.instance import ClientInstance
+from brokerset_client.messages import Message, MessageView, SendResult, SendStatus
+from brokerset_client.offset_window import WindowLimits
+from brokerset_client.producer import Producer
+from brokerset_client.pull_consumer import PullConsumer
+from brokerset_client.push_consumer import PushConsumer
+from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, PushSettings, Verdict
+from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
+from brokerset_client.retry import Backoff, SendRetry
+from brokerset_client.send_window import SendLimits
+from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
+from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel, SubscriptionData
+from brokerset_protocol.bodies.queues import MessageQueue
+
+Subscription = SubscriptionData
+"""What a group wants of a topic: made by `PushConsumer.subscribe`."""
+
+__all__ = [
+    "Admin",
+    "AnswerTimeout",
+    "Backoff",
+    "BrokerUnreachable",
+    "ClientClosed",
+    "ClientError",
+    "ClientInstance",
+    "ClientLimits",
+    "ConsumeFromWhere",
+    "ConsumeStatus",
+    "GroupOffline",
+    "GroupProgress",
+    "Later",
+    "Message",
+    "MessageInvalid",
+    "MessageModel",
+    "MessageQueue",
+    "MessageUnreadable",
+    "MessageView",
+    "NameServerUnavailable",
+    "NoQueue",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "PushSettings",
+    "RequestRefused",
+    "SendFailed",
+    "SendLimits",
+    "SendResult",
+    "SendRetry",
+    "SendStatus",
+    "Subscription",
+    "SubscriptionGroupConfig",
+    "TopicConfig",
+    "TopicNotFound",
+    "Verdict",
+    "WindowLimits",
+    "allocate_averagely",
+    "allocate_by_circle",
+]

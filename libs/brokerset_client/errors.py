@@ -1,0 +1,86 @@
+"""What can go wrong for a user of the client; every text says what happened, where, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ClientError(Exception):
+    """Root of everything that this package raises on purpose."""
+
+
+class ClientClosed(ClientError):
+    """The producer, consumer or admin was closed, or not started yet: start a new one."""
+
+
+class MessageInvalid(ClientError):
+    """The message cannot be sent as it is (name, size, properties): nothing left this process."""
+
+
+class MessageUnreadable(ClientError):
+    """A received record or its body cannot be decoded, for example because of an unknown compression."""
+
+
+class NameServerUnavailable(ClientError):
+    """No name server of the list answered; `problems` has one text for each address."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(
+            "no name server answered: " + "; ".join(problems) + ". Check the address and whether it runs"
+        )
+        self.problems = tuple(problems)
+
+
+class TopicNotFound(ClientError):
+    """The name servers know no route for the topic: create it, or wait until its broker has registered."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"no name server knows topic {topic!r}: create it, or allow a broker to create topics itself"
+        )
+        self.topic = topic
+
+
+class NoQueue(ClientError):
+    """The topic exists, but no broker of it can serve now (no master, or no permission): try again later."""
+
+
+class BrokerUnreachable(ClientError):
+    """No connection to `address`, or it broke: whether the request was carried out is unknown."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} is not reachable: {reason}")
+        self.address = address
+
+
+class AnswerTimeout(ClientError):
+    """No answer in time: whether the request was carried out is unknown."""
+
+
+class RequestRefused(ClientError):
+    """The peer at `address` answered with an error: `code` is a `ResponseCode`, `remark` its explanation."""
+
+    def __init__(self, code: int, remark: str, address: str = "") -> None:
+        where = f" by {address}" if address else ""
+        super().__init__(f"refused{where} with code {code}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+class SendFailed(ClientError):
+    """Every attempt to send failed; `attempts` tells each, `__cause__` is the last error.
+
+    A time-out or a lost connection among the attempts means that the message may be stored nevertheless.
+    """
+
+    def __init__(self, topic: str, attempts: Sequence[str]) -> None:
+        super().__init__(
+            f"message to {topic!r} was not acknowledged after {len(attempts)} attempts: "
+            + "; ".join(attempts)
+        )
+        self.attempts = tuple(attempts)
+
+
+class GroupOffline(ClientError):
+    """The group has no member online, or its position is not stored yet."""

@@ -1,0 +1,1 @@
+"""The Kubernetes operator. Nothing is here yet: `brokerset up` runs a BrokerSet on one machine."""

@@ -1,0 +1,1 @@
+"""Spark jobs on store files. Nothing is here yet."""

@@ -1,0 +1,311 @@
+"""The command against a real name server and a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WAIT_SECONDS = 60
+FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
+MANIFEST = """
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {name: orders}
+spec:
+  clusterName: Shop
+  brokerNames: [north, south]
+  config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}
+"""
+
+
+@dataclass(frozen=True)
+class Cli:
+    """The command with one data folder."""
+
+    data: Path
+
+    def __call__(
+        self, *arguments: str, code: int = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "brokerset_cli.main", *arguments],
+            env={**os.environ, "BROKERSET_DATA": str(self.data)},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            input=stdin,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code).stdout)
+
+    def until_healthy(self) -> dict[str, Any]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            done = subprocess.run(
+                [sys.executable, "-m", "brokerset_cli.main", "status", "--json", "--data", str(self.data)],
+                capture_output=True,
+                text=True,
+                timeout=WAIT_SECONDS,
+                check=False,
+            )
+            view: dict[str, Any] = json.loads(done.stdout)
+            if view["healthy"]:
+                return view
+        raise AssertionError(f"not healthy after {WAIT_SECONDS} s: {done.stdout}\n{done.stderr}")
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    folder = tmp_path_factory.mktemp("set")
+    (folder / "set.yaml").write_text(MANIFEST)
+    command = Cli(folder / "data")
+    command("up", "--detach", "-f", str(folder / "set.yaml"), *FREE_PORTS)
+    yield command
+    command("down", "--purge", "--yes")
+    assert not command.data.exists()
+
+
+def test_status_shows_every_process_and_every_broker(cli: Cli) -> None:
+    view = cli.until_healthy()
+
+    assert [p["name"] for p in view["local"]["processes"]] == ["namesrv-0", "north-0", "south-0"]
+    assert [(b["cluster"], b["group"], b["role"]) for b in view["brokers"]] == [
+        ("Shop", "north", "master"),
+        ("Shop", "south", "master"),
+    ]
+    shown = cli("status").stdout
+    assert "BrokerSet orders" in shown
+    assert "south-0" in shown
+
+
+def test_what_is_sent_is_consumed_once_by_each_group(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("topic", "create", "letters", "--queues", "2")
+    sent = cli.json("send", "letters", "--count", "50", "--tag", "A", "--key", "k")
+    first = cli("consume", "letters", "--group", "readers", "--count", "30", "--json").stdout
+    rest = cli("consume", "letters", "--group", "readers", "--count", "20", "--json").stdout
+    other = cli("consume", "letters", "--group", "others", "--count", "50", "--json").stdout
+
+    messages = [json.loads(line) for line in (first + rest).splitlines()]
+    bodies = sorted(message["body"] for message in messages)
+    assert sent["count"] == 50
+    assert {name.split("/")[0] for name in sent["queues"]} == {"north", "south"}
+    assert bodies == sorted(f"message {n} of 50" for n in range(1, 51))
+    assert all(m["tags"] == "A" and m["keys"] == ["k"] for m in messages)
+    assert sorted(json.loads(line)["body"] for line in other.splitlines()) == bodies
+    assert cli.json("group", "describe", "readers")["lag"] == 0
+
+
+def test_lines_of_standard_input_are_sent_as_they_are(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("send", "lines", "--file", "-", stdin="one\n\nthree ü\n")
+
+    shown = cli("consume", "lines", "--group", "lines", "--count", "2", "--json").stdout
+
+    assert sorted(json.loads(line)["body"] for line in shown.splitlines()) == ["one", "three ü"]
+
+
+def test_one_order_key_goes_to_one_queue(cli: Cli) -> None:
+    cli.until_healthy()
+    sent = cli.json("send", "ordered", "--count", "20", "--order-key", "customer-7")
+
+    assert len(sent["queues"]) == 1
+
+
+def test_consuming_less_than_asked_for_is_no_success(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("topic", "create", "nothing")
+
+    done = cli("consume", "nothing", "--count", "1", "--wait", "0.5", code=1)
+
+    assert "only 0 of 1 messages came" in done.stderr
+
+
+def test_ctrl_c_is_a_good_end_of_consuming_and_keeps_what_was_shown(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("send", "endless", "--count", "3")
+    command = [sys.executable, "-m", "brokerset_cli.main", "consume", "endless", "--group", "ends"]
+    with subprocess.Popen(
+        [*command, "--data", str(cli.data)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        shown = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=WAIT_SECONDS)
+
+    assert process.returncode == 0, errors
+    assert len(set(shown)) == 3
+    assert "Read 3 messages of endless" in errors
+    assert cli.json("group", "describe", "ends")["lag"] == 0
+
+
+def test_a_closed_pipe_ends_consuming_and_what_nobody_saw_is_not_consumed(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("send", "piped", "--count", "5", "--order-key", "one queue")
+    command = [sys.executable, "-m", "brokerset_cli.main", "consume", "piped", "--group", "pipes"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*command, "--data", str(cli.data)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    os.close(writing)
+
+    assert done.returncode == 1, done.stderr
+    shown = cli("consume", "piped", "--group", "pipes", "--count", "5", "--json").stdout
+    assert len(shown.splitlines()) == 5
+
+
+def test_topics_and_groups_are_made_shown_and_deleted(cli: Cli) -> None:
+    cli.until_healthy()
+    cli("topic", "create", "bills", "--queues", "3")
+    cli("group", "create", "payers", "--retries", "2")
+
+    assert "exists already" in cli("topic", "create", "bills", code=1).stderr
+    assert "bills" in cli.json("topic", "list")
+    assert len(cli.json("topic", "describe", "bills")["queues"]) == 6
+    assert "payers" in cli.json("group", "list")
+    assert cli.json("group", "describe", "payers")["members"] == []
+    cli("topic", "delete", "bills", "--yes")
+    cli("group", "delete", "payers", "--yes")
+    assert "no name server knows topic 'bills'" in cli("topic", "describe", "bills", code=1).stderr
+    assert "no broker knows the group payers" in cli("group", "describe", "payers", code=1).stderr
+
+
+def test_measurements_count_what_they_did(cli: Cli) -> None:
+    cli.until_healthy()
+    one = cli.json("bench", "send", "--count", "200", "--size", "100", "--topic", "measure")
+    batched = cli.json("bench", "send", "--count", "200", "--batch", "8", "--topic", "measure")
+    read = cli.json("bench", "consume", "--topic", "measure")
+
+    assert (one["count"], batched["count"], read["count"]) == (200, 200, 402)
+    assert 0 < one["p50Ms"] <= one["p99Ms"] <= one["maxMs"]
+    assert all(result["perSecond"] > 0 for result in (one, batched, read))
+
+
+def test_a_killed_broker_is_started_again_with_its_messages(cli: Cli) -> None:
+    view = cli.until_healthy()
+    cli("send", "survivors", "--count", "40")
+    broker = view["local"]["processes"][1]
+    os.kill(broker["pid"], signal.SIGKILL)
+    _until(lambda: cli_state(cli)["processes"][1]["restarts"] == 1)
+
+    view = cli.until_healthy()
+
+    assert view["local"]["processes"][1]["pid"] != broker["pid"]
+    assert "north-0 was ended by SIGKILL; starts again in 0.2 s" in (cli.data / "logs" / "up.log").read_text()
+    shown = cli("consume", "survivors", "--group", "survivors", "--count", "40", "--json").stdout
+    assert len({json.loads(line)["body"] for line in shown.splitlines()}) == 40
+
+
+def test_a_second_up_in_the_same_folder_is_refused(cli: Cli) -> None:
+    done = cli("up", "-f", str(cli.data / "manifest.json"), *FREE_PORTS, code=1)
+
+    assert f"{cli.data} is in use: `brokerset up` runs there as process" in done.stderr
+
+
+def cli_state(cli: Cli) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((cli.data / "state.json").read_text())
+    return state
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "brokerset_cli.main", "up", "--data", str(tmp_path / "d"), *FREE_PORTS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("Try: "):
+                process.send_signal(number)
+    assert process.returncode == 0, lines
+
+    told = [line[9:].strip() for line in lines if " is told to stop" in line or "has stopped" in line]
+    assert told[:4] == [
+        "brokerset-0-0 is told to stop",
+        "brokerset-0-0 has stopped",
+        "namesrv-0 is told to stop",
+        "namesrv-0 has stopped",
+    ]
+    state = json.loads((tmp_path / "d" / "state.json").read_text())
+    assert state["phase"] == "stopped"
+
+
+def test_messages_survive_down_and_up(tmp_path: Path) -> None:
+    command = Cli(tmp_path / "data")
+    command("up", "--detach", *FREE_PORTS)
+    command("send", "kept", "--count", "5")
+    command("down")
+    stopped = command("status", code=1)
+    command("up", "--detach", *FREE_PORTS)
+    command.until_healthy()
+
+    shown = command("consume", "kept", "--count", "5", "--json").stdout
+
+    command("down")
+    assert "does not run: it was stopped" in stopped.stderr
+    assert len(shown.splitlines()) == 5
+
+
+def test_processes_whose_up_was_killed_end_too_and_down_clears_up(tmp_path: Path) -> None:
+    command = Cli(tmp_path / "data")
+    command("up", "--detach", *FREE_PORTS)
+    state = cli_state(command)
+    os.kill(state["pid"], signal.SIGKILL)
+
+    command("down")
+
+    assert not any(_runs(process["pid"]) for process in state["processes"])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_demo_checks_every_message_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "brokerset_cli.main", "demo", "--count", "500"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 500 messages came through" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,254 @@
+"""Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
+
+Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth).
+Ends with a line for each suite; exit status 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from brokerset_rig import golden, mqadmin, stack, stores
+
+CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
+    Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
+)  # fmt: skip
+VERBS = [*range(1, 9), *range(11, 24), *range(30, 35), *range(40, 43)]
+VERB_SECONDS_MAX = 180
+
+
+class Outcome:
+    """What one suite found."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.passed = 0
+        self.failed: list[str] = []
+
+    def add(self, what: str, problems: list[str], seconds: float) -> None:
+        if problems:
+            self.failed.append(what)
+        else:
+            self.passed += 1
+        print(f"{'ok  ' if not problems else 'FAIL'}  {self.name:<13} {what} ({seconds:.1f} s)", flush=True)
+        for problem in problems:
+            print(f"        {problem}", flush=True)
+
+
+def verb(namesrv: str, folder: Path, *arguments: str) -> dict[str, object]:
+    """Run one verb of the Java client and return its JSON line."""
+    env = {**os.environ, "NAMESRV_ADDR": namesrv, "PEERS_RUN": str(folder / "client"), "CLIENT_HEAP": "256m"}
+    done = subprocess.run(
+        [str(stack.PEERS / "bin" / "interop"), *arguments],
+        capture_output=True, text=True, timeout=VERB_SECONDS_MAX, env=env,
+    )  # fmt: skip
+    try:
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        answer = {"ok": False, "error": f"exit {done.returncode}: {done.stderr.strip()[-500:]}"}
+    assert isinstance(answer, dict)
+    return answer
+
+
+def run_verbs(outcome: Outcome, namesrv: str, folder: Path, names: list[str]) -> None:
+    steps = golden.steps()
+    for name in names:
+        before = time.monotonic()
+        got = verb(namesrv, folder, *steps[name])
+        problems = golden.differences(name, got)
+        if not got.get("ok"):
+            problems.insert(0, f"error: {got.get('error')}")
+        outcome.add(name, problems, time.monotonic() - before)
+
+
+def suite_java(outcome: Outcome, size: str) -> None:
+    names = [name for name in golden.steps() if int(name[:2]) in VERBS]
+    with stack.Workspace("interop") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.our_namesrv(folder, ports[0]) as namesrv,
+            stack.our_broker(folder, ports[1], namesrv.address),
+        ):
+            run_verbs(outcome, namesrv.address, folder, names)
+            assert_alive(outcome, folder)
+
+
+def assert_alive(outcome: Outcome, folder: Path) -> None:
+    """Our servers logged no unexpected failure while peers used them."""
+    text = (folder / "broker.log").read_text(errors="replace") + (folder / "namesrv.log").read_text(
+        errors="replace"
+    )
+    lines = [line for line in text.splitlines() if "request failed" in line or "Traceback" in line]
+    outcome.add("servers logged no failed request", lines[:5], 0.0)
+
+
+def suite_clients(outcome: Outcome, which: str) -> None:
+    with stack.Workspace("interop") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.our_namesrv(folder, ports[0]) as namesrv,
+            stack.our_broker(folder, ports[1], namesrv.address),
+        ):
+            topic = f"{which}-topic"
+            made = verb(namesrv.address, folder, "create-topic", f"topic={topic}")
+            outcome.add("create-topic", [] if made.get("ok") else [str(made)], 0.0)
+            if which == "cpp":
+                command = [
+                    str(CACHE / "venv" / "bin" / "python"),
+                    str(stack.PEERS / "clients" / "cpp_client.py"),
+                ]
+            else:
+                command = ["node", str(stack.PEERS / "clients" / "node_client.js")]
+            before = time.monotonic()
+            done = subprocess.run(
+                [*command, namesrv.address, topic],
+                capture_output=True, text=True, timeout=VERB_SECONDS_MAX, cwd=folder,
+                env={**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "HOME": str(folder)},
+            )  # fmt: skip
+            try:
+                got = json.loads(done.stdout.strip().splitlines()[-1])
+            except (ValueError, IndexError):
+                got = {"ok": False, "error": done.stderr.strip()[-800:]}
+            got.pop("logged", None)
+            want_file = golden.GOLDEN / f"client-{which}.json"
+            want = json.loads(want_file.read_text())
+            want.pop("logged", None)
+            problems = golden.differences_between(want, got)
+            outcome.add(
+                f"client of {'C++' if which == 'cpp' else 'Node'}", problems, time.monotonic() - before
+            )
+            assert_alive(outcome, folder)
+
+
+def suite_mqadmin(outcome: Outcome, size: str) -> None:
+    with stack.Workspace("interop") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.our_namesrv(folder, ports[0]) as namesrv,
+            stack.our_broker(folder, ports[1], namesrv.address) as broker,
+        ):
+            env = {"NAMESRV_ADDR": namesrv.address, "PEERS_RUN": str(folder / "client")}
+            remembered = {"id": "none", "queue": "0", "offsetid": "none"}
+            consumed = False
+            for case in mqadmin.cases(namesrv.address, broker.address):
+                before = time.monotonic()
+                problems = mqadmin.run(case, remembered, env)
+                label = " ".join(
+                    [case.name, *(a for a in case.arguments if a.startswith("-") and len(a) == 2)]
+                )
+                outcome.add(label, problems, time.monotonic() - before)
+                if case.name == "sendMessage" and not consumed:
+                    consumed = True
+                    got = verb(
+                        namesrv.address, folder, "consume", "topic=adm-topic", "group=adm-group", "count=1"
+                    )
+                    outcome.add("consume (before the queries)", [] if got.get("ok") else [str(got)], 0.0)
+            assert_alive(outcome, folder)
+
+
+def suite_ours_to_java(outcome: Outcome, size: str) -> None:
+    with stack.Workspace("interop") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.java_namesrv(folder, ports[0]) as namesrv,
+            stack.java_broker(folder, ports[1], namesrv.address),
+        ):
+            wait_route(namesrv.address, folder)
+            run_scenarios(outcome, namesrv.address)
+
+
+def suite_ours_to_ours(outcome: Outcome, size: str) -> None:
+    with stack.Workspace("interop") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.our_namesrv(folder, ports[0]) as namesrv,
+            stack.our_broker(folder, ports[1], namesrv.address),
+        ):
+            run_scenarios(outcome, namesrv.address)
+            assert_alive(outcome, folder)
+
+
+def run_scenarios(outcome: Outcome, namesrv: str) -> None:
+    """The scenarios of our own client; one line each, `ok NAME …` or `FAIL NAME …`."""
+    before = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "scenarios.py"), "--namesrv", namesrv],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    for line in done.stdout.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in ("ok", "FAIL"):
+            outcome.add(f"our client: {rest[:100]}", [rest] if kind == "FAIL" else [], 0.0)
+    problems = [] if done.returncode == 0 else [f"exit {done.returncode}", done.stderr.strip()[-1500:]]
+    outcome.add("our client: all scenarios", problems, time.monotonic() - before)
+
+
+def wait_route(namesrv: str, folder: Path) -> None:
+    """Until a topic can be created: the broker has registered."""
+    for _ in range(15):
+        if verb(namesrv, folder, "create-topic", "topic=warm-up").get("ok"):
+            return
+    raise stack.StackError(f"the broker did not register with {namesrv}; logs in {folder}")
+
+
+def suite_mixed(outcome: Outcome, size: str) -> None:
+    names = ["01-create-topic", "02-route", "03-send", "04-offsets", "05-consume", "06-pull"]
+    if size == "all":
+        names = [name for name in golden.steps() if int(name[:2]) in VERBS]
+    for kind, name_server, broker in (
+        ("java-ns", stack.java_namesrv, stack.our_broker),
+        ("our-ns", stack.our_namesrv, stack.java_broker),
+    ):
+        with stack.Workspace("interop") as folder:
+            ports = stack.free_ports(2, below=2)
+            with name_server(folder, ports[0]) as namesrv, broker(folder, ports[1], namesrv.address):
+                print(f"--- {kind}", flush=True)
+                wait_route(namesrv.address, folder)
+                run_verbs(outcome, namesrv.address, folder, names)
+
+
+SUITES: dict[str, Callable[[Outcome, str], None]] = {
+    "java": suite_java,
+    "cpp": lambda outcome, size: suite_clients(outcome, "cpp"),
+    "node": lambda outcome, size: suite_clients(outcome, "node"),
+    "mqadmin": suite_mqadmin,
+    "ours-to-ours": suite_ours_to_ours,
+    "ours-to-java": suite_ours_to_java,
+    "mixed": suite_mixed,
+    "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=["core", "all"], default="core")
+    parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES))
+    options = parser.parse_args()
+    subprocess.run([str(stack.PEERS / "bin" / "fetch"), "clients"], check=True, stdout=subprocess.DEVNULL)
+    outcomes: list[Outcome] = []
+    for name in options.only:
+        outcome = Outcome(name)
+        outcomes.append(outcome)
+        try:
+            SUITES[name](outcome, options.size)
+        except Exception as error:
+            outcome.add("the suite itself", [f"{type(error).__name__}: {error}"], 0.0)
+    print()
+    for outcome in outcomes:
+        tail = f"; failed: {', '.join(outcome.failed)}" if outcome.failed else ""
+        print(f"{outcome.name:<13} {outcome.passed} as Java's, {len(outcome.failed)} different{tail}")
+    passed, failed = sum(o.passed for o in outcomes), sum(len(o.failed) for o in outcomes)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The demo's own check sees loss, damage and doubles."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerset_cli.demo import BODY_BYTES, Check, body_of
+from brokerset_cli.output import CommandFailed
+
+
+def test_a_complete_set_of_messages_passes() -> None:
+    check = Check(3)
+    for number in (2, 0, 1, 1):
+        check.add(body_of(number))
+
+    check.finish()
+
+    assert check.doubled == 1
+
+
+def test_a_lost_message_is_noticed() -> None:
+    check = Check(3)
+    check.add(body_of(0))
+
+    with pytest.raises(CommandFailed, match=r"2 of 3 acknowledged messages did not come back: 1, 2"):
+        check.finish()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"x", body_of(3), body_of(1)[:-1], body_of(1).replace(b"1:", b"2:", 1)]
+)
+def test_a_message_that_differs_is_noticed(body: bytes) -> None:
+    with pytest.raises(CommandFailed, match="differs"):
+        Check(3).add(body)
+
+
+def test_bodies_differ_and_have_the_size_that_is_promised() -> None:
+    assert len({body_of(number) for number in range(100)}) == 100
+    assert {len(body_of(number)) for number in (0, 10**9)} == {BODY_BYTES}

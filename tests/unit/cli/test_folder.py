@@ -1,0 +1,118 @@
+"""Whose a data folder is, and what is stored in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.options import namesrv_address
+from brokerset_cli.output import CommandFailed
+from brokerset_cli.processes import start_ticks
+
+
+def _state(pid: int = 0, ticks: int | None = None) -> SetState:
+    process = ProcessState(
+        name="orders-0-0",
+        kind="broker",
+        group="orders-0",
+        address="127.0.0.1:10911",
+        http_port=8080,
+        folder="/d/orders-0-0",
+        log="/d/logs/orders-0-0.log",
+        state="running",
+        pid=pid,
+        start_ticks=ticks,
+        restarts=1,
+        started_ms=5,
+    )
+    return SetState(
+        name="orders",
+        cluster_name="C",
+        phase="running",
+        namesrv="127.0.0.1:23876",
+        pid=pid,
+        start_ticks=ticks,
+        started_ms=4,
+        processes=(process,),
+    )
+
+
+def test_a_new_folder_is_made_and_marked(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "deep" / "data")
+
+    folder.claim("orders").release()
+
+    assert folder.owner() == "orders"
+    folder.claim("orders").release()
+
+
+def test_a_folder_with_foreign_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+
+    with pytest.raises(CommandFailed, match="holds files that are not brokerset's") as caught:
+        DataFolder(tmp_path).claim("orders")
+
+    assert str(tmp_path) in caught.value.message
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(CommandFailed, match="nothing was deleted"):
+        DataFolder(tmp_path).purge()
+
+
+def test_a_folder_of_another_set_is_refused_and_its_owner_named(tmp_path: Path) -> None:
+    DataFolder(tmp_path / "d").claim("orders").release()
+
+    with pytest.raises(CommandFailed, match="belongs to the BrokerSet 'orders', not to 'bills'"):
+        DataFolder(tmp_path / "d").claim("bills")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+
+    with pytest.raises(CommandFailed, match="you are 4711"):
+        DataFolder(tmp_path / "d").claim("orders")
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+
+    with pytest.raises(CommandFailed, match="cannot be used"):
+        DataFolder(tmp_path / "f" / "d").claim("orders")
+
+
+def test_the_state_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+
+    folder.write_state(_state())
+
+    assert folder.read_state() == _state()
+    assert _state().to_json()["processes"][0]["httpPort"] == 8080
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', "\xff"])
+def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+
+    with pytest.raises(CommandFailed, match=r"state\.json cannot be read"):
+        DataFolder(tmp_path).read_state()
+
+
+def test_a_process_is_alive_only_with_the_start_that_was_seen() -> None:
+    pid = os.getpid()
+    ticks = start_ticks(pid)
+    assert ticks is not None
+
+    assert _state(pid, ticks).alive
+    assert not _state(pid, ticks + 1).alive
+    assert not _state(pid, None).alive
+
+
+def test_the_name_server_is_the_one_given_then_the_folders_then_the_default(tmp_path: Path) -> None:
+    before = namesrv_address(None, tmp_path)
+    DataFolder(tmp_path).write_state(_state())
+
+    assert before == "127.0.0.1:9876"
+    assert namesrv_address(None, tmp_path) == "127.0.0.1:23876"
+    assert namesrv_address("10.0.0.1:1", tmp_path) == "10.0.0.1:1"

@@ -1,0 +1,83 @@
+"""`up` and `down` before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from brokerset_cli.main import main
+
+
+def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments), input=stdin)
+    return result.exit_code, result.output
+
+
+def test_a_bad_manifest_is_answered_with_all_its_problems_and_nothing_is_started(tmp_path: Path) -> None:
+    manifest = (
+        "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: X}\nspec: {replicas: 3}\n"
+    )
+
+    code, output = _run("up", "-f", "-", "--data", str(tmp_path / "d"), stdin=manifest)
+
+    assert code == 1
+    assert "  - metadata.name: is not a name" in output
+    assert "  - spec.replicas: is 3, but only one broker in each group is served so far" in output
+    assert "nothing was started" in output
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    code, output = _run("up", "-f", str(tmp_path / "none.yaml"))
+
+    assert code == 1
+    assert f"{tmp_path / 'none.yaml'} cannot be read: No such file or directory" in output
+
+
+def test_a_busy_port_is_named_with_its_holder(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        code, output = _run("up", "--data", str(tmp_path / "d"), "--namesrv-port", str(port))
+
+    assert code == 1
+    assert f"port {port}, which the name server needs, is taken by process " in output
+    assert "--namesrv-port" in output
+
+
+def test_an_address_that_is_not_ours_is_named(tmp_path: Path) -> None:
+    code, output = _run("up", "--data", str(tmp_path / "d"), "--host", "192.0.2.1")
+
+    assert code == 1
+    assert "cannot listen on 192.0.2.1" in output
+
+
+def test_down_touches_no_folder_that_is_not_brokersets(tmp_path: Path) -> None:
+    (tmp_path / "keep").write_text("x")
+
+    code, output = _run("down", "--data", str(tmp_path), "--purge", "--yes")
+
+    assert code == 1
+    assert "is not a folder of brokerset" in output
+    assert (tmp_path / "keep").exists()
+
+
+def test_a_command_without_a_cluster_says_how_to_get_one(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+        code, output = _run("send", "hello", "--namesrv", address)
+
+    assert code == 1
+    assert "no name server answered" in output
+    assert "start a set with `brokerset up`" in output
+
+
+def test_an_address_that_is_none_is_a_usage_error() -> None:
+    code, output = _run("send", "hello", "--namesrv", "somewhere")
+
+    assert code == 2
+    assert "'somewhere' is not HOST:PORT" in output
