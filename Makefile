@@ -9,7 +9,7 @@ INTEROP ?= core
 BENCH ?= small
 IMAGE ?= brokerset:dev
 
-.PHONY: help setup lock demo format check lint types layers test interop fuzz crash sim bench e2e image wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash sim bench e2e image wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ lock:  ## resolve the dependencies anew into locks/ (needs uv)
 
 demo: setup  ## the main job: start everything, send 10,000 messages, consume them, show the status, end
 	brokerset demo
+
+docs: setup  ## write the documents that are derived from code
+	python docs/make_settings.py
+	python docs/make_compatibility.py
 
 format: setup  ## rewrite the code in the house format
 	ruff format . && ruff check --fix .

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -59,6 +58,7 @@ from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.logs import LEVELS, configure_logs
 from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
 from brokerset_runtime.settings import SettingsError, load_settings, settings_text
+from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.setting_fields import setting_fields
 
@@ -192,7 +192,7 @@ class Broker:
         endpoint, self._endpoint = self._endpoint, None
         if server is not None:
             server.stop_accepting()
-            self.admission.refuse_writes(ResponseCode.GO_AWAY, "the broker shuts down")
+            self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
             self.delay.stop()
             await self.registrar.unregister()
             self.holds.close()
@@ -221,6 +221,11 @@ class Broker:
     def connection_count(self) -> int:
         """Open remoting connections."""
         return len(self._server.connections) if self._server is not None else 0
+
+    def connections_turned_away(self) -> tuple[int, int]:
+        """Connections refused above the limit, and closed for unreadable bytes, since the start."""
+        server = self._server
+        return (server.refused, server.protocol_errors) if server is not None else (0, 0)
 
     # -- building -----------------------------------------------------------------------------------------
 
@@ -346,6 +351,9 @@ class Broker:
     def _topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
         for config in topics:
             self.holds.wake_topic(config.topic_name)
+        if not topics:  # some were deleted
+            for topic in {topic for topic, _ in self.traffic.incoming if self.topics.get(topic) is None}:
+                self.traffic.forget_topic(topic)
 
     def _use(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -444,16 +452,8 @@ def _parser() -> argparse.ArgumentParser:
 
 async def serve(settings: BrokerSettings) -> None:
     """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once."""
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-
-    def signalled(number: int) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, int(number))
+    stop_on_signals(stop)
     broker = Broker(settings)
     await broker.start()
     gc.collect()

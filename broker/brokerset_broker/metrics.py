@@ -108,11 +108,28 @@ class BrokerCollector(Collector):
         watermark.add_metric(self._values("send"), broker.waiting_sends())
         watermark.add_metric(self._values("pull"), len(broker.holds))
         yield watermark
-        connections = self._gauges("broker_connections", "Open remoting connections.", [])
+        yield from self._own_state()
+
+    def _own_state(self) -> Iterator[Metric]:
+        """What RocketMQ does not show; hence under our own prefix."""
+        broker = self._broker
+        connections = GaugeMetricFamily(
+            "brokerset_broker_connections", "Open remoting connections.", labels=[*self._labels]
+        )
         connections.add_metric(self._values(), broker.connection_count())
         yield connections
-        name_servers = self._gauges(
-            "broker_registered", "Whether a name server knows this broker.", ["name_server"]
+        refused, unreadable = broker.connections_turned_away()
+        for name, text, value in (
+            ("connections_refused", "Connections above the limit.", refused),
+            ("protocol_errors", "Connections closed for unreadable bytes.", unreadable),
+        ):
+            counter = CounterMetricFamily(f"brokerset_broker_{name}", text, labels=[*self._labels])
+            counter.add_metric(self._values(), value)
+            yield counter
+        name_servers = GaugeMetricFamily(
+            "brokerset_broker_registered",
+            "Whether a name server knows this broker.",
+            labels=[*self._labels, "name_server"],
         )
         registered = set(broker.registrar.registered)
         for address in broker.registrar.addresses:

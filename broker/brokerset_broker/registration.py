@@ -1,8 +1,8 @@
 """Registers the broker with every name server, and keeps it registered (Java: BrokerOuterAPI).
 
-Each name server has a task with one long-lived connection: Java's name server forgets a broker the moment that
-its connection closes. A full table goes first, because a first registration of a single topic is refused; then
-changed topics as they come, and the full table again from time to time.
+Each name server has a task with one long-lived connection: Java's name server forgets a broker the moment
+that its connection closes. A full table goes first, because a first registration of a single topic is
+refused; then changed topics as they come, and the full table again from time to time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Registrar:
         self._ended = False
         self._servers = [_Server(address) for address in addresses(live.current.namesrv_addr)]
         topics.on_change(self.topics_changed)
-        live.on_change(lambda _settings, changed: self._settings_changed(changed))
 
     @property
     def registered(self) -> list[str]:
@@ -97,8 +96,11 @@ class Registrar:
             server.wake.set()
 
     def register_again(self) -> None:
-        """Send everything to everybody now, because the role or the permission changed."""
-        self.topics_changed(())
+        """Send everything to everybody now, because the role or the permission changed.
+
+        Name servers look at topics only when the data version has grown.
+        """
+        self._topics.bump()
 
     async def run(self) -> None:
         """Keep the broker registered for as long as this task runs."""
@@ -218,10 +220,6 @@ class Registrar:
     def _own_address(self) -> str:
         settings = self._live.current
         return f"{_bracketed(settings.broker_ip1)}:{settings.listen_port}"
-
-    def _settings_changed(self, changed: frozenset[str]) -> None:
-        if "brokerPermission" in changed:
-            self.register_again()
 
 
 def addresses(text: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.logs import LEVELS, configure_logs
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
 from brokerset_runtime.settings import SettingsError, load_settings, settings_text
+from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import setting_fields
 
@@ -208,16 +208,8 @@ def _parser() -> argparse.ArgumentParser:
 
 async def serve(settings: NamesrvSettings) -> None:
     """Run a name server until SIGTERM or SIGINT; a second signal ends the process at once."""
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-
-    def signalled(number: int) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, int(number))
+    stop_on_signals(stop)
     server = NameServer(settings)
     await server.start()
     try:

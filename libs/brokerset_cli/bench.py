@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from brokerset_cli.client_session import run
+from brokerset_cli.client_session import run, stop_event
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
 from brokerset_cli.output import CommandFailed, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all
@@ -28,6 +28,14 @@ from brokerset_protocol.bodies.queues import MessageQueue
 BENCH_GROUP: Final = "brokerset-bench"
 """Producer and consumer group of the measurements; no offsets are stored for it."""
 
+BENCH_TOPIC: Final = "brokerset-bench"
+
+IN_FLIGHT_MAX: Final = 8192
+"""Most requests on their way: what a broker takes from one connection."""
+
+BATCH_MAX: Final = 1024
+"""Most messages in one request."""
+
 MEBIBYTE: Final = 1024 * 1024
 
 PULL_MESSAGES: Final = 1024
@@ -42,23 +50,45 @@ def bench() -> None:
     """
 
 
-@bench.command("send")
-@click.option("--topic", default="brokerset-bench", show_default=True, help="Created if brokers may do that.")
+@bench.command("send", short_help="Send as fast as answers allow; show rate and latencies.")
 @click.option(
-    "--count", type=click.IntRange(1), default=100_000, show_default=True, help="Number of messages."
+    "--topic",
+    metavar="TOPIC",
+    default=BENCH_TOPIC,
+    show_default=True,
+    help="Topic to send to; created if brokers may do that.",
 )
 @click.option(
-    "--size", type=click.IntRange(1, BODY_SIZE_MAX), default=1024, show_default=True, help="Bytes of a body."
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    default=100_000,
+    show_default=True,
+    help="Number of messages.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1, BODY_SIZE_MAX),
+    metavar="B",
+    default=1024,
+    show_default=True,
+    help="Bytes of a body.",
 )
 @click.option(
     "--in-flight",
-    type=click.IntRange(1, 8192),
+    type=click.IntRange(1, IN_FLIGHT_MAX),
+    metavar="N",
     default=64,
     show_default=True,
     help="Requests on their way at once.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1, 1024), default=1, show_default=True, help="Messages in one request."
+    "--batch",
+    type=click.IntRange(1, BATCH_MAX),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Messages in one request.",
 )
 @namesrv_options
 @json_option
@@ -89,6 +119,7 @@ def bench_send(
                     in_flight_max=in_flight,
                     batch=batch,
                     measure=True,
+                    stop=stop_event(),
                 )
 
     sent = run(namesrv_address(namesrv, data), work)
@@ -119,10 +150,13 @@ def bench_send(
     check_statuses(sent)
 
 
-@bench.command("consume")
-@click.option("--topic", default="brokerset-bench", show_default=True)
+@bench.command("consume", short_help="Read a topic from its beginning; show the rate.")
+@click.option("--topic", metavar="TOPIC", default=BENCH_TOPIC, show_default=True, help="Topic to read.")
 @click.option(
-    "--count", type=click.IntRange(1), help="Stop after about so many. [default: all that are there]"
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop after about so many. [default: all that are there]",
 )
 @namesrv_options
 @json_option

@@ -63,8 +63,9 @@ def advice_for(error: ClientError, namesrv: str) -> str:
             return "nothing was sent; correct the message"
         case SendFailed():
             return "see `brokerset status`; a message that got no answer may be stored nevertheless"
-        case RequestRefused():
-            return "correct the request; the log of the broker may say more"
+        case RequestRefused(address=address):
+            more = f"; the log of {address} may say more" if address else ""
+            return f"correct the request{more}"
         case _:
             return "see `brokerset status`"
 

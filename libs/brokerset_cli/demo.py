@@ -35,7 +35,12 @@ IDLE_SECONDS: Final = 10.0
 
 @click.command()
 @click.option(
-    "--count", type=click.IntRange(1), default=10_000, show_default=True, help="Number of messages."
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    default=10_000,
+    show_default=True,
+    help="Number of messages.",
 )
 def demo(count: int) -> None:
     """Run a set in a temporary folder on free ports, send messages, read them back, compare, clean up.

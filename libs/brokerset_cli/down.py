@@ -27,7 +27,7 @@ LEFTOVER_SECONDS_MAX: Final = 20.0
 def down(data: Path, purge: bool, yes: bool) -> None:
     """Stop the set that `brokerset up` runs; messages are kept unless --purge is given.
 
-    Succeeds also when nothing runs.
+    Succeeds also when nothing of it runs.
     """
     folder = DataFolder(data)
     if folder.owner() is None:

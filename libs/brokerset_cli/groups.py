@@ -9,7 +9,7 @@ import click
 
 from brokerset_cli.client_session import run
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
-from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
@@ -29,12 +29,13 @@ def group() -> None:
 @click.option(
     "--retries",
     type=click.IntRange(-1),
+    metavar="N",
     default=16,
     show_default=True,
     help="Failures after which a message goes to the dead-letter topic.",
 )
 @click.option("--orderly", is_flag=True, help="Its consumers handle each queue in order.")
-@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
 @click.option("--update", is_flag=True, help="Change the group if it exists.")
 @namesrv_options
 @json_option
@@ -50,6 +51,8 @@ def create(
 ) -> None:
     """Create the consumer group NAME at every broker group."""
     problem = names.check_group(name)
+    if problem is None and names.is_system_group(name):
+        problem = f"groups like {name} are made by brokers for themselves; choose another name"
     if problem is not None:
         raise click.BadParameter(problem, param_hint="NAME")
     config = SubscriptionGroupConfig(name, retry_max_times=retries, consume_message_orderly=orderly)
@@ -89,7 +92,7 @@ def list_groups(with_system: bool, namesrv: str | None, data: Path, as_json: boo
         )
 
 
-@group.command()
+@group.command(short_help="Show the members of the group NAME, and how far it is.")
 @click.argument("name")
 @namesrv_options
 @json_option
@@ -128,7 +131,8 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
-    click.echo(f"Group {name}, {len(found['members'])} members, {found['lag']:,} messages behind")
+    members = counted(len(found["members"]), "member")
+    click.echo(f"Group {name}, {members}, {counted(found['lag'], 'message')} behind")
     write_table(
         ("member", "address", "language"),
         [(m["clientId"], m["address"], m["language"]) for m in found["members"]],
@@ -169,9 +173,9 @@ async def _progress(admin: Admin, name: str) -> list[GroupProgress]:
         return []
 
 
-@group.command()
+@group.command(short_help="Delete the consumer group NAME and its offsets.")
 @click.argument("name")
-@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namesrv_options
 def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:
@@ -184,7 +188,8 @@ def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data:
         online = await _members(admin, name)
         if online:
             raise CommandFailed(
-                f"{len(online)} consumers of {name} are online", "stop them first; they would create it again"
+                f"{name} has {counted(len(online), 'consumer')} online",
+                "stop them first; they would create it again",
             )
         if not yes:
             click.confirm(f"Delete the group {name} and its offsets?", abort=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -11,10 +13,10 @@ from typing import BinaryIO, Final
 
 import click
 
-from brokerset_cli.client_session import run
+from brokerset_cli.client_session import run, stop_event
 from brokerset_cli.consuming import Start, Taken, message_json, message_line, parse_start, take
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
-from brokerset_cli.output import CommandFailed, fail, progress, write_json
+from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
@@ -23,6 +25,9 @@ from brokerset_client.producer import Producer
 PRODUCER_GROUP: Final = "brokerset-cli"
 """Producer group of everything that this command sends."""
 
+RATE_SECONDS_MIN: Final = 0.01
+"""What took less time is shown without a rate: it would say nothing."""
+
 IN_FLIGHT_MAX: Final = 256
 """Requests on their way at once."""
 
@@ -30,22 +35,36 @@ IN_FLIGHT_MAX: Final = 256
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--count", type=click.IntRange(1), help="Number of messages. [default: 1, or all lines of --file]"
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of messages. [default: 1, or all lines of --file]",
 )
-@click.option("--size", type=click.IntRange(1, BODY_SIZE_MAX), help="Bytes of each body.")
-@click.option("--body", help="Text of the body.")
+@click.option("--size", type=click.IntRange(1, BODY_SIZE_MAX), metavar="B", help="Bytes of each body.")
+@click.option("--body", metavar="TEXT", help="Text of the body.")
 @click.option(
     "--file",
     "file",
     type=click.Path(path_type=Path),
+    metavar="F|-",
     help="Each line that is not empty is a message; - reads standard input.",
 )
 @click.option(
-    "--key", "keys", multiple=True, help="Key to find the messages by; may be given more than once."
+    "--key",
+    "keys",
+    metavar="K",
+    multiple=True,
+    help="Key to find the messages by; may be given more than once.",
 )
-@click.option("--tag", help="Tag that consumers can filter by.")
-@click.option("--order-key", help="Messages of one order key go to one queue.")
-@click.option("--delay-level", type=click.IntRange(0), default=0, help="Deliver later: 1 is 1 s, 2 is 5 s, …")
+@click.option("--tag", metavar="T", help="Tag that consumers can filter by.")
+@click.option("--order-key", metavar="K", help="Messages of one order key go to one queue.")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(0),
+    metavar="N",
+    default=0,
+    help="Deliver later, by the broker's messageDelayLevel: 1 is 1 s, 2 is 5 s, 3 is 10 s, …",
+)
 @namesrv_options
 @json_option
 def send(
@@ -85,9 +104,18 @@ def send(
     async def work(instance: ClientInstance) -> Sent:
         async with Producer(PRODUCER_GROUP, instance=instance) as producer:
             with progress(f"sending to {topic}", total) as done:
-                return await send_all(producer, messages, done=done, in_flight_max=IN_FLIGHT_MAX)
+                return await send_all(
+                    producer,
+                    messages,
+                    done=done,
+                    in_flight_max=IN_FLIGHT_MAX,
+                    stop=stop_event(),
+                    waits=file is not None and may_wait(file),
+                )
 
     sent = run(namesrv_address(namesrv, data), work)
+    if not sent.count:
+        raise CommandFailed("there was nothing to send", "give --file with at least one line")
     if as_json:
         write_json({"topic": topic, **sent.to_json()})
     else:
@@ -108,7 +136,7 @@ def read_lines(path: Path, count: int | None) -> Iterator[bytes]:
     Empty ones are left out, because brokers refuse messages without a body.
     """
     try:
-        stream: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+        stream = standard_input() if str(path) == "-" else path.open("rb")
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}", "give a file with one message on each line, or -")
     with stream:
@@ -123,6 +151,23 @@ def read_lines(path: Path, count: int | None) -> Iterator[bytes]:
                 yield body
 
 
+def standard_input() -> BinaryIO:
+    """Standard input with a buffer of its own: Python's cannot be closed while a thread waits for a line."""
+    try:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    except (OSError, ValueError):  # it is closed, or no file of the system
+        return sys.stdin.buffer
+
+
+def may_wait(path: Path) -> bool:
+    """Whether lines of a file come when somebody writes them: pipes and terminals, but no regular files."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode if str(path) == "-" else path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode)
+
+
 def show_sent(topic: str, sent: Sent) -> None:
     """Say what was sent, for people."""
     if sent.count == 1 and sent.last is not None:
@@ -131,11 +176,9 @@ def show_sent(topic: str, sent: Sent) -> None:
         click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
         return
     click.echo(
-        f"Sent {sent.count:,} messages ({sent.body_bytes:,} bytes) to {topic} in {sent.seconds:.2f} s: "
-        f"{sent.per_second:,.0f}/s, {len(sent.queues)} queues"
+        f"Sent {counted(sent.count, 'message')} ({sent.body_bytes:,} bytes) to {topic} "
+        f"in {sent.seconds:.2f} s: {sent.per_second:,.0f}/s, {counted(len(sent.queues), 'queue')}"
     )
-    if not sent.count:
-        raise CommandFailed("there was nothing to send", "give --file with at least one line")
 
 
 def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> Start:
@@ -148,9 +191,15 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--group", default="brokerset-cli", show_default=True, help="Consumer group; it keeps the offsets."
+    "--group",
+    metavar="G",
+    default="brokerset-cli",
+    show_default=True,
+    help="Consumer group; it keeps the offsets.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many. [default: go on until Ctrl-C]")
+@click.option(
+    "--count", type=click.IntRange(1), metavar="N", help="Stop after so many. [default: go on until Ctrl-C]"
+)
 @click.option(
     "--from",
     "start",
@@ -158,13 +207,21 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     default="earliest",
     show_default=True,
     callback=_start,
-    help="Where a group begins that has no offsets of this topic yet.",
+    help="Where a group begins that has no offsets of this topic yet. RocketMQ's brokers let it begin at the "
+    "first message of a queue that is still young, whatever is given here.",
 )
-@click.option("--tag", "expression", default="*", help="Only messages with this tag; several as 'A || B'.")
+@click.option(
+    "--tag",
+    "expression",
+    metavar="T",
+    default="*",
+    help="Only messages with this tag; several as 'A || B'.",
+)
 @click.option(
     "--wait",
     "idle_seconds",
     type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
     help="Stop after so many seconds without a message.",
 )
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
@@ -215,8 +272,10 @@ def consume(
             )
 
     taken = run(namesrv_address(namesrv, data), work)
-    rate = f" in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s" if taken.seconds else ""
-    click.echo(f"Read {taken.count:,} messages of {topic} as {group}{rate}", err=True)
+    rate = ""
+    if taken.seconds >= RATE_SECONDS_MIN:
+        rate = f" in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s"
+    click.echo(f"Read {counted(taken.count, 'message')} of {topic} as {group}{rate}", err=True)
     if count is not None and taken.count < count:
         fail(
             f"only {taken.count:,} of {count:,} messages came",

@@ -21,9 +21,10 @@ def data_option(function: F) -> F:
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
         default=DEFAULT_DATA,
+        metavar="DIR",
         envvar="BROKERSET_DATA",
-        show_default="./brokerset-data",
-        help="Folder of the local set.",
+        show_envvar=True,
+        help=f"Folder of the local set. [default: ./{DEFAULT_DATA}]",
     )(function)
 
 
@@ -33,7 +34,9 @@ def namesrv_options(function: F) -> F:
         "--namesrv",
         metavar="HOST:PORT",
         envvar="BROKERSET_NAMESRV",
-        help=f"Name servers, ; between. [default: that of the set in --data, else {DEFAULT_NAMESRV}]",
+        show_envvar=True,
+        help="Name servers, with ; between them. "
+        f"[default: that of the set in --data, else {DEFAULT_NAMESRV}]",
     )(function)
     return data_option(function)
 

@@ -103,6 +103,11 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda more: bars.advance(task, more)
 
 
+def counted(count: int, one: str) -> str:
+    """Return a number with what is counted: `1 queue`, `1,000 queues`."""
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
+
+
 def duration(seconds: float) -> str:
     """Return a time span as people say it: `3 s`, `4 min`, `2 h 5 min`, `3 d 2 h`."""
     whole = int(seconds)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from brokerset_cli.output import CommandFailed
+from brokerset_cli.output import CommandFailed, counted
 from brokerset_client.errors import ClientError
 from brokerset_client.messages import Message, SendResult, SendStatus
 from brokerset_client.producer import Producer
@@ -88,25 +90,31 @@ async def send_all(
     in_flight_max: int,
     batch: int = 1,
     measure: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    stop: asyncio.Event | None = None,
+    waits: bool = False,
 ) -> Sent:
     """Send `messages` in order with at most `in_flight_max` requests unanswered; `done` hears of successes.
 
-    With `batch` > 1 so many messages share a request. Ends the command at the first failure, after the
-    answers of what was on its way, and says how many were acknowledged.
+    With `batch` > 1 so many messages share a request. `waits` says that the next message may be long in coming
+    (a pipe, a terminal): it is then waited for in a thread, because answers go on coming. Ends the command at
+    the first failure, or when `stop` is set, after the answers of what was on its way, and says how many were
+    acknowledged; to stop what waits is no failure.
     """
     sent = Sent()
     failures: list[BaseException] = []
     room = asyncio.Semaphore(in_flight_max)
     source = iter(messages)
+    over = stop or asyncio.Event()
     started = time.perf_counter()
 
     def ended(group: list[Message], began: float, future: asyncio.Future[SendResult]) -> None:
         room.release()
         if future.cancelled():
             failures.append(asyncio.CancelledError())
+            over.set()
         elif (error := future.exception()) is not None:
             failures.append(error)
+            over.set()
         else:
             if measure:
                 sent.latencies_ms.append((time.perf_counter() - began) * 1000)
@@ -114,8 +122,8 @@ async def send_all(
             done(len(group))
 
     try:
-        while not failures and not stop():
-            group = [message for _, message in zip(range(batch), source, strict=False)]
+        while not over.is_set():
+            group = await _take_in_thread(source, batch, over) if waits else _take(source, batch)
             if not group:
                 break
             await room.acquire()
@@ -136,7 +144,47 @@ async def send_all(
     sent.seconds = time.perf_counter() - started
     if failures:
         raise _failed(failures[0], sent)
+    if over.is_set() and not waits and next(source, None) is not None:
+        raise CommandFailed(
+            f"stopped before everything was sent: {counted(sent.count, 'message')} acknowledged",
+            "these are stored; the others were not sent",
+        )
     return sent
+
+
+def _take(source: Iterator[Message], count: int) -> list[Message]:
+    """The next messages, fewer at the end."""
+    return [message for _, message in zip(range(count), source, strict=False)]
+
+
+async def _take_in_thread(source: Iterator[Message], count: int, over: asyncio.Event) -> list[Message]:
+    """The next messages, or none when `over` is set first; the thread then waits on, and ends with the process."""
+    loop = asyncio.get_running_loop()
+    taken: asyncio.Future[list[Message]] = loop.create_future()
+
+    def settle(group: list[Message], error: BaseException | None) -> None:
+        if error is not None:
+            taken.set_exception(error)
+        else:
+            taken.set_result(group)
+
+    def take() -> None:
+        group: list[Message] = []
+        failure: BaseException | None = None
+        try:
+            group = _take(source, count)
+        except BaseException as error:  # whatever it is, it belongs to the one who waits
+            failure = error
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(settle, group, failure)
+
+    threading.Thread(target=take, daemon=True).start()
+    ended = asyncio.create_task(over.wait())
+    try:
+        await asyncio.wait((taken, ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended.cancel()
+    return taken.result() if taken.done() else []
 
 
 def _failed(error: BaseException, sent: Sent) -> BaseException:
@@ -144,7 +192,7 @@ def _failed(error: BaseException, sent: Sent) -> BaseException:
         return error
     from brokerset_cli.client_session import advice_for
 
-    before = f"after {sent.count:,} acknowledged messages: " if sent.count else ""
+    before = f"after {counted(sent.count, 'acknowledged message')}: " if sent.count else ""
     return CommandFailed(f"{before}{error}", advice_for(error, "the name server"))
 
 

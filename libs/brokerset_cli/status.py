@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,23 +76,29 @@ class View:
 def status(namesrv: str | None, data: Path, watch: bool, as_json: bool) -> None:
     """Show the processes of the local set and the brokers of its cluster.
 
-    The exit code is 0 when everything runs and every broker answers, else 1.
+    The exit code is 0 when everything runs and every broker answers, else 1; with --watch it is 0.
     """
     address = namesrv_address(namesrv, data)
     local = None if namesrv else data
-    while True:
-        view = look(address, local)
-        if watch and not as_json and sys.stdout.isatty():
-            click.clear()
-        if as_json:
-            write_json(view.to_json())
-        else:
-            show(view)
-        if not watch:
-            break
-        time.sleep(WATCH_SECONDS)
-    if view.problems:
+    if watch:
+        with suppress(KeyboardInterrupt):  # is how people end it
+            while True:
+                _look_and_show(address, local, as_json=as_json, clear=not as_json and sys.stdout.isatty())
+                time.sleep(WATCH_SECONDS)
+    elif not _look_and_show(address, local, as_json=as_json, clear=False):
         sys.exit(1)
+
+
+def _look_and_show(namesrv: str, data: Path | None, *, as_json: bool, clear: bool) -> bool:
+    """Show what one look finds; whether all is well."""
+    view = look(namesrv, data)
+    if clear:
+        click.clear()
+    if as_json:
+        write_json(view.to_json())
+    else:
+        show(view)
+    return not view.problems
 
 
 def look(namesrv: str, data: Path | None) -> View:

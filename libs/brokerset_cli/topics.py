@@ -10,7 +10,7 @@ import click
 
 from brokerset_cli.client_session import run
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
-from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
 from brokerset_client.instance import ClientInstance
@@ -35,11 +35,12 @@ def topic() -> None:
 @click.option(
     "--queues",
     type=click.IntRange(1, QUEUES_MAX),
+    metavar="N",
     default=DEFAULT_QUEUES,
     show_default=True,
     help="Queues at each broker group.",
 )
-@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
 @click.option("--update", is_flag=True, help="Change the topic if it exists.")
 @namesrv_options
 @json_option
@@ -58,8 +59,8 @@ def create(
     if as_json:
         write_json(route_json(name, route))
     else:
-        groups = ", ".join(f"{q.write_queue_nums} queues at {q.broker_name}" for q in route.queue_datas)
-        click.echo(f"Topic {name} is there: {groups}")
+        where = (f"{counted(q.write_queue_nums, 'queue')} at {q.broker_name}" for q in route.queue_datas)
+        click.echo(f"Topic {name} is there: {', '.join(where)}")
 
 
 async def create_topic(
@@ -143,7 +144,7 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
-    click.echo(f"Topic {name}, {sum(queue['messages'] for queue in found['queues']):,} messages")
+    click.echo(f"Topic {name}, {counted(sum(queue['messages'] for queue in found['queues']), 'message')}")
     write_table(
         ("broker", "address", "read queues", "write queues", "permission"),
         [
@@ -171,7 +172,7 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--cluster", help="Only at the brokers of this cluster. [default: all]")
+@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namesrv_options
 def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -28,6 +29,9 @@ from brokerset_runtime.settings import settings_text
 from brokerset_runtime.supervision import STILL_STARTING_SECONDS, Child, ChildSpec, StartFailed, Supervisor
 from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, read_manifest_text
 from brokerset_spec.plan import (
+    BROKER_PORT,
+    HTTP_PORT,
+    NAMESRV_PORT,
     SECOND_PORT_OFFSET,
     LocalPlan,
     PortsTaken,
@@ -38,6 +42,9 @@ from brokerset_spec.plan import (
 
 DETACH_SECONDS_MAX: Final = 660.0
 """Longest time that `up --detach` waits for the set to serve."""
+
+DETACH_LOOK_SECONDS: Final = 0.05
+"""Pause between two looks whether a detached set serves."""
 
 PROBE_SECONDS_MAX: Final = 1.0
 """Longest time that one look whether a process answers may take."""
@@ -54,27 +61,41 @@ PORT: Final = click.IntRange(0, 65_535)
     "--file",
     "manifest_file",
     type=click.Path(path_type=Path),
+    metavar="FILE",
     help="BrokerSet manifest (YAML); - reads standard input.",
 )
 @data_option
 @click.option("--detach", is_flag=True, help="Return when everything runs, and let it run on.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on and to tell clients."
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="IPv4 address to listen on and to tell clients.",
 )
-@click.option("--namesrv-port", type=PORT, default=9876, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--namesrv-port",
+    type=PORT,
+    metavar="PORT",
+    default=NAMESRV_PORT,
+    show_default=True,
+    help="Port of the name server; 0 takes a free one.",
+)
 @click.option(
     "--broker-port",
     type=PORT,
-    default=10911,
+    metavar="PORT",
+    default=BROKER_PORT,
     show_default=True,
-    help="Of the first broker; 0 takes a free one.",
+    help="Port of the first broker, the others follow; 0 takes a free one.",
 )
 @click.option(
     "--http-port",
     type=PORT,
-    default=8080,
+    metavar="PORT",
+    default=HTTP_PORT,
     show_default=True,
-    help="First one that is tried for HTTP; 0 takes a free one.",
+    help="First port that is tried for each broker's HTTP; 0 takes a free one.",
 )
 def up(
     manifest_file: Path | None,
@@ -91,14 +112,21 @@ def up(
     data folder for the next `up`.
     """
     manifest = load_manifest(manifest_file)
-    wishes = PortWishes(
-        namesrv=namesrv_port or free_port(host),
-        broker=broker_port or free_port(host, SECOND_PORT_OFFSET),
-        http=http_port or free_port(host),
-    )
-    if detach:
-        _detach(manifest, data, host, wishes)
-        return
+    wishes = choose_ports(host, namesrv_port, broker_port, http_port)
+    try:
+        if detach:
+            _detach(manifest, data, host, wishes)
+        else:
+            _attend(manifest, data, host, wishes)
+    except OSError as error:
+        fail(
+            f"{error.filename or data} cannot be used: {error.strerror or error}",
+            "make room and see to it that you may write there, or give another folder with --data",
+        )
+
+
+def _attend(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> None:
+    """Run the set in this process until it is told to stop."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
@@ -109,10 +137,27 @@ def up(
         lock.release()
 
 
+def choose_ports(host: str, namesrv: int, broker: int, http: int) -> PortWishes:
+    """Replace each 0 by a free port; ends the command when `host` is no address of this machine."""
+    try:
+        return PortWishes(
+            namesrv=namesrv or free_port(host),
+            broker=broker or free_port(host, SECOND_PORT_OFFSET),
+            http=http or free_port(host),
+        )
+    except OSError as error:
+        _fail_host(host, error)
+
+
+def _fail_host(host: str, error: OSError) -> NoReturn:
+    fail(f"cannot listen on {host}: {error.strerror}", "give an IPv4 address of this machine with --host")
+
+
 def load_manifest(path: Path | None) -> BrokerSet:
     """Read the manifest, or return the default one; ends the command with all problems of a bad one."""
     if path is None:
         return default_manifest()
+    name = "standard input" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
             text = sys.stdin.read(MANIFEST_BYTES_MAX)
@@ -123,11 +168,11 @@ def load_manifest(path: Path | None) -> BrokerSet:
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}", "give the manifest's file with -f, or leave -f out")
     except UnicodeDecodeError as error:
-        fail(f"{path} is not UTF-8 at byte {error.start}", "save the manifest as UTF-8")
+        fail(f"{name} is not UTF-8 at byte {error.start}", "save the manifest as UTF-8")
     except ManifestError as error:
         lines = "".join(f"\n  - {problem}" for problem in error.problems)
         fail(
-            f"the manifest {path} cannot be used:{lines}",
+            f"the manifest in {name} cannot be used:{lines}",
             "correct the lines above and try again; nothing was started",
         )
 
@@ -146,7 +191,7 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wishes: PortWi
             "--namesrv-port, --broker-port and --http-port",
         )
     except OSError as error:
-        fail(f"cannot listen on {host}: {error.strerror}", "give an address of this machine with --host")
+        _fail_host(host, error)
 
 
 def write_settings(plan: LocalPlan) -> None:
@@ -200,8 +245,6 @@ class _Run:
 
     def store(self) -> None:
         """Write the state file."""
-        import os
-
         own_pid = os.getpid()
         self.folder.write_state(
             SetState(
@@ -317,7 +360,13 @@ def _detach(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> N
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    state = _wait_running(folder, process)
+    try:
+        state = _wait_running(folder, process)
+    except KeyboardInterrupt:
+        process.terminate()
+        click.echo("\nstopping what was started", err=True)
+        process.wait()
+        raise
     if state is None:
         text = log_file.read_text(errors="replace").strip()
         fail(f"the set did not start:\n{text}", f"correct that; the log is {log_file}")
@@ -344,5 +393,5 @@ def _wait_running(folder: DataFolder, process: subprocess.Popen[bytes]) -> SetSt
             process.terminate()
             process.wait()
             return None
-        time.sleep(0.05)
+        time.sleep(DETACH_LOOK_SECONDS)
     return None

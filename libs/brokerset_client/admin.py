@@ -27,6 +27,7 @@ from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, T
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
 from brokerset_protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStats
 from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.errors import Rejected
 
 ADMIN_SECONDS = 5.0
 """Time-out of one request (Java's `timeoutMillis` of the admin client)."""
@@ -76,7 +77,11 @@ class Admin:
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
         if self._owns_instance:
-            await self.instance.start()
+            try:
+                await self.instance.start()
+            except BaseException:
+                await self.instance.close()
+                raise
 
     async def close(self) -> None:
         """Close the instance if it is our own."""
@@ -233,19 +238,14 @@ class Admin:
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
             headers.GetSubscriptionGroupConfig(group=group),
         )
-        try:
-            return SubscriptionGroupConfig.from_json(fastjson.loads(body))
-        except FormatError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"unreadable answer: {error}", address) from error
+        return readable(_group_config, body)
 
     async def groups(self, cluster: str | None = None) -> list[str]:
         """The names of all groups of the masters of a cluster, or of all."""
         found: set[str] = set()
         for address in await self._targets(cluster, None):
             body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            table = fastjson.loads(body)
-            if isinstance(table, dict) and isinstance(table.get("subscriptionGroupTable"), dict):
-                found.update(table["subscriptionGroupTable"])
+            found.update(readable(_group_names, body))
         return sorted(found)
 
     async def consume_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
@@ -468,3 +468,25 @@ class Admin:
             body = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             found |= readable(ResetOffsetBody.from_json, body).offset_table
         return dict(sorted(found.items()))
+
+
+def _group_config(body: bytes) -> SubscriptionGroupConfig:
+    try:
+        return SubscriptionGroupConfig.from_json(_table(body))
+    except FormatError as error:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _group_names(body: bytes) -> list[str]:
+    return list(_table(_table(body).get("subscriptionGroupTable")))
+
+
+def _table(value: object) -> dict[str, object]:
+    if isinstance(value, bytes):
+        try:
+            value = fastjson.loads(value)
+        except FormatError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    if not isinstance(value, dict):
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"{str(value)[:80]!r} is no JSON object")
+    return value

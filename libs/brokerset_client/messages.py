@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final
 
 from brokerset_client.compression import decompress
-from brokerset_client.errors import MessageInvalid, MessageUnreadable
+from brokerset_client.errors import MessageUnreadable
 from brokerset_formats import names
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
@@ -111,13 +111,8 @@ class Message:
         return None
 
     def to_properties(self, unique_id: str) -> dict[str, str]:
-        """All properties as they are stored with the message. Raises `MessageInvalid` for separators in
-        them."""
-        made = dict(self.properties)
-        for name, value in made.items():
-            if not name or "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-                raise MessageInvalid(f"property {name!r} is empty or contains the bytes 1 or 2")
-        made.update(self.system_properties)
+        """All properties as they are stored with the message."""
+        made = {**self.properties, **self.system_properties}
         if self.tags:
             made[Property.TAGS] = self.tags
         if self.keys:

@@ -1,7 +1,7 @@
 """Sends messages: awaited, many at once, one-way, in batches, to chosen queues; tries again where that may
 help.
 
-Source: `DefaultMQProducerImpl`. Every way of sending goes through `_Sending`, which makes one attempt after
+Source: `DefaultMQProducerImpl`. Every way of sending goes through `Sending`, which makes one attempt after
 the other until an answer is good, the rules of `retry` give up, or the time is over. An attempt over an open
 connection needs no task and no timer of its own; one sweeper watches all deadlines.
 """
@@ -9,10 +9,10 @@ connection needs no task and no timer of its own; one sweeper watches all deadli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from brokerset_client.compression import COMPRESS_FROM_BYTES, compress
+from brokerset_client.compression import COMPRESS_FROM_BYTES
 from brokerset_client.errors import (
     AnswerTimeout,
     BrokerUnreachable,
@@ -27,24 +27,21 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
 from brokerset_client.retry import STALE_ROUTE_CODES, SendRetry
 from brokerset_client.routes import (
-    AUTO_CREATE_QUEUES,
-    AUTO_CREATE_TOPIC,
     Quarantine,
     QueueRing,
     Route,
     queue_of_key,
 )
 from brokerset_client.send_window import SendLimits, SendWindow
+from brokerset_client.sending import QueueChooser, Sending, prepare, prepare_batch, request_of
 from brokerset_formats import names
-from brokerset_formats.batches import BatchItem, encode_batch
+from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import UniqueIds
-from brokerset_formats.properties import Property, encode_properties
 from brokerset_protocol.bodies.queues import MessageQueue
-from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
-from brokerset_protocol.errors import LocalProtocolError, Rejected
-from brokerset_protocol.headers.send import SendKey, SendMessageResponse
+from brokerset_protocol.errors import LocalProtocolError
+from brokerset_protocol.headers.send import SendResponseKey
 from brokerset_runtime.remoting import Connection, ConnectionClosed
 
 SEND_SECONDS = 3.0
@@ -62,60 +59,7 @@ TURN_MESSAGES = 64
 TOPIC_RINGS_MAX = 10_000
 """Topics for which the producer remembers whose turn it is; then it forgets them all and starts anew."""
 
-BATCH_ITEM_OVERHEAD = 26
-"""Bytes that a message of a batch takes besides body and properties, with room for the record's own
-header."""
-
-QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
-
 _STATUS: Final = {int(status.value): status for status in SendStatus}
-
-
-class _Sending:
-    """One message (or batch) on its way: what to send, whereto, what was tried, and who waits for it."""
-
-    __slots__ = (
-        "attempts",
-        "body",
-        "choose",
-        "code",
-        "command",
-        "connection",
-        "deadline",
-        "failed_brokers",
-        "flag",
-        "future",
-        "max_reconsume_times",
-        "message_id",
-        "properties",
-        "queue",
-        "reconsume_times",
-        "size",
-        "sys_flag",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: str, code: RequestCode, body: bytes, properties: str, message_id: str, flag: int = 0
-    ) -> None:
-        self.topic = topic
-        self.code = code
-        self.body = body
-        self.properties = properties
-        self.message_id = message_id
-        self.flag = flag
-        self.sys_flag = 0
-        self.size = len(body) + len(properties)
-        self.reconsume_times: str | None = None
-        self.max_reconsume_times: str | None = None
-        self.queue: MessageQueue | None = None
-        self.choose: QueueChooser | None = None
-        self.deadline = 0.0
-        self.future: asyncio.Future[SendResult]
-        self.attempts: list[str] = []
-        self.failed_brokers: frozenset[str] = frozenset()
-        self.command: Command | None = None
-        self.connection: Connection | None = None
 
 
 class Producer:
@@ -152,7 +96,11 @@ class Producer:
         self._owns_instance = instance is None
         self.instance = instance or ClientInstance(namesrv or ())
         self._window = SendWindow(limits or SendLimits())
-        self._in_flight: dict[_Sending, None] = {}
+        self._in_flight: dict[Sending, None] = {}
+        self._need_route: dict[str, list[Sending]] = {}
+        """Who waits for a topic's route, bounded like everything in flight by the window."""
+        self._need_connection: dict[str, list[tuple[Sending, MessageQueue]]] = {}
+        """Who waits for a connection, by address."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._rings: dict[str, QueueRing] = {}
@@ -172,7 +120,11 @@ class Producer:
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
         if self._owns_instance:
-            await self.instance.start()
+            try:
+                await self.instance.start()
+            except BaseException:
+                await self.instance.close()
+                raise
         self.instance.check_running()
         host = Host.from_text(self.instance.local_ip, 0)
         self._ids = UniqueIds(host.address, self.instance.process_id, self.instance.next_maker())
@@ -255,7 +207,10 @@ class Producer:
         if address is None:
             raise NoQueue(f"broker {target.broker_name} of topic {message.topic!r} has no master now")
         connection = self.instance.peek(address) or await self.instance.connect(address)
-        connection.notify(self._request(sending, target))
+        try:
+            connection.notify(request_of(sending, self.group, target, self.instance.clock.now_ms()))
+        except LocalProtocolError as error:
+            raise MessageInvalid(str(error)) from error
         self._oneway_count += 1
         if self._oneway_count % TURN_MESSAGES == 0:
             await asyncio.sleep(0)
@@ -285,7 +240,12 @@ class Producer:
     ) -> asyncio.Future[SendResult]:
         """Start to send a batch; the future gets what `send_batch` returns or raises. Waits for the window
         only."""
-        sending = self._prepare_batch(messages)
+        sending = prepare_batch(
+            messages,
+            self._unique_ids(),
+            self.instance.clock.now_ms(),
+            body_size_max=self.body_size_max,
+        )
         self._aim(sending, queue, key, None)
         return await self._begin(sending, timeout)
 
@@ -293,76 +253,26 @@ class Producer:
         """The queues that messages of `topic` can be sent to now."""
         return list((await self.instance.route_to_send(topic)).publish_queues)
 
-    # -- from messages to requests ------------------------------------------------------------------------
+    # -- inside -------------------------------------------------------------------------------------------
 
-    def _prepare(self, message: Message) -> _Sending:
-        problem = message.problem(self.body_size_max)
-        if problem is not None:
-            raise MessageInvalid(problem)
+    def _prepare(self, message: Message) -> Sending:
+        return prepare(
+            message,
+            self._unique_ids(),
+            self.instance.clock.now_ms(),
+            body_size_max=self.body_size_max,
+            compress_from_bytes=self.compress_from_bytes,
+        )
+
+    def _unique_ids(self) -> UniqueIds:
         if self._ids is None:
             raise ClientClosed("the producer was not started: use `async with`, or await start() first")
-        properties = message.to_properties(self._ids.next_id(self.instance.clock.now_ms()))
-        body, sys_flag = compress(message.body, self.compress_from_bytes)
-        # These two travel in the header, as a client that resends a consumed message wants it.
-        reconsume_times = properties.pop(Property.RECONSUME_TIME, None)
-        max_reconsume_times = properties.pop(Property.MAX_RECONSUME_TIMES, None)
-        sending = _Sending(
-            message.topic,
-            RequestCode.SEND_MESSAGE_V2,
-            body,
-            encode_properties(properties).decode(),
-            properties[Property.UNIQ_KEY],
-            message.flag,
-        )
-        sending.sys_flag = sys_flag
-        sending.reconsume_times = reconsume_times
-        sending.max_reconsume_times = max_reconsume_times
-        return sending
-
-    def _prepare_batch(self, messages: Sequence[Message]) -> _Sending:
-        if not messages:
-            raise MessageInvalid("the batch is empty")
-        if self._ids is None:
-            raise ClientClosed("the producer was not started: use `async with`, or await start() first")
-        topic = messages[0].topic
-        wait_stored = messages[0].wait_stored
-        now_ms = self.instance.clock.now_ms()
-        items = []
-        ids = []
-        size = 0
-        for message in messages:
-            problem = message.problem(self.body_size_max)
-            if message.topic != topic or message.wait_stored != wait_stored:
-                problem = "messages of a batch have one topic and one wait_stored"
-            elif message.delay_level or message.delay_ms is not None or message.deliver_at_ms is not None:
-                problem = "a batch cannot be delayed: send its messages one by one"
-            elif names.is_retry_topic(topic):
-                problem = "a batch cannot go to a retry topic"
-            if problem is not None:
-                raise MessageInvalid(problem)
-            properties = message.to_properties(self._ids.next_id(now_ms))
-            ids.append(properties[Property.UNIQ_KEY])
-            items.append(BatchItem(message.flag, message.body, encode_properties(properties)))
-            size += BATCH_ITEM_OVERHEAD + len(message.body) + len(items[-1].properties)
-            if size > self.body_size_max:
-                raise MessageInvalid(
-                    f"the batch exceeds {self.body_size_max} bytes with message {len(items)} of {len(messages)}"
-                    ": split it"
-                )
-        own = {
-            Property.UNIQ_KEY: self._ids.next_id(now_ms),
-            Property.WAIT: "true" if wait_stored else "false",
-        }
-        return _Sending(
-            topic,
-            RequestCode.SEND_BATCH_MESSAGE,
-            encode_batch(items),
-            encode_properties(own).decode(),
-            ",".join(ids),
-        )
+        if not self._running:
+            raise ClientClosed("the producer was closed: make a new one")
+        return self._ids
 
     def _aim(
-        self, sending: _Sending, queue: MessageQueue | None, key: str | None, choose: QueueChooser | None
+        self, sending: Sending, queue: MessageQueue | None, key: str | None, choose: QueueChooser | None
     ) -> None:
         if queue is not None:
             if queue.topic != sending.topic:
@@ -375,29 +285,7 @@ class Producer:
         elif key is not None:
             sending.choose = lambda queues: queue_of_key(queues, key)
 
-    def _request(self, sending: _Sending, queue: MessageQueue) -> Command:
-        # The letters of SEND_MESSAGE_V2 as `headers.SendMessageV2` writes them, without making one for each
-        # message.
-        ext = {
-            SendKey.PRODUCER_GROUP: self.group,
-            SendKey.TOPIC: sending.topic,
-            SendKey.DEFAULT_TOPIC: AUTO_CREATE_TOPIC,
-            SendKey.DEFAULT_TOPIC_QUEUE_NUMS: str(AUTO_CREATE_QUEUES),
-            SendKey.QUEUE_ID: str(queue.queue_id),
-            SendKey.SYS_FLAG: str(sending.sys_flag),
-            SendKey.BORN_TIMESTAMP: str(self.instance.clock.now_ms()),
-            SendKey.FLAG: str(sending.flag),
-            SendKey.PROPERTIES: sending.properties,
-            SendKey.RECONSUME_TIMES: sending.reconsume_times or "0",
-            SendKey.UNIT_MODE: "false",
-            SendKey.BATCH: "true" if sending.code == RequestCode.SEND_BATCH_MESSAGE else "false",
-            SendKey.BROKER_NAME: queue.broker_name,
-        }
-        if sending.max_reconsume_times is not None:
-            ext[SendKey.MAX_RECONSUME_TIMES] = sending.max_reconsume_times
-        return Command(sending.code, ext, sending.body)
-
-    def _choose_queue(self, sending: _Sending, route: Route) -> MessageQueue:
+    def _choose_queue(self, sending: Sending, route: Route) -> MessageQueue:
         if sending.queue is not None:
             return sending.queue
         queues = route.publish_queues
@@ -411,7 +299,7 @@ class Producer:
         if ring is None:
             if len(self._rings) >= TOPIC_RINGS_MAX:
                 self._rings.clear()
-            ring = self._rings[route.topic] = QueueRing(hash(self.instance.client_id) & 0xFFFF)
+            ring = self._rings[route.topic] = QueueRing(java_hash(self.instance.client_id) & 0xFFFF)
         avoid = self._quarantine.members(asyncio.get_running_loop().time()) | sending.failed_brokers
         queue = ring.choose(queues, avoid)
         assert queue is not None
@@ -419,13 +307,14 @@ class Producer:
 
     # -- attempts -----------------------------------------------------------------------------------------
 
-    async def _begin(self, sending: _Sending, timeout: float | None) -> asyncio.Future[SendResult]:
+    async def _begin(self, sending: Sending, timeout: float | None) -> asyncio.Future[SendResult]:
         self.instance.check_running()
-        if not self._running:
-            raise ClientClosed("the producer was closed: make a new one")
         loop = asyncio.get_running_loop()
         if not self._window.try_enter(sending.size):
             await self._window.enter(sending.size)
+            if not self._running:
+                self._window.leave(sending.size)
+                raise ClientClosed("the producer was closed while the message waited for room")
         sending.future = loop.create_future()
         sending.deadline = loop.time() + (self.timeout if timeout is None else timeout)
         self._in_flight[sending] = None
@@ -433,11 +322,20 @@ class Producer:
         self._attempt(sending)
         return sending.future
 
-    def _attempt(self, sending: _Sending) -> None:
-        """Send at once if route and connection are there; else let a task find them first."""
+    def _attempt(self, sending: Sending) -> None:
+        """Send at once if route and connection are there; else stand in line with those that wait for the
+        same.
+
+        The lines keep messages of one queue in the order of the calls.
+        """
+        line = self._need_route.get(sending.topic)
+        if line is not None:
+            line.append(sending)
+            return
         route = self.instance.cached_route(sending.topic)
         if route is None or (route.created_on_send and not self._create_topics):
-            self._spawn_attempt(sending, 0, fresh=False)
+            self._need_route[sending.topic] = [sending]
+            self.instance.spawn(self._find_route(sending.topic), "route to send")
             return
         try:
             queue = self._choose_queue(sending, route)
@@ -446,15 +344,53 @@ class Producer:
             return
         address = route.master(queue.broker_name)
         if address is None:
-            self._attempt_failed(
-                sending, NoQueue(f"broker {queue.broker_name} has no master now"), queue.broker_name, None
-            )
+            no_master = NoQueue(f"broker {queue.broker_name} has no master now")
+            self._attempt_failed(sending, no_master, queue.broker_name, None)
+            return
+        waiting = self._need_connection.get(address)
+        if waiting is not None:
+            waiting.append((sending, queue))
             return
         connection = self.instance.peek(address)
         if connection is None:
-            self._spawn_attempt(sending, 0, fresh=False, address=address)
+            self._need_connection[address] = [(sending, queue)]
+            self.instance.spawn(self._find_connection(address), "connection to send")
             return
-        command = self._request(sending, queue)
+        self._send_over(connection, sending, queue, address)
+
+    async def _find_route(self, topic: str) -> None:
+        problem: ClientError | None = None
+        try:
+            if self._create_topics:
+                await self.instance.route_to_send(topic)
+            else:
+                await self.instance.route(topic)
+        except ClientError as error:
+            problem = error
+        for sending in self._need_route.pop(topic):
+            if problem is not None:
+                self._fail(sending, problem)
+            elif sending in self._in_flight:
+                self._attempt(sending)
+
+    async def _find_connection(self, address: str) -> None:
+        problem: BrokerUnreachable | None = None
+        connection: Connection | None = None
+        try:
+            connection = await self.instance.connect(address)
+        except BrokerUnreachable as error:
+            problem = error
+        for sending, queue in self._need_connection.pop(address):
+            if sending not in self._in_flight:
+                continue
+            if connection is not None:
+                self._send_over(connection, sending, queue, address)
+            else:
+                assert problem is not None
+                self._attempt_failed(sending, problem, queue.broker_name, None)
+
+    def _send_over(self, connection: Connection, sending: Sending, queue: MessageQueue, address: str) -> None:
+        command = request_of(sending, self.group, queue, self.instance.clock.now_ms())
         try:
             answer = connection.start_call(command)
         except ConnectionClosed as error:
@@ -467,29 +403,11 @@ class Producer:
         sending.connection = connection
         answer.add_done_callback(lambda done: self._answered(sending, queue, address, done))
 
-    def _spawn_attempt(
-        self, sending: _Sending, delay_ms: int, *, fresh: bool, address: str | None = None
-    ) -> None:
-        if sending in self._in_flight:
-            self.instance.spawn(self._attempt_later(sending, delay_ms, fresh, address), "send")
-
-    async def _attempt_later(
-        self, sending: _Sending, delay_ms: int, fresh: bool, address: str | None
-    ) -> None:
+    async def _attempt_later(self, sending: Sending, delay_ms: int, fresh: bool) -> None:
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
         try:
-            if delay_ms:
-                await asyncio.sleep(delay_ms / 1000)
-            if address is not None:
-                try:
-                    await self.instance.connect(address)
-                except BrokerUnreachable as error:
-                    broker = self._broker_of(sending.topic, address)
-                    self._attempt_failed(sending, error, broker, None)
-                    return
-            elif self._create_topics:
-                await self.instance.route_to_send(sending.topic, fresh=fresh)
-            else:
-                await self.instance.route(sending.topic, fresh=fresh)
+            await self.instance.route_to_send(sending.topic, fresh=fresh)
         except ClientError as error:
             self._fail(sending, error)
             return
@@ -497,7 +415,7 @@ class Producer:
             self._attempt(sending)
 
     def _answered(
-        self, sending: _Sending, queue: MessageQueue, address: str, done: asyncio.Future[Command]
+        self, sending: Sending, queue: MessageQueue, address: str, done: asyncio.Future[Command]
     ) -> None:
         sending.command = None
         if sending not in self._in_flight or done.cancelled():
@@ -512,27 +430,31 @@ class Producer:
             refused = RequestRefused(answer.code, answer.remark or "no reason given", address)
             self._attempt_failed(sending, refused, queue.broker_name, answer.code)
             return
+        ext = answer.ext
         try:
-            header = SendMessageResponse.from_ext(answer.ext)
-        except Rejected as error:
-            self._fail(sending, RequestRefused(answer.code, f"unreadable answer: {error.remark}", address))
+            # As `headers.SendMessageResponse` reads it, without making one for each message.
+            offset_message_id = ext[SendResponseKey.MSG_ID]
+            queue_id = int(ext[SendResponseKey.QUEUE_ID])
+            queue_offset = int(ext[SendResponseKey.QUEUE_OFFSET])
+        except (KeyError, ValueError) as error:
+            self._fail(sending, RequestRefused(answer.code, f"unreadable answer: {error!r}", address))
             return
         self._quarantine.absolve(queue.broker_name)
         self._leave(sending)
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         if not sending.future.done():
             sending.future.set_result(
                 SendResult(
                     status,
                     sending.message_id,
-                    header.msg_id,
-                    queue
-                    if header.queue_id == queue.queue_id
-                    else MessageQueue(queue.topic, queue.broker_name, header.queue_id),
-                    header.queue_offset,
-                    header.transaction_id,
-                    header.region,
-                    header.trace_on is not False,
-                    header.recall_handle,
+                    offset_message_id,
+                    queue,
+                    queue_offset,
+                    ext.get(SendResponseKey.TRANSACTION_ID),
+                    ext.get(SendResponseKey.REGION),
+                    ext.get(SendResponseKey.TRACE_ON) != "false",
+                    ext.get(SendResponseKey.RECALL_HANDLE),
                 )
             )
         route = self.instance.cached_route(sending.topic)
@@ -540,7 +462,7 @@ class Producer:
             self.instance.refresh_soon(sending.topic)
 
     def _attempt_failed(
-        self, sending: _Sending, error: ClientError, broker_name: str | None, code: int | None
+        self, sending: Sending, error: ClientError, broker_name: str | None, code: int | None
     ) -> None:
         """Decide between another attempt and giving up."""
         if sending not in self._in_flight:
@@ -564,24 +486,16 @@ class Producer:
                 failed.__cause__ = error
                 self._fail(sending, failed)
             return
-        self._spawn_attempt(sending, delay_ms, fresh=stale)
+        self.instance.spawn(self._attempt_later(sending, delay_ms, stale), "send again")
 
-    def _broker_of(self, topic: str, address: str) -> str | None:
-        route = self.instance.cached_route(topic)
-        if route is not None:
-            for broker_name, replicas in route.addresses.items():
-                if address in replicas.values():
-                    return broker_name
-        return None
-
-    def _leave(self, sending: _Sending) -> None:
+    def _leave(self, sending: Sending) -> None:
         if sending in self._in_flight:
             del self._in_flight[sending]
             self._window.leave(sending.size)
             if not self._in_flight:
                 self._idle.set()
 
-    def _fail(self, sending: _Sending, error: ClientError) -> None:
+    def _fail(self, sending: Sending, error: ClientError) -> None:
         self._leave(sending)
         if not sending.future.done():
             sending.future.set_exception(error)

@@ -111,7 +111,11 @@ class PullConsumer:
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
         if self._owns_instance:
-            await self.instance.start()
+            try:
+                await self.instance.start()
+            except BaseException:
+                await self.instance.close()
+                raise
         self.instance.check_running()
         self._running = True
         if self._auto_commit:

@@ -93,6 +93,7 @@ class PushConsumer:
         self._assignment: Assignment | None = None
         self._concurrent: ConcurrentWork | None = None
         self._in_order: OrderlyWork | None = None
+        self._joined = False
         self._started_ms = 0
         self._tasks: list[asyncio.Task[object]] = []
 
@@ -143,6 +144,13 @@ class PushConsumer:
 
         For SQL92 subscriptions also raises `RequestRefused` if the broker cannot filter like that.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
         if self._owns_instance:
             await self.instance.start()
         self.instance.check_running()
@@ -182,6 +190,7 @@ class PushConsumer:
             self._concurrent.start()
         await self._learn_routes()
         self.instance.add_member(self)
+        self._joined = True
         await self.instance.heartbeat()
         self._tasks = [
             self.instance.spawn(self._keep_balanced(self._assignment), "rebalance"),
@@ -206,7 +215,8 @@ class PushConsumer:
         if self._concurrent is not None:
             await self._concurrent.stop(self._settings.close_timeout)
         await assignment.close()
-        await self.instance.remove_member(self._group)
+        if self._joined:
+            await self.instance.remove_member(self._group)
         if self._redelivery is not None:
             await self._redelivery.close()
         if self._owns_instance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX
@@ -17,9 +17,11 @@ _LENGTH = struct.Struct(">h")
 _ITEM_OVERHEAD = _HEAD.size + _LENGTH.size
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
-    """One message of a batch: what it does not share with the others. `properties` are raw."""
+class BatchItem(NamedTuple):
+    """One message of a batch: what it does not share with the others. `properties` are raw.
+
+    A named tuple, because it is made for every message of every batch, and is made in half the time of a dataclass.
+    """
 
     flag: int
     body: bytes

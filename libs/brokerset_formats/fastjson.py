@@ -16,18 +16,22 @@ OBJECT_KEYS_SIZE_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 128
 """Nesting that the tolerant parser follows; real bodies have fewer than ten levels."""
 
-_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d{1,20})(?=\s*:)', re.DOTALL | re.ASCII)
+# A string that never ends matches to the end of the text: searching on inside it would take quadratic time.
+_STRING_OR_BARE_KEY = re.compile(
+    r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|([{,]\s*+)(-?\d{1,20}+)(?=\s*+:)', re.DOTALL | re.ASCII
+)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 _WORD = re.compile(r"true|false|null")
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
+def loads(data: bytes | bytearray | memoryview | str, *, object_keys: bool = True) -> Any:
     """Parse standard JSON, or fastjson's dialect; FormatError if it is neither.
 
     Unquoted integer keys become text (`"0"`). An object used as key becomes its JSON text, sorted and without
-    spaces: what Java accepts in place of such a key.
+    spaces: what Java accepts in place of such a key. Without `object_keys` such keys are refused: reading
+    them takes a second for each 2 MB, which nobody who sends a request may ask of a server.
     """
     try:
         return orjson.loads(data)
@@ -41,7 +45,7 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
         return orjson.loads(_STRING_OR_BARE_KEY.sub(_quote_bare_key, text))
     except orjson.JSONDecodeError:
         pass
-    if len(text) > OBJECT_KEYS_SIZE_MAX:
+    if not object_keys or len(text) > OBJECT_KEYS_SIZE_MAX:
         raise FormatError(f"no JSON: {first_error.msg}", first_error.pos) from first_error
     return _Parser(text).parse()
 
@@ -161,6 +165,8 @@ class _Parser:
         return str(self._number())
 
     def _object(self, depth: int) -> dict[str, Any]:
+        if depth > DEPTH_MAX:  # reached by objects as keys of objects as keys
+            raise self._error(f"JSON nested deeper than {DEPTH_MAX} levels")
         found: dict[str, Any] = {}
         self._expect("{")
         while self._peek() != "}":

@@ -57,6 +57,9 @@ KEY_TOPICS_MAX = 4_096
 KEY_HEADS_MAX = 16_384
 """Beginnings of keys that `KeyHasher` remembers over all topics; cleared when full."""
 
+KEY_SIZE_MAX = 128
+"""Bytes of the longest key of which `KeyHasher` remembers pieces; properties may have 32 KiB."""
+
 KEY_QUADS_MAX = 65_536
 """Groups of four characters that `KeyHasher` remembers: as many as hexadecimal has; cleared when full."""
 
@@ -66,7 +69,8 @@ class KeyHasher:
 
     Client-made message ids differ in their last eight characters only, for a minute or so. A hash is a sum of
     character x power of 31, so the sums of the beginning and of the last two groups of four are kept, in
-    bounded tables (about 10 MB when full). Not for use by several threads at once.
+    bounded tables (about 10 MB when full); keys of 8 to `KEY_SIZE_MAX` ASCII bytes use them. Not for use by
+    several threads at once.
     """
 
     __slots__ = ("_heads", "_heads_count", "_quads")
@@ -85,10 +89,15 @@ class KeyHasher:
             return self._hash_and_remember(topic, key)
         return value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF
 
+    @property
+    def remembered(self) -> int:
+        """Pieces of keys in the tables."""
+        return self._heads_count + len(self._quads)
+
     def _hash_and_remember(self, topic: str, key: bytes) -> int:
-        if not key.isascii():  # UTF-8 bytes are not UTF-16 units; such keys never enter the tables
+        if not key.isascii():  # UTF-8 bytes are not UTF-16 units
             return index_hash(f"{topic}#{key.decode(errors='replace')}")
-        if len(key) < 8:  # the place of the beginning would depend on the length
+        if not 8 <= len(key) <= KEY_SIZE_MAX:  # of a shorter one, the beginning's place depends on the length
             return _absolute(_extend_bytes(_extend(0, topic + "#"), key))
         value = self._head(topic, key[:-8])
         value += self._quad(key[-8:-4]) * _POWER_4 + self._quad(key[-4:])

@@ -7,7 +7,9 @@ through `previous`. Unit 0 is never used. Source: RocketMQ's `IndexFile`, `Index
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from brokerset_formats.errors import FormatError
@@ -41,6 +43,14 @@ _write_slot = SLOT.pack_into
 _read_unit = UNIT.unpack_from
 _write_unit = UNIT.pack_into
 _write_header = HEADER.pack_into
+
+
+@lru_cache(maxsize=256)
+def _units_struct(count: int) -> struct.Struct:
+    """Several neighbouring units in one."""
+    return struct.Struct(">" + "iqii" * count)
+
+
 _HEADER_SIZE = HEADER.size
 _SLOT_SIZE = SLOT.size
 _UNIT_SIZE = UNIT.size
@@ -166,7 +176,9 @@ class IndexTable:
         slot_position = _HEADER_SIZE + key_hash % self._slots * _SLOT_SIZE
         buffer = self._buffer
         (previous,) = _read_slot(buffer, slot_position)
-        if previous <= 0 or previous >= number:
+        if previous >= number:
+            previous = self._older_than(number, previous)
+        if previous <= 0:
             previous = 0
             self.slots_used += 1
         if number == 1:
@@ -181,6 +193,56 @@ class IndexTable:
         self.end_offset = offset
         self.end_timestamp = store_timestamp
 
+    def put_many(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
+        """Add a unit for each (`index_hash`, offset), all of one store time. There must be room for all of them.
+
+        Units are written before the slots that lead to them, and the header last: whoever is killed in between leaves
+        slots that point behind the last unit, and `_older_than` finds the way from there to the units that count.
+        """
+        number = first = self.next_unit
+        assert entries, "nothing to put"
+        assert number + len(entries) <= self._units, "a full index file must be replaced before the next put"
+        if number == 1:
+            self.begin_timestamp = store_timestamp
+            self.begin_offset = entries[0][1]
+        seconds = min(max((store_timestamp - self.begin_timestamp) // 1000, 0), _SECONDS_MAX)
+        buffer, slots = self._buffer, self._slots
+        latest: dict[int, int] = {}
+        units: list[int] = []
+        for key_hash, offset in entries:
+            slot_position = _HEADER_SIZE + key_hash % slots * _SLOT_SIZE
+            previous = latest.get(slot_position, 0)
+            if not previous:
+                (previous,) = _read_slot(buffer, slot_position)
+                if previous >= first:
+                    previous = self._older_than(first, previous)
+                if previous <= 0:
+                    previous = 0
+                    self.slots_used += 1
+            units += (key_hash, offset, seconds, previous)
+            latest[slot_position] = number
+            number += 1
+        _units_struct(len(entries)).pack_into(buffer, self._units_position + first * _UNIT_SIZE, *units)
+        for slot_position, latest_number in latest.items():
+            _write_slot(buffer, slot_position, latest_number)
+        self.next_unit = number
+        self.end_offset = entries[-1][1]
+        self.end_timestamp = store_timestamp
+
+    def _older_than(self, limit: int, number: int) -> int:
+        """The newest unit below `limit` in the chain from `number`, 0 if there is none.
+
+        `number` comes from a slot that was written before the writer was killed and its header was not.
+        """
+        for _ in range(CHAIN_STEPS_MAX):
+            if not limit <= number < self._units:
+                break
+            older: int = _read_unit(self._buffer, self._units_position + number * _UNIT_SIZE)[3]
+            if older >= number:
+                return 0
+            number = older
+        return number if 0 < number < limit else 0
+
     def covers(self, begin_ms: int, end_ms: int) -> bool:
         """Whether messages of that time can be in this file."""
         return not self.empty and begin_ms <= self.end_timestamp and end_ms >= self.begin_timestamp
@@ -194,7 +256,7 @@ class IndexTable:
         found: list[int] = []
         (number,) = _read_slot(self._buffer, _HEADER_SIZE + key_hash % self._slots * _SLOT_SIZE)
         if number >= self.next_unit:
-            return found
+            number = self._older_than(self.next_unit, number)
         for _ in range(CHAIN_STEPS_MAX):
             if number <= 0 or len(found) >= count_max:
                 break

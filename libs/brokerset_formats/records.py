@@ -77,7 +77,6 @@ _PROPERTY_CRC_SIZE = len(_PROPERTY_CRC_NAME) + 10 + 1
 
 _LENGTH = struct.Struct(">h")
 _SIZE_AND_MAGIC = struct.Struct(">II")
-_ZEROS = bytes(16)
 
 COMPUTE_CRC = -1
 """Body CRC of a `Record` that shall be computed from its body."""
@@ -248,8 +247,9 @@ def check_record(
 ) -> RecordHead | Blank | RecordProblem:
     """Look at the record at `position` of one file whose bytes end at `limit`; for scans after a crash.
 
-    The rules are those of `checkMessageAndReturnSize` of Java; in addition, properties that a crash cut short
-    (zeros at their end) are a problem, because no CRC covers them.
+    The rules are those of `checkMessageAndReturnSize` of Java. With `verify_crc`, properties that a crash cut
+    short are a problem, too. No CRC covers them, but those that brokers write end in a separator, never in a
+    zero. Zeros inside say nothing: a client may have sent them, and the messages behind would be cut off.
     """
     room = limit - position
     if room < BLANK.size:
@@ -284,10 +284,11 @@ def check_record(
     if properties_size < 0 or topic_end + _LENGTH.size + properties_size != end:
         return RecordProblem("the lengths inside the record do not add up to its size", position)
     properties = bytes(buffer[end - properties_size : end]) if properties_size else b""
-    if properties and (properties[-1] == 0 or _ZEROS in properties):
-        return RecordProblem("properties end in zeros", position)
-    if verify_crc and crc31(memoryview(buffer)[body_start:body_end]) != fields[2]:
-        return RecordProblem("the body does not match its CRC", position)
+    if verify_crc:
+        if properties and properties[-1] == 0:
+            return RecordProblem("properties end in zeros", position)
+        if crc31(memoryview(buffer)[body_start:body_end]) != fields[2]:
+            return RecordProblem("the body does not match its CRC", position)
     return RecordHead(
         size,
         bytes(buffer[topic_start:topic_end]),

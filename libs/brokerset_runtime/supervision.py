@@ -25,9 +25,6 @@ STILL_STARTING_SECONDS: Final = 10.0
 PROBE_SECONDS: Final = 0.02
 """Pause between two looks whether a process serves."""
 
-ACCEPT_SECONDS_MAX: Final = 1.0
-"""Longest time that one look at a port may take."""
-
 STOP_SECONDS_MAX: Final = 20.0
 """A process that has not ended this long after SIGTERM is killed."""
 
@@ -297,19 +294,6 @@ def describe_exit(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-async def accepts_connections(host: str, port: int) -> bool:
-    """Whether somebody listens on `host:port`; it may still be a while until requests are answered."""
-    try:
-        async with asyncio.timeout(ACCEPT_SECONDS_MAX):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
 
 
 def _child_setup(parent_pid: int) -> Callable[[], None]:

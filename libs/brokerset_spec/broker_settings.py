@@ -141,7 +141,7 @@ class BrokerSettings:
     """Whether bodies are checked against their CRC when the store is opened after a crash."""
 
     accept_damaged_store: bool = False
-    """Start once without the messages behind damage in what was on disk; they are kept beside the store (ours)."""
+    """Start once without the messages behind damage; what is cut off is kept beside the store (ours)."""
 
     file_reserved_time: int = number(72, low=1)
     """Hours that a commit log file is kept after its last change."""

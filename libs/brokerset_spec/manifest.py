@@ -277,10 +277,9 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
         yield Problem("spec.brokerNames", f"{name} is listed twice", "give each group a name of its own")
     minimum = spec.replication.min_in_sync_replicas
     if minimum is not None and minimum > spec.replicas:
-        reason = f"{minimum} can never be in sync with {spec.replicas} replicas"
-        yield Problem(
-            "spec.replication.minInSyncReplicas", reason, f"use 1 to {spec.replicas}, or leave it out"
-        )
+        reason = f"{minimum} can never be in sync with replicas: {spec.replicas}"
+        allowed = f"1 to {spec.replicas}" if spec.replicas > 1 else "1"
+        yield Problem("spec.replication.minInSyncReplicas", reason, f"use {allowed}, or leave it out")
 
 
 def _config_problems(manifest: BrokerSet) -> list[Problem]:
@@ -291,8 +290,8 @@ def _config_problems(manifest: BrokerSet) -> list[Problem]:
         path = f"spec.config.{name}"
         item = known.get(name)
         if item is None:
-            reason = unknown_name(BrokerSettings, name).removeprefix(f"{name} ")
-            found.append(Problem(path, reason, "correct the name or leave it out"))
+            reason, _, near = unknown_name(BrokerSettings, name).removeprefix(f"{name} ").partition("; ")
+            found.append(Problem(path, reason, near or "correct the name or leave it out"))
         elif name in OWN_SETTINGS:
             found.append(Problem(path, "is set by brokerset itself", OWN_SETTINGS[name]))
         else:

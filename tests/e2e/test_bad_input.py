@@ -84,6 +84,19 @@ def test_a_wrong_topic_name_is_refused_with_its_reason(
     assert (answer.code, says in (answer.remark or "")) == (code, True), answer.remark
 
 
+@pytest.mark.parametrize("name", ["../../innocent", "{folder}/innocent", "..", "x" * 3000])
+def test_deleting_a_topic_that_is_named_like_a_path_touches_no_other_folder(
+    broker: stack.Server, client: wire.Client, name: str
+) -> None:
+    innocent = broker.folder / "broker-0" / "innocent"
+    innocent.mkdir(exist_ok=True)
+
+    client.call(wire.DELETE_TOPIC, {"topic": name.format(folder=innocent.parent)})
+
+    assert innocent.is_dir()
+    assert_serves(broker.port)
+
+
 def test_a_body_above_the_limit_is_refused_and_the_connection_lives(client: wire.Client) -> None:
     """4 MiB is `maxMessageSize`; one byte more is code 13, and the next message goes through."""
     refused = send(client, b"x" * (4 * 1024 * 1024 + 1))
@@ -95,6 +108,19 @@ def test_a_body_above_the_limit_is_refused_and_the_connection_lives(client: wire
 
 def test_properties_above_the_limit_are_refused(client: wire.Client) -> None:
     assert send(client, b"x", properties=f"LONG\x01{'p' * 33_000}\x02").code == 13
+
+
+def test_offsets_far_beyond_the_end_do_not_break_the_figures_of_the_broker(client: wire.Client) -> None:
+    """Their sum exceeds 64 bits; whoever asks for the lag of all groups is answered nevertheless."""
+    client.call(wire.PULL, wire.pull_ext(TOPIC, 0, 0))
+    for queue_id in ("0", "1", "2"):
+        ext = {"consumerGroup": "faults", "topic": TOPIC, "queueId": queue_id, "commitOffset": str(2**63 - 1)}
+        assert client.call(wire.UPDATE_CONSUMER_OFFSET, ext).code == 0
+
+    answer = client.call(wire.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+
+    assert answer.code == 0, answer.remark
+    assert b'"totalDiff":-9223372036854775808' in answer.body
 
 
 def test_an_unknown_request_code_is_named_in_the_answer(client: wire.Client) -> None:

@@ -115,7 +115,10 @@ def verify(port: int, ledger: Ledger, verified: list[int], source: random.Random
 def damage(store: Path, source: random.Random) -> str:
     """Spoil the end of the log behind the last whole record, as a power cut does."""
     segments = sorted((store / "commitlog").iterdir())
-    position, path = 0, segments[-1]
+    begun = [path for path in segments if wire.begins_with_record(path)]
+    # The next file is made ahead of need; now and then that one is spoilt instead.
+    path = begun[-1] if begun and source.random() < 0.8 else segments[-1]
+    position = 0
     data = bytearray(path.read_bytes())
     while position + 8 <= len(data):
         size, magic = struct.unpack_from(">II", data, position)

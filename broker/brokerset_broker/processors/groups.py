@@ -197,7 +197,7 @@ class GroupProcessor:
             groups.append({name: tuple(found)})
         settings = self._live.current
         address = f"{settings.broker_ip1}:{settings.listen_port}"
-        body = ConsumeStatsList(address, tuple(groups), behind, in_flight)
+        body = ConsumeStatsList(address, tuple(groups), _as_long(behind), _as_long(in_flight))
         return command.reply(body=body.to_json())
 
     def _consumed(self, group: str, topics: Iterable[str]) -> Iterable[TopicConfig]:
@@ -246,6 +246,11 @@ class GroupProcessor:
             consumed_ms,
             delay_ms,
         )
+
+
+def _as_long(total: int) -> int:
+    """A sum as Java's `long` can hold it: clients may commit offsets far beyond the end of a queue."""
+    return max(-(2**63), min(total, 2**63 - 1))
 
 
 def _illegal(remark: str) -> Rejected:

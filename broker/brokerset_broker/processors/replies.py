@@ -17,6 +17,7 @@ _TAIL: Final = (
     f'"flag":1,"language":"{LANGUAGE_NAMES[Language.PYTHON]}",'
     f'"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION},"opaque":%d}}'
 )
+"""End of a reply's header; whoever fills in the rest gives the request's opaque."""
 
 
 def frame(header: bytes, body_size: int = 0) -> bytes:
@@ -32,31 +33,45 @@ def _quoted(text: str) -> str:
 class SendReplies:
     """Successful answers to sends; the host of the message ids and the region are fixed for a broker."""
 
-    __slots__ = ("_host", "_json", "_region", "_trace")
+    __slots__ = ("_batch_json", "_host", "_json", "_region", "_store_host", "_trace")
 
     def __init__(self, store_host: bytes, region: str, trace_on: bool) -> None:
+        self._store_host = store_host
         self._host = store_host.hex().upper()
         self._region = region
         self._trace = "true" if trace_on else "false"
-        self._json = (
-            '{"code":0,"extFields":{"queueId":"%d","transactionId":"%s","msgId":"%s","TRACE_ON":"'
-            + self._trace
-            + '","MSG_REGION":'
-            + _quoted(region)
-            + ',"queueOffset":"%d"},'
-            + _TAIL
-        )
+        start = '{"code":0,"extFields":{"queueId":"%d","transactionId":"%s","msgId":"'
+        end = f'","TRACE_ON":"{self._trace}","MSG_REGION":{_quoted(region)},"queueOffset":"%d"}},{_TAIL}'
+        self._json = f"{start}{self._host}%016X{end}"
+        self._batch_json = f"{start}%s{end}"
 
     def message_id(self, offset: int) -> str:
         """The offsetMsgId of a record of this broker."""
         return f"{self._host}{offset:016X}"
 
+    def message_ids(self, offsets: Sequence[int]) -> str:
+        """The offsetMsgIds of several records, joined by commas."""
+        host = self._store_host
+        ids = b"".join([host + offset.to_bytes(8, "big") for offset in offsets])
+        return ids.hex(",", len(host) + 8).upper()
+
+    def stored(
+        self, command: Command, queue_id: int, queue_offset: int, offset: int, unique_id: str
+    ) -> bytes:
+        """The frame for one stored message at `offset` of the log."""
+        if command.binary or not unique_id.isalnum():  # letters and digits of any script need no escape
+            return encode(
+                self.reply(command, 0, None, queue_id, queue_offset, self.message_id(offset), unique_id)
+            )
+        header = (self._json % (queue_id, unique_id, offset, queue_offset, command.opaque)).encode()
+        size = len(header)
+        return _prefix(4 + size, size) + header
+
     def success(self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str) -> bytes:
         """The frame for a stored message, or a batch (`ids` joined by commas)."""
-        if command.binary or not (unique_id.isalnum() and unique_id.isascii()):
+        if command.binary or not unique_id.isalnum():
             return encode(self.reply(command, 0, None, queue_id, queue_offset, ids, unique_id))
-        header = (self._json % (queue_id, unique_id, ids, queue_offset, command.opaque)).encode()
-        return frame(header)
+        return frame((self._batch_json % (queue_id, unique_id, ids, queue_offset, command.opaque)).encode())
 
     def reply(
         self,

@@ -82,6 +82,9 @@ _COMMIT_BITS: Final = 0x0008
 _PLAIN_BITS: Final = 0x0703
 """Bits of sysFlag that a client may set freely: compression and its type, multi-tags."""
 
+_SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
+"""Most numbers of a header are small; looking them up is three times as fast as `int`."""
+
 _HOST_BITS: Final = 0x0030
 """Bits that tell the sizes of the hosts; only the store knows them."""
 
@@ -207,14 +210,18 @@ class SendProcessor:
         if admission.refuses_writes:
             admission.check_writes()
         ext = command.ext
+        small = _SMALL_NUMBERS
         try:
             topic = ext["b"]
-            queue_id = int(ext["e"])
-            sys_flag = int(ext["f"])
+            text = ext["e"]
+            queue_id = small[text] if text in small else int(text)
+            text = ext["f"]
+            sys_flag = small[text] if text in small else int(text)
             born_timestamp = int(ext["g"])
-            flag = int(ext["h"])
-            reconsumed = ext.get("j")
-            reconsume_times = int(reconsumed) if reconsumed else 0
+            text = ext["h"]
+            flag = small[text] if text in small else int(text)
+            text = ext.get("j") or "0"
+            reconsume_times = small[text] if text in small else int(text)
             properties = ext.get("i") or ""
             facts = self._facts.get(topic)
             if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
@@ -233,7 +240,11 @@ class SendProcessor:
         except (KeyError, ValueError, TypeError):
             SendMessageV2.from_ext(ext)  # names the field
             raise
-        if facts is None or facts.config is not self._topics.get(topic) or not admission.writable:
+        if (
+            facts is None
+            or facts.config is not self._topics.get(topic)
+            or not admission.permission & PERM_WRITE
+        ):
             facts = self._look_up(connection, command, topic)
         if queue_id >= facts.queues:
             raise self._bad_queue(connection, facts.config, queue_id)
@@ -284,19 +295,18 @@ class SendProcessor:
         traffic = facts.traffic
         traffic.bytes_in += size
         traffic.sizes[(size - 1).bit_length()] += 1
-        replies = self._replies
-        ids = replies.message_id(appended.offset)
         if (
             admission.when_durable is not None
             and not command.flag & FLAG_ONEWAY
             and "WAIT\x01false\x02" not in properties
         ):
+            ids = self._replies.message_id(appended.offset)
             answer = partial(
                 self._finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
             )
             admission.when_durable(appended.offset + size, answer)
             return DEFERRED
-        return replies.success(command, queue_id, appended.queue_offset, ids, unique_id)
+        return self._replies.stored(command, queue_id, appended.queue_offset, appended.offset, unique_id)
 
     # -- what is not plain --------------------------------------------------------------------------------
 
@@ -444,7 +454,7 @@ class SendProcessor:
             appended.end,
             queue_id,
             appended.queue_offset,
-            ",".join(map(self._replies.message_id, appended.offsets)),
+            self._replies.message_ids(appended.offsets),
             unique_id,
             wait="WAIT\x01false" not in properties,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokerset_broker.store.errors import PutStatus, StoreCorrupt, StoreRefused
+from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import (
     Appended,
@@ -24,4 +25,5 @@ __all__ = [
     "QueryResult",
     "StoreCorrupt",
     "StoreRefused",
+    "StoreUnusable",
 ]

@@ -14,8 +14,8 @@ from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK
 WARM_STEP_BYTES = 4 * 1024 * 1024
 """How far ahead of the writer pages are made, in a thread.
 
-A page that the machine has not used before costs 8 µs where this was measured (0.7 µs otherwise), as much as six
-messages. Steps stay small because a page that was made and not yet used may be written to the disk twice.
+A page that a virtual machine has not used before costs 8 µs where this was measured (0.7 µs otherwise),
+and four messages fill it. Steps are small, because a page made ahead may be written to the disk twice.
 """
 
 PREPARE_AT = 0.5
@@ -79,7 +79,7 @@ class CommitLog:
     def make_room(self, size: int) -> int:
         """Make sure that `size` bytes can be written in one piece; returns the offset where.
 
-        Begins the next file if they do not fit into this one. StoreRefused when there is no space on the disk;
+        Begins the next file if they do not fit into this one. StoreRefused when the disk has no space;
         nothing has changed then, and a later call may find some.
         """
         if size + BLANK_SIZE_MIN > self.files.segment_bytes:

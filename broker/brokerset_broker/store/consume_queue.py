@@ -28,8 +28,8 @@ _unpack_unit = UNIT.unpack_from
 class ConsumeQueue:
     """One queue. The loop's thread writes; `sync` may run in another.
 
-    `next_offset` is the number of the next message, `position` the byte where its unit goes; a unit may be written
-    without `make_room` while it ends at or before `room_end`.
+    `next_offset` is the number of the next message, `position` the byte where its unit goes; while that is
+    below `room_end`, the unit may be written without `make_room`.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class ConsumeQueue:
         return found
 
     def end_below(self, offset: int) -> int:
-        """The first number whose record ends behind `offset` (or `next_offset`): what is readable up to there."""
+        """The first number whose record ends behind `offset`, or `next_offset`: readable is what is below."""
         if self.last_end <= offset:
             return self.next_offset
 
@@ -177,7 +177,7 @@ class ConsumeQueue:
 
         return first_that(self.min_offset, self.next_offset, ends_behind)
 
-    # -- after a start, and when the log loses its oldest or newest part --------------------------------------
+    # -- after a start, and when the log loses its oldest or newest part ------------------------------------
 
     def recover(self, limit_offset: int = NO_LIMIT) -> None:
         """Find the end of the queue: behind the last unit in a row that points below `limit_offset`.

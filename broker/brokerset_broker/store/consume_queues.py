@@ -70,8 +70,11 @@ class ConsumeQueues:
             queue.correct_min_offset(log_min_offset)
 
     def remove_topic(self, topic: str) -> None:
-        """Delete all queues of a topic with their files."""
-        for queue_id, queue in self._topics.pop(topic, {}).items():
+        """Delete all queues of a topic with their files; an unknown name is no folder to look into."""
+        queues = self._topics.pop(topic, None)
+        if queues is None:
+            return
+        for queue_id, queue in queues.items():
             del self.table[topic, queue_id]
             queue.files.remove_all()
         folder = self._folder / topic

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
 from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
+from brokerset_broker.store.recovery import scan
+from brokerset_formats.batches import BatchItem
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import find_property
@@ -20,6 +23,9 @@ log = structlog.get_logger(__name__)
 
 TAGS_CACHE_MAX = 4096
 """Texts of tags whose hash is remembered; the table is cleared when it is full."""
+
+CATCH_UP_RECORDS = 5_000
+"""Records that one attempt indexes after the index had no room; about 20 ms."""
 
 _UNIQ_KEY = b"UNIQ_KEY\x01"
 _UNIQ_KEY_SIZE = len(_UNIQ_KEY)
@@ -44,7 +50,7 @@ def property_value(raw: bytes, needle: bytes) -> bytes | None:
 
 def tags_code_of(properties: bytes) -> int:
     """The tags code of an ordinary message: the hash of its whole TAGS property, 0 without one."""
-    if _TAGS not in properties:
+    if properties.rfind(_TAGS) < 0:  # on such short bytes `rfind` is twice as fast as `in`
         return 0
     tags = property_value(properties, _TAGS)
     if not tags:
@@ -57,12 +63,39 @@ def tags_code_of(properties: bytes) -> int:
     return code
 
 
+def index_keys(properties: bytes) -> tuple[bytes | None, bytes | None]:
+    """What a message is indexed under: its UNIQ_KEY and its KEYS."""
+    start = properties.find(_UNIQ_KEY)
+    if start < 0:
+        uniq_key = None
+    elif start and properties[start - 1] != 2:
+        uniq_key = find_property(properties, b"UNIQ_KEY")
+    else:
+        start += _UNIQ_KEY_SIZE
+        end = properties.find(b"\x02", start)
+        uniq_key = properties[start:end] if end >= 0 else properties[start:]
+    return uniq_key, property_value(properties, _KEYS) if _KEYS in properties else None
+
+
 def has_unit(sys_flag: int) -> bool:
     """Whether a record gets a consume queue unit: prepared and rolled back messages (old brokers) do not."""
     return sys_flag & SysFlag.TRANSACTION_MASK not in (
         SysFlag.TRANSACTION_PREPARED,
         SysFlag.TRANSACTION_ROLLBACK,
     )
+
+
+def records_from(commit_log: CommitLog, offset: int) -> Iterator[RecordHead]:
+    """All records of the log from `offset`, where one begins, to its end."""
+    while offset < commit_log.max_offset:
+        file = commit_log.files.find(offset)
+        if file is None:
+            return
+        for head in scan(file.view, file.start, offset - file.start, verify_crc=False):
+            if not isinstance(head, RecordHead):
+                break
+            yield head
+        offset = file.end
 
 
 class Dispatcher:
@@ -73,7 +106,7 @@ class Dispatcher:
         self._index = index
         self._delays = delays
         self.index_missing_from: int | None = None
-        """Offset from which the index lacks messages, because the disk had no room; None if it is complete."""
+        """Offset from which the index lacks messages, because the disk was full; None if it is complete."""
 
     def tags_code(self, topic: str, properties: bytes, store_timestamp: int) -> int:
         """What the unit of a record carries: in the delay topic the time of delivery, else the tags' hash."""
@@ -89,16 +122,7 @@ class Dispatcher:
         index = self._index
         if index is None or self.index_missing_from is not None:
             return
-        start = properties.find(_UNIQ_KEY)
-        if start < 0:
-            uniq_key = None
-        elif start and properties[start - 1] != 2:
-            uniq_key = find_property(properties, b"UNIQ_KEY")
-        else:
-            start += _UNIQ_KEY_SIZE
-            end = properties.find(b"\x02", start)
-            uniq_key = properties[start:end] if end >= 0 else properties[start:]
-        keys = property_value(properties, _KEYS) if _KEYS in properties else None
+        uniq_key, keys = index_keys(properties)
         if uniq_key is None and keys is None:
             return
         try:
@@ -106,6 +130,37 @@ class Dispatcher:
         except StoreRefused as refusal:
             self.index_missing_from = offset
             log.error("the key index has no room", reason=refusal.reason, offset=offset)
+
+    def put_index_batch(
+        self, topic: str, items: Sequence[BatchItem], offsets: Sequence[int], store_timestamp: int
+    ) -> None:
+        """`put_index` for the messages of one batch."""
+        index = self._index
+        if index is None or self.index_missing_from is not None:
+            return
+        messages = [
+            (*index_keys(item.properties), offset) for item, offset in zip(items, offsets, strict=True)
+        ]
+        try:
+            index.put_batch(topic, messages, store_timestamp)
+        except StoreRefused as refusal:
+            self.index_missing_from = offsets[0]
+            log.error("the key index has no room", reason=refusal.reason, offset=offsets[0])
+
+    def catch_up_index(self, commit_log: CommitLog) -> bool:
+        """Index up to `CATCH_UP_RECORDS` messages that it had no room for; False if it still has none."""
+        missing = self.index_missing_from
+        if missing is None:
+            return True
+        self.index_missing_from = None
+        for done, head in enumerate(records_from(commit_log, missing)):
+            if done >= CATCH_UP_RECORDS:
+                self.index_missing_from = head.offset
+                break
+            self.put_index_of(head)
+            if self.index_missing_from is not None:
+                return False
+        return True
 
     def put(self, head: RecordHead) -> ConsumeQueue | None:
         """Put a record that was read from the log; returns its queue if that has grown.

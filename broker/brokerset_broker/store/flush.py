@@ -1,22 +1,15 @@
-"""Bringing the store to the disk: one flush answers everybody who waits, and the checkpoint tells how far it got."""
+"""Bringing the commit log to the disk: one flush answers everybody who waits."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import structlog
 
-from brokerset_broker.store import mapping
 from brokerset_broker.store.commit_log import CommitLog
-from brokerset_broker.store.errors import StoreCorrupt
-from brokerset_formats.checkpoints import CHECKPOINT_SIZE, StoreCheckpoint, decode_checkpoint
-from brokerset_formats.errors import FormatError
-from brokerset_runtime.files import sync_folder
 
 log = structlog.get_logger(__name__)
 
@@ -53,12 +46,13 @@ class Flusher:
         self._executor = ThreadPoolExecutor(1, "store-flush")
         self._waiting: deque[tuple[int, Callable[[bool], None], float]] = deque()
         self._running = False
+        self._again = False
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
 
     def when_flushed(self, end: int, callback: Callable[[bool], None]) -> None:
-        """Call `callback(True)` when the log is on disk up to `end`, `callback(False)` if that fails or lasts.
+        """Call `callback(True)` when the log is on disk up to `end`, `callback(False)` if not in time.
 
         It may be called at once. Called with growing `end`, as appends come.
         """
@@ -76,7 +70,9 @@ class Flusher:
 
     def kick(self) -> None:
         """Flush soon: at the end of this turn of the loop, or after the flush that is on its way."""
-        if not self._running and not self._scheduled and not self.failed:
+        if self._running:
+            self._again = True
+        elif not self._scheduled and not self.failed:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
 
@@ -116,7 +112,8 @@ class Flusher:
         waiting = self._waiting
         while waiting and waiting[0][0] <= end:
             waiting.popleft()[1](True)
-        if waiting:
+        again, self._again = self._again, False
+        if waiting or again:
             self.kick()
         self._on_flushed()
 
@@ -159,42 +156,3 @@ class Flusher:
             self._timer.cancel()
             self._timer = None
         self._executor.shutdown()
-
-
-class CheckpointFile:
-    """The file `checkpoint`: read at start, written after each flush."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.content = StoreCheckpoint()
-
-    def load(self) -> None:
-        """Read the file; a missing or empty one counts as all zeros. StoreCorrupt if it is too short."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            data = b""
-        if data:
-            try:
-                self.content = decode_checkpoint(data)
-            except FormatError as error:
-                raise StoreCorrupt(self._path, error.position, error.reason) from error
-
-    def write(self, content: StoreCheckpoint) -> None:
-        """Replace the content in place and bring it to the disk; blocks; raises OSError.
-
-        The file keeps its blocks, so a full disk does not matter. A torn write is noticed by the CRC of our marks.
-        """
-        is_new = not self._path.exists()
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            if os.fstat(descriptor).st_size < CHECKPOINT_SIZE:
-                os.ftruncate(descriptor, CHECKPOINT_SIZE)
-                mapping.reserve(self._path, 0, CHECKPOINT_SIZE)
-            os.pwrite(descriptor, content.encode(), 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if is_new:
-            sync_folder(self._path.parent)
-        self.content = content

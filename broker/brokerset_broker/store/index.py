@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ QUERY_COUNT_MAX = 64
 """Messages that one query can find, whatever it asks for (`maxMsgsNumBatch` of Java)."""
 
 RESERVE_UNITS = 65_536
-"""Disk blocks of a file are taken in steps of so many units, 1.3 MB, and for all slots when it is first put to.
+"""Disk blocks of a file are taken in steps of so many units (1.3 MB), those of the slots with the first.
 
 Writing to a hole of a mapped file on a full disk would end the process (SIGBUS).
 """
@@ -43,8 +44,8 @@ class IndexAnswer:
 class IndexService:
     """All index files of a store, in the folder `index`.
 
-    Files have a fixed size and are sparse behind what is in use. A new one is begun when the last is full; files are deleted as a
-    whole when the commit log no longer has their messages.
+    Files have a fixed size and are sparse behind what is in use. A new one is begun when the last is full;
+    files are deleted as a whole when the commit log no longer has their messages.
     """
 
     def __init__(
@@ -126,6 +127,37 @@ class IndexService:
                         table = self._make_room()
                     table.put(self._hash(topic, key), offset, store_timestamp)
         if table is not None:
+            table.write_header()
+
+    def put_batch(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, int]], store_timestamp: int
+    ) -> None:
+        """Index several neighbours of the log, each (client-made id, keys, offset), at once; see `put_keys`.
+
+        StoreRefused as there; then some of the first of them may be in the index, and the same call works later.
+        """
+        table = self._table
+        end_offset = table.end_offset if table is not None else -1
+        key_hash = self._hash
+        entries: list[tuple[int, int]] = []
+        for uniq_key, keys, offset in messages:
+            if offset < end_offset:
+                continue
+            if uniq_key:
+                entries.append((key_hash(topic, uniq_key), offset))
+            if keys:
+                entries += [(key_hash(topic, key), offset) for key in keys.split(b" ") if key]
+        if not entries:
+            return
+        if table is not None and table.next_unit + len(entries) <= self._room:
+            table.put_many(entries, store_timestamp)
+            table.write_header()
+            return
+        for entry_hash, offset in entries:
+            table = self._table
+            if table is None or table.next_unit >= self._room:
+                table = self._make_room()
+            table.put(entry_hash, offset, store_timestamp)
             table.write_header()
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexAnswer:
@@ -302,7 +334,7 @@ class _IndexFile:
             raise
 
     def reserve(self) -> int:
-        """Take disk blocks for the next units; returns the number below which units may be written. OSError."""
+        """Take disk blocks for the next units; returns the number below which they may be put. OSError."""
         room = min(self.table.next_unit + RESERVE_UNITS, self._units)
         end = file_size(self._slots, room)
         if end > self._reserved:

@@ -1,4 +1,4 @@
-"""Carrying out the recovery of a store that was opened: find the end of the log, cut, dispatch what is missing."""
+"""Carrying out the recovery of an opened store: find the end of the log, cut, dispatch what is missing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _LogEnd:
 
 
 class LogRecovery:
-    """One recovery. The log's files, the queues and the index are loaded; their ends are not agreed upon yet."""
+    """One recovery. The log's files, the queues and the index are loaded, but do not agree yet."""
 
     def __init__(
         self,
@@ -125,9 +125,10 @@ class LogRecovery:
         files = self._log.files.files
         marks = self._checkpoint.marks
         if marks is not None and not self._options.clean:
-            for file in reversed(files):
-                if file.start <= marks.dispatched_offset:
-                    return _first_record_from(file, marks.dispatched_offset - LOOK_BACK_BYTES)
+            look_back = max(marks.dispatched_offset - LOOK_BACK_BYTES, self._log.files.start)
+            file = self._log.files.find(look_back)
+            if file is not None:
+                return _first_record_from(file, look_back)
         firsts = [first_record(file.view, file.start) for file in files]
         if self._options.clean:
             return start_after_clean_exit(firsts, self._queues.last_end)
@@ -209,8 +210,8 @@ class LogRecovery:
                 end.offset - (file.start if file is not None else 0),
                 f"{end.problem}, though everything up to offset {self._surely_flushed()} was on disk"
                 + (f"; whole records follow from offset {next_offset}" if next_offset is not None else "")
-                + f". A copy of what follows is in {kept}. Get the store from a replica or a backup, or start "
-                "once with acceptDamagedStore=true to go on without the messages behind the damage",
+                + f". A copy of what follows is in {kept}. Get the store from a replica or a backup, or "
+                "start once with acceptDamagedStore=true to go on without the messages behind the damage",
             )
 
     def _surely_flushed(self) -> str:
@@ -232,7 +233,7 @@ class LogRecovery:
 
 
 def _first_record_from(file: MappedFile, offset: int) -> int:
-    """Offset of the first whole record of a file at or behind `offset`; the file's start if it is further on."""
+    """Offset of the first whole record of a file at or behind `offset`."""
     if offset <= file.start:
         return file.start
     begin = offset - file.start

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +30,7 @@ def address_of(mapped: mmap.mmap) -> int:
 
 
 def sync_range(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Write the bytes from `begin` to `end` to the disk and wait (`msync`, which for a file is an fsync of the range).
+    """Write the bytes from `begin` to `end` to the disk and wait: `msync`, for a file an fsync of the range.
 
     Raises OSError; after that nothing tells which pages are on disk, so never simply try again.
     """
@@ -62,24 +61,24 @@ def reserve(path: Path, begin: int, end: int) -> None:
         os.close(descriptor)
 
 
-def data_ranges(path: Path, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def data_ranges(path: Path, begin: int, end: int) -> list[tuple[int, int]]:
     """The parts of a range of a file that are not holes: what is outside reads as zeros.
 
-    File systems that do not know holes answer with everything.
+    All at once, because reading a hole through a mapping turns it into data for the kernel. File systems that
+    do not know holes answer with everything.
     """
+    found: list[tuple[int, int]] = []
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         position = begin
         while position < end:
-            try:
-                data = os.lseek(descriptor, position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return
-                raise
-            if data >= end:
-                return
+            data = os.lseek(descriptor, position, os.SEEK_DATA)
             position = min(os.lseek(descriptor, data, os.SEEK_HOLE), end)
-            yield data, position
+            if data < end:
+                found.append((data, position))
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data behind this position
+            raise
     finally:
         os.close(descriptor)
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,28 +10,27 @@ from pathlib import Path
 import structlog
 
 from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.store.checkpointing import Checkpointer, CheckpointFile
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher, tags_code_of
 from brokerset_broker.store.errors import PutStatus, StoreRefused
-from brokerset_broker.store.flush import THOROUGH_INTERVAL_S, CheckpointFile, Flusher
+from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogRecovery, RecoveryOptions
 from brokerset_broker.store.reading import ReadLimits, no_queue, read_messages
-from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.results import Appended, AppendedBatch, Boundary, GetResult, QueryResult
 from brokerset_broker.store.retention_task import RetentionTask
 from brokerset_broker.store.search import queue_offset_by_time, store_time_at
 from brokerset_formats.batches import BatchItem
-from brokerset_formats.checkpoints import Marks, StoreCheckpoint
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX
 from brokerset_formats.queue_units import UNIT_SIZE, units_struct
-from brokerset_formats.records import RecordHead, SysFlag, fixed_struct
+from brokerset_formats.records import SysFlag, fixed_struct
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.files import FileLock
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
@@ -42,20 +40,14 @@ log = structlog.get_logger(__name__)
 OnArrival = Callable[[str, int, int, int | None], None]
 """Topic, queue id, number that the next message will get, tags code (None: several different ones)."""
 
-DIRTY_QUEUES_MAX = 64
-"""With more queues that have unsynced units, they wait for the thorough round: each costs a write of its own."""
-
-INDEX_CATCH_UP_RECORDS = 20_000
-"""Records that one attempt indexes after the index had no room."""
-
 TOPIC_SIZE_MAX = 255
 
 
 class MessageStore:
     """Commit log, consume queues and index under one root folder; written by the event loop's thread alone.
 
-    Life: `load`, `start` (or `run`), appends and reads, `close`. Appended messages are in their queue and in the
-    index when `append` returns; `on_arrival` follows at the end of the turn of the loop.
+    Life: `load`, `start` (or `run`), appends and reads, `close`. Appended messages are in their queue and in
+    the index when `append` returns; `on_arrival` follows at the end of the turn of the loop.
     """
 
     def __init__(
@@ -100,13 +92,21 @@ class MessageStore:
         self._table = self.queues_table.table
         self._arrivals = Arrivals()
         self._abort = AbortFile(self._root)
-        self._checkpoint = CheckpointFile(self._root / "checkpoint")
         self._sync = settings.flush_disk_type == "SYNC_FLUSH"
         self._flusher = Flusher(
             self.log,
             settings.sync_flush_timeout,
             on_flushed=self._flushed,
             on_failure=lambda error: self._stop(f"the disk does not take the commit log: {error}"),
+        )
+        self._checkpoints = Checkpointer(
+            CheckpointFile(self._root / "checkpoint"),
+            self.log,
+            self.queues_table,
+            self.index,
+            self._dispatcher,
+            self._flusher,
+            on_failure=lambda error: self._stop(f"the disk does not take the store: {error}"),
         )
         self.retention = RetentionTask(
             settings, clock, self.log, self.queues_table, self.index, self._set_disk_full
@@ -118,7 +118,6 @@ class MessageStore:
         self._stopped: str | None = self._refusal
         self._disk_full = False
         self._readable_end = 0 if self._sync else NO_LIMIT
-        self._dispatched_synced = (0, 0)
         self._body_size_max = settings.max_message_size
         self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
         self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
@@ -144,8 +143,8 @@ class MessageStore:
     def load(self, *, accept_damage: bool = False) -> None:
         """Open the folder and recover it if needed. Blocks; call it before serving.
 
-        StoreUnusable if the folder is in use or of another kind, StoreCorrupt if something that surely was on disk
-        is damaged. `accept_damage` (setting `acceptDamagedStore`) goes on without what is behind a damage.
+        StoreUnusable if the folder is in use or of another kind, StoreCorrupt if something that surely was on
+        disk is damaged. With `accept_damage` it goes on without what is behind a damage.
         """
         commit_log = self.log.files.folder
         check_kind(self._root, commit_log)
@@ -164,8 +163,8 @@ class MessageStore:
         clean = not self._abort.exists
         self.log.files.load()
         self.queues_table.load()
-        self._checkpoint.load()
-        checkpoint = self._checkpoint.content
+        self._checkpoints.file.load()
+        checkpoint = self._checkpoints.file.content
         missing_from: int | None = None
         if self.index is not None:
             intact = clean or self._abort.same_boot
@@ -184,45 +183,9 @@ class MessageStore:
         )
         recovery.run(missing_from)
         self._abort.write()
-        self._sync_all()
+        self._checkpoints.sync_all()
         if self._sync:
             self._readable_end = self.log.flushed_offset
-
-    def _sync_all(self) -> None:
-        """Bring everything to the disk in this thread: after recovery, and at the end."""
-        begin, end, store_timestamp = self.log.flushed_offset, self.log.max_offset, self.log.store_timestamp
-        if not begin:
-            marks = self._checkpoint.content.marks
-            begin = min(marks.flushed_offset, end) if marks is not None else self.log.min_offset
-        self.log.files.sync(begin, end)
-        self.log.flushed_offset, self.log.flushed_timestamp = end, store_timestamp
-        self._sync_derived()
-        self._dispatched_synced = (self._complete_end(end), store_timestamp)
-        self._checkpoint.write(self._checkpoint_now())
-
-    def _sync_derived(self) -> None:
-        for queue in self.queues_table:
-            queue.sync()
-        if self.index is not None:
-            self.index.flush()
-
-    def _complete_end(self, end: int) -> int:
-        """`end`, or less if the index lacks messages before it."""
-        missing = self._dispatcher.index_missing_from
-        return end if missing is None else min(end, missing)
-
-    def _checkpoint_now(self) -> StoreCheckpoint:
-        dispatched, store_timestamp = self._dispatched_synced
-        flushed = self.log.flushed_offset
-        old = self._checkpoint.content
-        return StoreCheckpoint(
-            physic_msg_timestamp=self.log.flushed_timestamp,
-            logics_msg_timestamp=store_timestamp,
-            index_msg_timestamp=self.index.flushed_timestamp if self.index else old.index_msg_timestamp,
-            master_flushed_offset=0,
-            confirm_phy_offset=flushed if old.confirm_phy_offset else 0,
-            marks=Marks(flushed, min(dispatched, flushed)),
-        )
 
     def start(self) -> None:
         """Bind the store to the running event loop: from now on `on_arrival` is called."""
@@ -233,40 +196,15 @@ class MessageStore:
         self.start()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._flusher.run(self._settings.flush_interval_commit_log))
-            tasks.create_task(self._run_checkpoints())
+            tasks.create_task(self._checkpoints.run(self._settings.flush_interval_consume_queue))
             tasks.create_task(self.retention.run())
 
-    async def _run_checkpoints(self) -> None:
-        loop = asyncio.get_running_loop()
-        last = loop.time()
-        while not self._flusher.failed:
-            await asyncio.sleep(self._settings.flush_interval_consume_queue / 1000)
-            self.catch_up_index()
-            dirty = sum(1 for queue in self.queues_table if queue.synced_position < queue.position)
-            thorough = dirty <= DIRTY_QUEUES_MAX or loop.time() - last >= THOROUGH_INTERVAL_S
-            if thorough:
-                last = loop.time()
-            if self.log.flushed_offset > 0:
-                await self.checkpoint(thorough=thorough)
-
-    async def checkpoint(self, *, thorough: bool = True) -> None:
-        """Write the checkpoint; `thorough` brings log, queues and index to the disk first, in this order."""
-        dispatched = (self.log.max_offset, self.log.store_timestamp)
-        try:
-            if thorough and dispatched[0] != self._dispatched_synced[0]:
-                if not await self._flusher.flush():
-                    return
-                await asyncio.to_thread(self._sync_derived)
-                self._dispatched_synced = (self._complete_end(dispatched[0]), dispatched[1])
-            content = self._checkpoint_now()
-            if content != self._checkpoint.content:
-                await asyncio.to_thread(self._checkpoint.write, content)
-        except OSError as error:
-            self._stop(f"the disk does not take consume queues, index or checkpoint: {error}")
-            log.critical("the disk failed; nothing is accepted any more", error=str(error))
+    async def checkpoint(self) -> None:
+        """Bring everything to the disk and write the checkpoint, now."""
+        await self._checkpoints.write(thorough=True)
 
     async def close(self) -> None:
-        """Refuse further messages, bring everything to the disk, and leave the folder as after a clean exit."""
+        """Refuse further messages, bring everything to the disk, and mark the store as closed in order."""
         if self._lock is None:
             return
         failed = self._flusher.failed
@@ -280,10 +218,7 @@ class MessageStore:
         for queue in self.queues_table:
             queue.files.forget_prepared()
         if not failed and not self._flusher.failed:
-            with contextlib.suppress(StoreRefused):
-                while self._dispatcher.index_missing_from is not None and self.catch_up_index():
-                    await asyncio.sleep(0)
-            await asyncio.to_thread(self._sync_all)
+            await asyncio.to_thread(self._checkpoints.sync_all)
             if self.index is not None:
                 self.index.close()
             self._abort.remove()
@@ -337,8 +272,8 @@ class MessageStore:
         """Store one message; it is in its queue and in the index when this returns, and on disk later.
 
         `born_host` is 8 or 20 bytes: address and port. `tags_code` replaces what follows from the properties.
-        StoreRefused if the store cannot take it; then nothing has changed. One function, because its parts would
-        cost as much in calls as in work: 4 µs for everything where this was measured.
+        StoreRefused if the store cannot take it; then nothing has changed. One function, because calls of its
+        parts would cost as much as their work.
         """
         if self._refusal is not None:
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
@@ -482,9 +417,7 @@ class MessageStore:
         queue.put_many(units_struct(count).pack(*units), offset)
         codes = units[2::3]
         self._arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
-        put_index = self._dispatcher.put_index
-        for item, item_offset in zip(items, offsets, strict=True):
-            put_index(topic, item.properties, item_offset, now)
+        self._dispatcher.put_index_batch(topic, items, offsets, now)
         if not self._turn_scheduled:
             self._schedule_turn()
         return result
@@ -533,36 +466,15 @@ class MessageStore:
             self.announce()
 
     def catch_up_index(self) -> bool:
-        """Index messages that it had no room for, if there is room now; False if there still is none."""
-        missing = self._dispatcher.index_missing_from
-        if missing is None or self.index is None:
-            return True
-        self._dispatcher.index_missing_from = None
-        done = 0
-        while (file := self.log.files.find(missing)) is not None and missing < self.log.max_offset:
-            for head in scan(file.view, file.start, missing - file.start, verify_crc=False):
-                if not isinstance(head, RecordHead) or done >= INDEX_CATCH_UP_RECORDS:
-                    break
-                self._dispatcher.put_index_of(head)
-                if self._dispatcher.index_missing_from is not None:
-                    return False
-                missing = head.offset + head.size
-                done += 1
-            else:
-                return True
-            if done >= INDEX_CATCH_UP_RECORDS:
-                self._dispatcher.index_missing_from = missing
-                return True
-            if missing < self.log.max_offset:
-                missing = file.end
-        return True
+        """Index messages that it had no room for; False if there still is none."""
+        return self._dispatcher.catch_up_index(self.log)
 
     def when_flushed(self, end_offset: int, callback: Callable[[bool], None]) -> None:
-        """Call `callback(True)` when the log is on disk up to `end_offset`; `False` after `syncFlushTimeout` or a failure."""
+        """Call `callback(True)` when the log is on disk up to `end_offset`, with False if not in time."""
         self._flusher.when_flushed(end_offset, callback)
 
     async def flush(self) -> bool:
-        """Bring the log to the disk as it is now; False if that failed or took longer than `syncFlushTimeout`."""
+        """Bring the log to the disk as it is now; False if that failed or lasted over `syncFlushTimeout`."""
         return await self._flusher.flush()
 
     @property
@@ -593,7 +505,7 @@ class MessageStore:
     ) -> GetResult:
         """Messages of a queue from `queue_offset` on, in whole records.
 
-        At most `max_messages` and, after the first, `max_bytes`; with `codes` only those with such a tags code.
+        At most `max_messages` and, after the first, `max_bytes`; with `codes` those with such a tags code.
         """
         queue = self._table.get((topic, queue_id))
         if queue is None:
@@ -618,7 +530,7 @@ class MessageStore:
     def queue_offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """The message stored at a time, see `Boundary`; within the queue's minimum and maximum, 0 if it is unknown."""
+        """The message stored at a time, see `Boundary`; within the queue's bounds, 0 for an unknown queue."""
         queue = self._table.get((topic, queue_id))
         if queue is None:
             return 0
@@ -641,7 +553,7 @@ class MessageStore:
         return queue.unit(queue_offset)
 
     def read(self, offset: int, size: int | None = None) -> memoryview | None:
-        """The record at a commit log offset, or `size` bytes from there; None if the log does not have them."""
+        """The record at a commit log offset, or `size` bytes from there; None if the log has no such."""
         return self.log.read_record(offset) if size is None else self.log.read(offset, size)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:

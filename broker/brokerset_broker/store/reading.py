@@ -41,7 +41,7 @@ def read_messages(
     limits: ReadLimits,
     codes: frozenset[int] | None,
 ) -> GetResult:
-    """Messages of `queue` from `queue_offset` on, below `maximum`; the rules are those of `getMessage` of Java.
+    """Messages of `queue` from `queue_offset` on, below `maximum`, by the rules of `getMessage` of Java.
 
     `codes` are the tags codes that the consumer wants, None for all.
     """

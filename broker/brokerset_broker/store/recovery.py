@@ -43,7 +43,7 @@ def first_record(buffer: Buffer, start: int) -> FirstRecord:
 
 
 def start_after_clean_exit(files: Sequence[FirstRecord], queues_end: int) -> int:
-    """Offset of the file to begin with: the last that begins with a record that is in its queue (Java's rule)."""
+    """Offset of the file to begin with: the last whose first record is in its queue (Java's rule)."""
     for file in reversed(files):
         if file.store_timestamp and file.start <= queues_end:
             return file.start
@@ -109,7 +109,7 @@ class Verdict(Enum):
     END = "END"
     """Nothing of interest: the log ended there, or in the middle of a record that nobody was told about."""
     HOLE = "HOLE"
-    """Whole records follow, but none that was surely on disk: pages were written out of order before a crash."""
+    """Whole records follow, but none that was surely on disk: a crash lost a page before them."""
     DAMAGE = "DAMAGE"
     """Something that was surely on disk is not there any more."""
 

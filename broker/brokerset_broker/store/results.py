@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Appended:
-    """One stored message. Treat it as read-only; not a frozen dataclass, because one is made for each send."""
+    """One stored message. Treat it as read-only; no frozen dataclass, because one is made for each send."""
 
     __slots__ = ("offset", "queue_offset", "size", "store_timestamp")
 
@@ -87,8 +87,8 @@ class GetStatus(Enum):
 class GetResult:
     """Messages of one queue, as parts of the log that can be written to a socket one after the other.
 
-    The parts are views of mapped files: write or copy them soon, because each keeps its file mapped, also when
-    retention has deleted it. Treat the object as read-only.
+    The parts are views of mapped files: write or copy them soon, because each keeps its file mapped, even
+    when retention has deleted it. Treat the object as read-only.
     """
 
     __slots__ = (

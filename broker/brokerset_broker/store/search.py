@@ -23,8 +23,8 @@ def queue_offset_by_time(
 ) -> int:
     """The message that `boundary` means, always between the queue's minimum and `maximum` (both included).
 
-    Store times never decrease along the log, so not along a queue either: a binary search over the whole queue
-    gives what Java's search by files gives.
+    Store times never decrease along the log, so not along a queue either: a binary search over the whole
+    queue gives what Java's search by files gives.
     """
     minimum = queue.min_offset
 

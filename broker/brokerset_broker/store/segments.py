@@ -1,4 +1,4 @@
-"""Files of one fixed size that together are one endless sequence of bytes; the name tells the first offset."""
+"""Files of one fixed size that together are one endless sequence of bytes; names tell the first offset."""
 
 from __future__ import annotations
 
@@ -87,17 +87,18 @@ class MappedFile:
         return self._view
 
     def reserve(self, end: int, step: int) -> None:
-        """Make sure that positions up to `end` may be written, and some more; raises OSError if the disk is full."""
+        """Make sure that positions up to `end` may be written, and some more; OSError if the disk is full."""
         target = min(self.size, max(end, self.reserved + step))
         mapping.reserve(self.path, self.reserved, target)
         self.reserved = target
 
     def sync(self, begin: int, end: int) -> None:
         """Bring positions from `begin` to `end` to the disk; blocks; raises OSError."""
-        mapping.sync_range(self.map, begin, end)
+        with contextlib.suppress(FileNotFoundError):  # deleted since: there is nothing to keep
+            mapping.sync_range(self.map, begin, end)
 
     def clear(self, begin: int) -> int:
-        """Overwrite everything from position `begin` on with zeros where it is not zero; returns bytes written."""
+        """Overwrite what is not zero from position `begin` on with zeros; returns bytes written."""
         written = 0
         for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
             for position in range(data_begin, data_end, ZERO_CHUNK_BYTES):
@@ -125,7 +126,7 @@ class SegmentSequence:
         self._coming: Future[MappedFile] | None = None
 
     def load(self) -> None:
-        """Take the files that are there; StoreCorrupt names what does not belong, OSError what cannot be read.
+        """Take the files that are there; StoreCorrupt names what does not belong.
 
         The rules are Java's: an empty last file is deleted, any other length is an error. So are gaps.
         """
@@ -208,11 +209,11 @@ class SegmentSequence:
                 coming.result().unlink()
 
     def reserve(self, file: MappedFile, end: int) -> None:
-        """Make sure that positions of `file` up to `end` may be written; raises OSError if the disk is full."""
+        """Make sure that positions of `file` up to `end` may be written; OSError if the disk is full."""
         file.reserve(end, self._reserve_step)
 
     def cut(self, offset: int) -> list[MappedFile]:
-        """Delete the files that begin at or behind `offset`; the caller clears the rest of the last one left."""
+        """Delete the files that begin at or behind `offset`; the caller clears the rest of the last one."""
         self.forget_prepared()
         removed = [file for file in self.files if file.start >= offset]
         self.files = [file for file in self.files if file.start < offset]

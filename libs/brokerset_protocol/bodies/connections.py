@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 from brokerset_protocol.bodies.heartbeat import (
     ConsumeFromWhere,
@@ -190,6 +190,8 @@ class ProcessQueueInfo(JsonBody):
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(JsonBody):
     """Answer of a client to GET_CONSUMER_RUNNING_INFO (307)."""
+
+    object_keys: ClassVar[bool] = True
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: tuple[SubscriptionData, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 import orjson
 
@@ -196,12 +196,15 @@ class JsonObject:
         return found
 
 
-def parse(data: bytes, what: str) -> object:
-    """The JSON of a body, in the standard form or in fastjson's. Raises `Rejected`."""
+def parse(data: bytes, what: str, *, object_keys: bool = False) -> object:
+    """The JSON of a body, in the standard form or in fastjson's. Raises `Rejected`.
+
+    `object_keys` is for answers: objects as keys are read so slowly that no request may hold them.
+    """
     if not data:
         raise rejected(what, "the body is empty")
     try:
-        value: object = fastjson.loads(data)
+        value: object = fastjson.loads(data, object_keys=object_keys)
     except FormatError as error:
         raise rejected(what, str(error)) from None
     return value
@@ -233,6 +236,9 @@ class JsonBody:
 
     __slots__ = ()
 
+    object_keys: ClassVar[bool] = False
+    """Whether Java writes this body with objects as keys."""
+
     @classmethod
     def from_object(cls, value: JsonObject) -> Self:
         """Read the object's fields. Raises `Rejected`."""
@@ -245,7 +251,9 @@ class JsonBody:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """Read a body. Raises `Rejected` saying where it is malformed."""
-        return cls.from_object(JsonObject(parse(data, cls.__name__), cls.__name__))
+        return cls.from_object(
+            JsonObject(parse(data, cls.__name__, object_keys=cls.object_keys), cls.__name__)
+        )
 
     def to_json(self) -> bytes:
         """The body's bytes."""

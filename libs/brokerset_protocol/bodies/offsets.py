@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 from brokerset_protocol.bodies.json_objects import JsonBody, JsonObject, integer
 from brokerset_protocol.bodies.queues import MessageQueue, queue_items, queue_keyed
@@ -16,6 +16,8 @@ def _offsets(value: JsonObject, name: str) -> dict[MessageQueue, int]:
 @dataclass(frozen=True, slots=True)
 class ResetOffsetBody(JsonBody):
     """The offsets after a reset: answer to 222, body of RESET_CONSUMER_CLIENT_OFFSET (220)."""
+
+    object_keys: ClassVar[bool] = True
 
     offset_table: dict[MessageQueue, int]
 
@@ -30,6 +32,8 @@ class ResetOffsetBody(JsonBody):
 @dataclass(frozen=True, slots=True)
 class GetConsumerStatusBody(JsonBody):
     """How far clients are: of one client (221) in `message_queue_table`, by client id (223)."""
+
+    object_keys: ClassVar[bool] = True
 
     message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ Maps with queues as keys are written as Java writes them, with bare objects as k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from brokerset_protocol.bodies.heartbeat import SubscriptionData
 from brokerset_protocol.bodies.json_objects import JsonBody, JsonObject, compact
@@ -40,6 +40,8 @@ class TopicOffset(JsonBody):
 @dataclass(frozen=True, slots=True)
 class TopicStats(JsonBody):
     """Answer to GET_TOPIC_STATS_INFO (202)."""
+
+    object_keys: ClassVar[bool] = True
 
     offset_table: dict[MessageQueue, TopicOffset]
     topic_put_tps: float = 0.0
@@ -87,6 +89,8 @@ class OffsetWrapper(JsonBody):
 class ConsumeStats(JsonBody):
     """Answer to GET_CONSUME_STATS (208)."""
 
+    object_keys: ClassVar[bool] = True
+
     offset_table: dict[MessageQueue, OffsetWrapper]
     consume_tps: float = 0.0
 
@@ -105,6 +109,8 @@ class ConsumeStats(JsonBody):
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsList(JsonBody):
     """Answer to GET_BROKER_CONSUME_STATS (317): for each group its statistics, topic by topic."""
+
+    object_keys: ClassVar[bool] = True
 
     broker_addr: str
     consume_stats_list: tuple[dict[str, tuple[ConsumeStats, ...]], ...] = ()

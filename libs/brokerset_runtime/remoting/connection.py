@@ -16,8 +16,15 @@ from typing import Any, Final
 
 import structlog
 
-from brokerset_protocol.codes import ResponseCode
-from brokerset_protocol.commands import FLAG_ONEWAY, FRAME_SIZE_MAX, Command, CommandReader, encode
+from brokerset_protocol import replies
+from brokerset_protocol.commands import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    FRAME_SIZE_MAX,
+    Command,
+    CommandReader,
+    encode,
+)
 from brokerset_protocol.errors import LocalProtocolError, Rejected
 
 log = structlog.get_logger(__name__)
@@ -57,10 +64,15 @@ class ConnectionLimits:
     """Own requests that wait for an answer; the next `call` raises `LocalProtocolError`."""
 
     write_buffer_high: int = 1024 * 1024
-    """Bytes that the peer has not taken yet; above it no further request of this peer is read or served."""
+    """Bytes that the peer has not taken yet; above it no request of this peer is answered, and from the first
+    one that waits on nothing is read. Answers to our own requests are read until then: two peers that
+    both waited for the other one to read would wait for ever."""
 
     outgoing_max: int = 64 * 1024 * 1024
     """Bytes unread by the peer at which it is taken for dead and the connection is aborted."""
+
+    close_seconds_max: float = 5.0
+    """Time that a closed connection has to send what is queued; then it is aborted, and the rest is lost."""
 
 
 DEFAULT_LIMITS = ConnectionLimits()
@@ -82,6 +94,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._handlers = handlers
         self._limits = limits
+        self._in_flight_max = limits.in_flight_max
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -97,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._next_opaque = 0
         self._closed = self._loop.create_future()
+        self._abort_timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
         self.last_activity = self._loop.time()
         self.peer: tuple[str, int] = ("", 0)
@@ -122,6 +136,7 @@ class Connection(asyncio.Protocol):
         Raises `ConnectionClosed` or `RequestTimeout` (seconds); an answer with an error code is returned.
         """
         future = self.start_call(command)
+        opaque = command.opaque
         try:
             async with asyncio.timeout(timeout):
                 return await future
@@ -130,10 +145,13 @@ class Connection(asyncio.Protocol):
                 f"{self.peer[0]}:{self.peer[1]} did not answer request {command.code} in {timeout} s"
             ) from None
         finally:
-            self._waiting.pop(command.opaque, None)
+            self._waiting.pop(opaque, None)
 
     def start_call(self, command: Command) -> asyncio.Future[Command]:
-        """Send a request; the future gets the answer or `ConnectionClosed`. The caller bounds the wait."""
+        """Send a request; the future gets the answer or `ConnectionClosed`. The caller bounds the wait.
+
+        Sets the command's opaque: one that waits for its answer must not be sent again.
+        """
         if not self.is_open:
             raise ConnectionClosed(f"no connection to {self.peer[0]}:{self.peer[1]}")
         if len(self._waiting) >= self._limits.waiting_max:
@@ -158,7 +176,7 @@ class Connection(asyncio.Protocol):
     def answer(self, data: bytes | Command) -> None:
         """The reply that a handler promised with `DEFERRED`."""
         self.in_flight -= 1
-        self.send(data if type(data) is bytes else encode(data))  # type: ignore[arg-type]  # narrowed by `is bytes`
+        self.send(data if type(data) is bytes else _encode_reply(data))  # type: ignore[arg-type]  # narrowed by `is bytes`
 
     def send(self, data: bytes) -> None:
         """Queue one whole frame; frames of one turn of the loop leave together."""
@@ -171,10 +189,16 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:
-        """Send what is queued, then close."""
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+        """Send what is queued, then close; requests that wait to be served are dropped.
+
+        A peer that reads nothing would keep the connection open, so it is aborted after `close_seconds_max`.
+        """
+        if self._transport is None or self._abort_timer is not None:
+            return
+        self._flush()
+        self._backlog.clear()
+        self._transport.close()
+        self._abort_timer = self._loop.call_later(self._limits.close_seconds_max, self.abort)
 
     def abort(self) -> None:
         """Close at once; what is queued is lost."""
@@ -199,11 +223,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
-        commands = self._reader.feed(data)
-        if self._backlog:
-            self._backlog.extend(commands)
-        else:
-            self._serve_all(commands)
+        self._serve_all(self._reader.feed(data))
         error = self._reader.error
         if error is not None and self.protocol_error is None:
             self.protocol_error = str(error)
@@ -212,24 +232,24 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._backlog:
-            commands = list(self._backlog)
-            self._backlog.clear()
-            self._serve_all(commands)
-        if not self._paused and self.is_open:
-            assert self._transport is not None
+        if not self._backlog:
+            return
+        commands = list(self._backlog)
+        self._backlog.clear()
+        self._serve_all(commands)
+        if not self._backlog and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_open = self._transport is not None
         self._transport = None
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         self._out.clear()
+        self._out_bytes = 0
         self._backlog.clear()
         for future in self._waiting.values():
             if not future.done():
@@ -238,52 +258,52 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         for task in list(self._tasks):
             task.cancel()
-        if was_open and self._on_close is not None:
-            self._on_close(self)
         if not self._closed.done():
             self._closed.set_result(None)
+        if was_open and self._on_close is not None:
+            self._on_close(self)
 
     # -- serving ------------------------------------------------------------------------------------------
 
     def _serve_all(self, commands: list[Command]) -> None:
         self._corked = True
         try:
-            for index, command in enumerate(commands):
-                if self._out_bytes >= self._limits.write_buffer_high:
-                    self._flush()
-                if self._paused:
-                    self._backlog.extend(commands[index:])
-                    break
-                if command.flag & 1:
+            for command in commands:
+                if command.flag & FLAG_RESPONSE:
                     future = self._waiting.pop(command.opaque, None)
                     if future is not None and not future.done():
                         future.set_result(command)
+                    continue
+                if self._out_bytes >= self._limits.write_buffer_high:
+                    self._flush()
+                if self._paused and (self._backlog or not command.flag & FLAG_ONEWAY):
+                    self._hold_back(command)
                 else:
                     self._serve(command)
         finally:
             self._corked = False
             self._flush()
 
+    def _hold_back(self, command: Command) -> None:
+        """Keep a request, and all behind it, until the peer has read its answers; read nothing meanwhile."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._backlog:
+            self._transport.pause_reading()
+        self._backlog.append(command)
+
     def _serve(self, command: Command) -> None:
         handler = self._handlers.get(command.code)
         if handler is None:
-            self._refuse(
-                command,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
-            )
+            self._reply(command, replies.unsupported(command))
             return
         if self.in_flight >= self._limits.in_flight_max:
-            self._refuse(
-                command,
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{self.in_flight} requests of this connection are in flight, try again later",
-            )
+            self._reply(command, replies.overloaded(command))
             return
         try:
             reply = handler(self, command)
         except Rejected as rejected:
-            self._refuse(command, rejected.code, rejected.remark)
+            self._refuse(command, rejected)
             return
         except Exception as error:  # the edge of a session: one bad request harms nobody else
             self._failed(command, error)
@@ -306,7 +326,7 @@ class Connection(asyncio.Protocol):
         try:
             reply = await work
         except Rejected as rejected:
-            self._refuse(command, rejected.code, rejected.remark)
+            self._refuse(command, rejected)
         except Exception as error:  # the edge of a session: one bad request harms nobody else
             self._failed(command, error)
         else:
@@ -319,20 +339,14 @@ class Connection(asyncio.Protocol):
 
     def _failed(self, command: Command, error: Exception) -> None:
         log.error("request failed", code=command.code, peer=self.peer, exc_info=error)
-        self._refuse(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        self._reply(command, replies.failed(command, error))
 
-    def _refuse(self, command: Command, code: int, remark: str) -> None:
-        self._reply(command, command.reply(code, remark))
+    def _refuse(self, command: Command, rejected: Rejected) -> None:
+        self._reply(command, command.reply(rejected.code, rejected.remark[: replies.REMARK_SIZE_MAX]))
 
     def _reply(self, command: Command, reply: Command) -> None:
-        if command.is_oneway:
-            return
-        try:
-            data = encode(reply)
-        except LocalProtocolError as error:
-            log.error("reply does not fit a frame", code=command.code, peer=self.peer, exc_info=error)
-            data = encode(command.reply(ResponseCode.SYSTEM_ERROR, f"reply does not fit a frame: {error}"))
-        self.send(data)
+        if not command.flag & FLAG_ONEWAY:
+            self.send(_encode_reply(reply))
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -353,3 +367,12 @@ class Connection(asyncio.Protocol):
     def _take_opaque(self) -> int:
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         return self._next_opaque
+
+
+def _encode_reply(reply: Command) -> bytes:
+    """The frame of a reply, or of one that says why it cannot be sent: its sender must not wait in vain."""
+    try:
+        return encode(reply)
+    except LocalProtocolError as error:
+        log.error("reply does not fit a frame", reply_code=reply.code, exc_info=error)
+        return encode(replies.failed(reply, error))

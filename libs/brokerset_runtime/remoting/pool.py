@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from brokerset_runtime.remoting.connection import (
@@ -32,7 +33,11 @@ async def connect(
     on_close: Callable[[Connection], None] | None = None,
     timeout: float = CONNECT_SECONDS_MAX,
 ) -> Connection:
-    """Open a connection to `host:port`. Raises `ConnectionClosed` if that fails or takes longer than `timeout`."""
+    """Open a connection to `host:port`.
+
+    Raises `ConnectionClosed` if that fails or takes longer than `timeout` seconds, `ValueError` for a text
+    that is no address.
+    """
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     try:
@@ -43,12 +48,19 @@ async def connect(
     except TimeoutError:
         raise ConnectionClosed(f"cannot connect to {address}: no answer in {timeout} s") from None
     except OSError as error:
-        raise ConnectionClosed(f"cannot connect to {address}: {error.strerror or error}") from error
+        raise ConnectionClosed(f"cannot connect to {address}: {_reason(error)}") from error
     return connection
 
 
+def _reason(error: OSError) -> str:
+    """What the system says, without what asyncio adds to it: the address, and its own function's name."""
+    if error.errno is not None and error.errno > 0:  # those of name resolution are negative
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
 class ConnectionPool:
-    """Keeps one connection for each address. Concurrent callers of one address share the attempt to connect."""
+    """Keeps one connection for each address; concurrent callers share an attempt and its failure."""
 
     def __init__(
         self,
@@ -61,17 +73,32 @@ class ConnectionPool:
         self._limits = limits
         self._on_close = on_close
         self._connections: dict[str, Connection] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._attempts: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
 
     async def get(self, address: str, timeout: float = CONNECT_SECONDS_MAX) -> Connection:
-        """The open connection to `address`, made now if there is none. Raises `ConnectionClosed`."""
-        connection = self._connections.get(address)
-        if connection is not None and connection.is_open:
+        """The open connection to `address`, made now if there is none. Raises what `connect` raises."""
+        connection = self.peek(address)
+        if connection is not None:
             return connection
-        async with self._locks.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is not None and connection.is_open:
-                return connection
+        if self._closed:
+            raise ConnectionClosed(f"no connection to {address}: this side is closed")
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.create_task(self._connect(address, timeout))
+            self._attempts[address] = attempt
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(attempt)
+        except TimeoutError:
+            raise ConnectionClosed(f"cannot connect to {address}: no answer in {timeout} s") from None
+        except asyncio.CancelledError:
+            if self._closed and attempt.cancelled():  # by `close`, not by whoever runs this caller
+                raise ConnectionClosed(f"no connection to {address}: this side is closed") from None
+            raise
+
+    async def _connect(self, address: str, timeout: float) -> Connection:
+        try:
             connection = await connect(
                 address,
                 self._handlers,
@@ -81,6 +108,8 @@ class ConnectionPool:
             )
             self._connections[address] = connection
             return connection
+        finally:
+            del self._attempts[address]
 
     def peek(self, address: str) -> Connection | None:
         """The open connection to `address`, if there is one."""
@@ -93,13 +122,21 @@ class ConnectionPool:
     def forget(self, address: str) -> None:
         """Close and drop the connection to an address that is not used any more."""
         connection = self._connections.pop(address, None)
-        self._locks.pop(address, None)
         if connection is not None:
             connection.close()
 
     async def close(self) -> None:
-        for address in list(self._connections):
-            self.forget(address)
+        """Close all connections, and wait until what is queued on them has been sent or is given up."""
+        self._closed = True
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
     def _lost(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:

@@ -13,6 +13,9 @@ from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, 
 
 log = structlog.get_logger(__name__)
 
+SWEEP_SECONDS_MAX = 10.0
+"""Longest pause between two looks for idle connections."""
+
 DRAIN_LOOK_SECONDS = 0.01
 """How often a closing server looks whether requests are still in flight."""
 
@@ -38,7 +41,6 @@ class RemotingServer:
         handlers: Handlers,
         *,
         limits: ServerLimits | None = None,
-        on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
@@ -46,7 +48,6 @@ class RemotingServer:
         self.protocol_errors = 0
         self._handlers = handlers
         self._limits = limits or ServerLimits()
-        self._on_open = on_open
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
 
@@ -70,7 +71,7 @@ class RemotingServer:
         """Close idle connections, for as long as this task runs."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(10.0, self._limits.idle_seconds_max / 2))
+            await asyncio.sleep(min(SWEEP_SECONDS_MAX, self._limits.idle_seconds_max / 2))
             oldest = loop.time() - self._limits.idle_seconds_max
             for connection in list(self.connections.values()):
                 if connection.last_activity < oldest and connection.in_flight == 0:
@@ -111,8 +112,6 @@ class RemotingServer:
             log.warning("refused connection", peer=connection.peer, connections=len(self.connections))
             return False
         self.connections[id(connection)] = connection
-        if self._on_open is not None:
-            self._on_open(connection)
         return True
 
     def _lost(self, connection: Connection) -> None:

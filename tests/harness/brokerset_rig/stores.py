@@ -66,7 +66,7 @@ def _round_trip(add: Add, verb: Verb) -> None:
                 before = time.monotonic()
                 with broker(folder, ports[1], namesrv.address):
                     _wait_registered(verb, namesrv.address, folder)
-                    found = dump(verb, namesrv.address, folder, f"before-{round_number}")
+                    found = dump(verb, namesrv.address, folder, f"before-{round_number}") if kept else {}
                     lost = [key for key in kept if key not in found]
                     changed = [key for key in kept if key in found and not _same(kept[key], found[key])]
                     problems = [f"{len(lost)} messages are gone, first {lost[0]}"] if lost else []

@@ -8,9 +8,19 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
-SEND_V2, PULL, QUERY_MESSAGE, MAX_OFFSET, MIN_OFFSET, CREATE_TOPIC = 310, 11, 12, 30, 31, 17
+SEND_V2, PULL, QUERY_MESSAGE, MAX_OFFSET, MIN_OFFSET, CREATE_TOPIC, DELETE_TOPIC = (
+    310,
+    11,
+    12,
+    30,
+    31,
+    17,
+    215,
+)
+UPDATE_CONSUMER_OFFSET, GET_BROKER_CONSUME_STATS = 15, 317
 MAGIC_V1 = 0xDAA320A7
 
 
@@ -74,6 +84,12 @@ def records(data: bytes) -> Iterator[Stored]:
         properties = data[at + 2 : at + 2 + properties_length].decode()
         yield Stored(queue_id, queue_offset, offset, body, zlib.crc32(body) & 0x7FFFFFFF == crc, properties)
         position += size
+
+
+def begins_with_record(path: Path) -> bool:
+    """Whether a commit log file has been written to."""
+    with path.open("rb") as stream:
+        return stream.read(8)[4:] == struct.pack(">I", MAGIC_V1)
 
 
 class Client:

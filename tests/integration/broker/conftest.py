@@ -30,7 +30,7 @@ class Client:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def call(self, code: int, body: bytes = b"", *, binary: bool = False, **ext: object) -> Command:
+    async def call(self, code: int, body: bytes = b"", *, binary: bool = False, **ext: Any) -> Command:
         command = Command(code, {name: str(value) for name, value in ext.items()}, body, version=479)
         command.binary = binary
         return await self.connection.call(command, 20)
@@ -50,12 +50,12 @@ class Client:
         queue_id: int = 0,
         properties: dict[str, str] | None = None,
         binary: bool = False,
-        **ext: object,
+        **ext: Any,
     ) -> Command:
         text = encode_properties(properties or {}).decode()
-        fields: dict[str, object] = {
-            "a": "pg", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1_700_000_000_000, "h": 0,
-            "i": text, "j": 0, "k": "false", "m": "false",
+        fields: dict[str, Any] = {
+            "a": "pg", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1_700_000_000_000,
+            "h": 0, "i": text, "j": 0, "k": "false", "m": "false",
         }  # fmt: skip
         return await self.call(310, body, binary=binary, **(fields | ext))
 
@@ -88,11 +88,11 @@ class Client:
         expression: str | None = "*",
         suspend_ms: int = 0,
         binary: bool = False,
-        **ext: object,
+        **ext: Any,
     ) -> Command:
         """`expression` None relies on the group's heartbeat; `suspend_ms` asks for long polling."""
         sys_flag = (4 if expression is not None else 0) | (2 if suspend_ms else 0)
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": queue_offset,
             "maxMsgNums": 32, "sysFlag": sys_flag, "commitOffset": 0, "suspendTimeoutMillis": suspend_ms,
             "subscription": expression or "", "subVersion": 0, "expressionType": "TAG",
@@ -105,7 +105,7 @@ class Client:
         consumer = ConsumerData(
             group_name=group,
             message_model=MessageModel(model),
-            subscription_data_set=frozenset({parse(topic, expression, version=version)}),
+            subscription_data_set=(parse(topic, expression, version=version),),
         )
         data = HeartbeatData(client_id="client-1", consumer_data_set=(consumer,))
         return await self.call(34, data.to_json())

@@ -168,7 +168,7 @@ def test_a_message_sent_back_comes_again_later(setup: Setup, run: Run) -> None:
 
 @pytest.mark.parametrize("ext", [{"maxReconsumeTimes": 0}, {"level": -1}])
 def test_a_message_tried_too_often_becomes_a_dead_letter_at_once(
-    setup: Setup, run: Run, ext: dict[str, int]
+    setup: Setup, run: Run, ext: dict[str, Any]
 ) -> None:
     async def main() -> None:
         async with setup.pair() as (broker, client):

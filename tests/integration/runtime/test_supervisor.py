@@ -19,7 +19,6 @@ from brokerset_runtime.supervision import (
     ChildSpec,
     StartFailed,
     Supervisor,
-    accepts_connections,
 )
 
 WAIT_SECONDS = 20
@@ -29,6 +28,19 @@ LISTEN = (
     "print('listening', flush=True); signal.pause()"
 )
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LISTEN
+
+
+async def accepts_connections(host: str, port: int) -> bool:
+    """Whether somebody listens on `host:port`."""
+    try:
+        async with asyncio.timeout(1.0):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 def _free_port() -> int:

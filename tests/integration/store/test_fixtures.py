@@ -141,7 +141,7 @@ def check_message(raw: memoryview, message: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "broker"), READABLE)
 def test_everything_that_java_gave_out_is_read(unpack: Callable[[str], Path], name: str, broker: str) -> None:
-    """Counts, bounds of queues, bodies, properties and offsets are those of the Java broker; keys find messages."""
+    """Counts, bounds, bodies, properties and offsets are those of the Java broker; keys find messages."""
 
     async def run() -> None:
         folder = unpack(name)
@@ -153,7 +153,7 @@ def test_everything_that_java_gave_out_is_read(unpack: Callable[[str], Path], na
 
 @pytest.mark.parametrize("name", ["classic", "killed"])
 def test_a_java_store_goes_on_here(unpack: Callable[[str], Path], name: str, tmp_path: Path) -> None:
-    """After the first start here, messages are appended behind Java's, and both are there after the next start."""
+    """Messages are appended behind the ones of Java, and both are there after the next start."""
     shutil.copytree(unpack(name) / "broker-0", tmp_path / "broker-0")
     root = tmp_path / "broker-0" / "store"
 

@@ -115,7 +115,7 @@ def test_a_closed_connection_takes_its_holds_along() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_naive_list_agrees(seed: int) -> None:
-    """Whatever happens in whatever order: the same holds wake as in a list that is searched from end to end."""
+    """Whatever happens in whatever order: the same holds wake as in a list that is searched."""
     rng = random.Random(seed)
     table = HoldTable()
     naive: dict[Hold, int] = {}

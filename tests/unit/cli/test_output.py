@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from brokerset_cli.output import duration, fail, progress, write_json, write_table
+from brokerset_cli.output import counted, duration, fail, progress, write_json, write_table
 
 
 def test_a_table_aligns_texts_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,3 +66,10 @@ def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[st
 )
 def test_durations_are_said_in_two_units_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 queues"), (1, "1 queue"), (2, "2 queues"), (1000, "1,000 queues")]
+)
+def test_what_is_counted_agrees_with_its_number(count: int, text: str) -> None:
+    assert counted(count, "queue") == text

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from brokerset_cli.bench import latency_summary, percentile
-from brokerset_cli.messages import made_bodies, read_lines
+from brokerset_cli.messages import made_bodies, may_wait, read_lines
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client.errors import SendFailed
@@ -94,6 +96,90 @@ def test_a_failure_ends_the_sending_and_says_how_many_were_acknowledged() -> Non
         _send(FakeProducer(fail_at=20), 10_000)
 
     assert "may be stored nevertheless" in caught.value.advice
+
+
+def test_sending_that_is_stopped_says_how_many_were_acknowledged() -> None:
+    """What was on its way is waited for, the rest is not sent, and that is no success."""
+    fake = FakeProducer()
+    stop = asyncio.Event()
+
+    def done(_more: int) -> None:
+        if len(fake.bodies) >= 20:
+            stop.set()
+
+    messages = (Message(topic="t", body=b"%d" % n) for n in range(10_000))
+    work = send_all(cast(Producer, fake), messages, done=done, in_flight_max=4, stop=stop)
+    with pytest.raises(CommandFailed, match="stopped before everything was sent") as caught:
+        asyncio.run(work)
+
+    assert f"{len(fake.bodies)} messages acknowledged" in caught.value.message
+
+
+def test_a_stop_after_the_last_message_changes_nothing() -> None:
+    fake = FakeProducer()
+    stop = asyncio.Event()
+
+    def done(_more: int) -> None:
+        if len(fake.bodies) == 3:
+            stop.set()
+
+    messages = (Message(topic="t", body=b"%d" % n) for n in range(3))
+    work = send_all(cast(Producer, fake), messages, done=done, in_flight_max=1, stop=stop)
+
+    assert asyncio.run(work).count == 3
+
+
+def test_a_message_is_sent_and_answered_while_the_next_one_is_long_in_coming() -> None:
+    """As from a pipe into which somebody writes a line now and then; a stop is no failure then."""
+    fake = FakeProducer()
+    stop = asyncio.Event()
+    never = threading.Event()
+
+    def messages() -> Iterator[Message]:
+        yield Message(topic="t", body=b"first")
+        never.wait(10)
+
+    work = send_all(
+        cast(Producer, fake),
+        messages(),
+        done=lambda _more: stop.set(),
+        in_flight_max=4,
+        stop=stop,
+        waits=True,
+    )
+
+    assert asyncio.run(work).count == 1
+    never.set()
+
+
+def test_what_comes_from_a_pipe_is_sent_to_its_end() -> None:
+    fake = FakeProducer()
+    messages = (Message(topic="t", body=b"%d" % n) for n in range(50))
+    work = send_all(cast(Producer, fake), messages, done=lambda _more: None, in_flight_max=4, waits=True)
+
+    assert asyncio.run(work).count == 50
+    assert fake.bodies == [b"%d" % n for n in range(50)]
+
+
+def test_a_pipe_that_cannot_be_read_is_an_error() -> None:
+    def messages() -> Iterator[Message]:
+        yield Message(topic="t", body=b"first")
+        raise CommandFailed("it broke")
+
+    work = send_all(
+        cast(Producer, FakeProducer()), messages(), done=lambda _more: None, in_flight_max=4, waits=True
+    )
+    with pytest.raises(CommandFailed, match="it broke"):
+        asyncio.run(work)
+
+
+def test_pipes_are_waited_for_and_files_are_not(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+
+    assert may_wait(tmp_path / "pipe")
+    assert not may_wait(tmp_path / "file")
+    assert not may_wait(tmp_path / "none")
 
 
 def test_messages_that_are_stored_less_safely_than_asked_for_are_no_success() -> None:

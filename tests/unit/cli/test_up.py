@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from brokerset_cli.main import main
@@ -81,3 +82,43 @@ def test_an_address_that_is_none_is_a_usage_error() -> None:
 
     assert code == 2
     assert "'somewhere' is not HOST:PORT" in output
+
+
+@pytest.mark.parametrize("ports", [(), ("--broker-port", "0"), ("--namesrv-port", "0")])
+@pytest.mark.parametrize("host", ["192.0.2.1", "::1", "no such host"])
+def test_a_host_that_is_none_of_this_machine_is_named(
+    tmp_path: Path, host: str, ports: tuple[str, ...]
+) -> None:
+    code, output = _run("up", "--data", str(tmp_path / "d"), "--host", host, *ports)
+
+    assert code == 1
+    assert f"cannot listen on {host}: " in output
+    assert "give an IPv4 address of this machine with --host" in output
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "d" / "namesrv-0" / "namesrv.conf").mkdir(parents=True)
+    (tmp_path / "d" / "brokerset-folder.json").write_text('{"brokerSet": "brokerset"}')
+    ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
+
+    code, output = _run("up", "--data", str(tmp_path / "d"), *ports)
+
+    assert code == 1
+    assert "namesrv.conf" in output
+    assert "give another folder with --data" in output
+
+
+def test_groups_of_the_system_cannot_be_created() -> None:
+    code, output = _run("group", "create", "CID_RMQ_SYS_mine")
+
+    assert code == 2
+    assert "made by brokers for themselves" in output
+
+
+def test_help_says_what_the_default_folder_is_and_how_to_change_it() -> None:
+    _, output = _run("status", "--help")
+
+    text = " ".join(output.split())
+    assert "[default: ./brokerset-data]" in text
+    assert "BROKERSET_DATA" in text
+    assert "BROKERSET_NAMESRV" in text

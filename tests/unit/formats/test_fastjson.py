@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -52,6 +53,7 @@ def test_strings_are_left_alone() -> None:
         '{{}:"',
         '{{}:"\\ud800"}',
         "{{}:" * 200,
+        "{" * 200,
         "[" * 5000,
         "{{}:١}",
         b"\xff\xfe",
@@ -62,6 +64,28 @@ def test_damaged_json(text: str | bytes) -> None:
     """Anything else is a FormatError, however deep it is nested."""
     with pytest.raises(FormatError):
         fastjson.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"' + '\\"' * 200_000, '"' + '\\"' * 200_000 + "\\", "{" * 200_000, "{1" * 200_000, ",1 " * 200_000],
+    ids=["no end", "half an escape", "keys in keys", "no colons", "commas"],
+)
+def test_hostile_text_is_refused_at_once(text: str) -> None:
+    """The time that damaged JSON takes grows with its size, not with the square of it: this took an hour."""
+    began = time.perf_counter()
+    with pytest.raises(FormatError):
+        fastjson.loads(text)
+
+    assert time.perf_counter() - began < 5
+
+
+def test_objects_as_keys_can_be_refused() -> None:
+    """Servers do not read them, because they are slow to read; bare integers as keys are read."""
+    with pytest.raises(FormatError):
+        fastjson.loads("{{}:1}", object_keys=False)
+
+    assert fastjson.loads("{1:2}", object_keys=False) == {"1": 2}
 
 
 def test_the_slow_parser_is_not_for_big_bodies() -> None:

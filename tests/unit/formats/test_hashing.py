@@ -47,6 +47,8 @@ def test_index_hash_is_never_negative() -> None:
         "7F0000010F2A18B4AAC20000000A0001",
         "schlüssel-1",
         "😀" * 9,
+        "k" * hashing.KEY_SIZE_MAX,
+        "k" * (hashing.KEY_SIZE_MAX + 1),
     ],
 )
 def test_key_hasher_agrees_with_the_plain_hash(key: str) -> None:
@@ -69,3 +71,15 @@ def test_key_hasher_stays_correct_when_its_tables_overflow(monkeypatch: pytest.M
         topic, key = f"topic-{number % 5}", f"{number % 7:04d}{number * 7919:012d}"
 
         assert hasher.hash(topic, key.encode()) == index_hash(f"{topic}#{key}")
+
+
+def test_long_keys_are_not_remembered() -> None:
+    """Keys may have 32 KiB, and the tables are bounded by their number of entries only."""
+    hasher = KeyHasher()
+    hasher.hash("T", b"k" * (hashing.KEY_SIZE_MAX - 8) + b"aaaabbbb")
+    before = hasher.remembered
+
+    for number in range(100):
+        hasher.hash("T", f"{number:032767d}".encode())
+
+    assert hasher.remembered == before == 3

@@ -142,3 +142,39 @@ def test_long_chains_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         table.put(7, number, number)
 
     assert table.query(7, 9, 0, END) == [4, 3]
+
+
+def test_putting_many_at_once_gives_the_same_file_as_one_by_one() -> None:
+    """Also where several of them share a slot, and with units there before."""
+    buffers = bytearray(file_size(8, 64)), bytearray(file_size(8, 64))
+    one, many = IndexTable(buffers[0], 8, 64), IndexTable(buffers[1], 8, 64)
+    entries = [(n * 3 % 11, 100 + n) for n in range(40)]
+    for table in (one, many):
+        table.put(7, 50, 1_000)
+
+    for key_hash, offset in entries:
+        one.put(key_hash, offset, 5_999)
+    many.put_many(entries[:25], 5_999)
+    many.put_many(entries[25:], 5_999)
+
+    one.write_header()
+    many.write_header()
+    assert buffers[0] == buffers[1]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_writer_killed_between_slots_and_header_loses_no_older_message(again: bool) -> None:
+    """The slots point behind the last unit then; queries and later puts find the way back."""
+    buffer = bytearray(file_size(4, 64))
+    table = IndexTable(buffer, 4, 64)
+    table.put_many([(5, 10), (9, 20), (6, 30)], 1_000)
+    table.write_header()
+    table.put_many([(5, 40), (9, 50), (6, 60)], 2_000)
+    reopened = IndexTable(buffer, 4, 64)
+    if again:
+        reopened.put_many([(5, 40), (9, 50), (6, 60)], 2_000)
+
+    found = {key: reopened.query(key, 10, 0, 10_000) for key in (5, 9, 6)}
+
+    newest = {5: [40], 9: [50], 6: [60]} if again else {5: [], 9: [], 6: []}
+    assert found == {key: newest[key] + [old] for key, old in ((5, 10), (9, 20), (6, 30))}

@@ -165,6 +165,22 @@ def test_every_torn_record_is_found(length: int) -> None:
     assert isinstance(check_record(data, 0, len(data), verify_crc=True), RecordProblem)
 
 
+def test_zeros_that_a_client_sent_are_no_damage() -> None:
+    """A value may hold zeros, as many as fit: the messages behind must not be cut off for them."""
+    record = dataclasses.replace(RECORD, properties=b"K\x01" + bytes(10_000) + b"\x02")
+    data = encode_record(record)
+
+    assert isinstance(check_record(data, 0, len(data), verify_crc=True), RecordHead)
+    assert decode_record(data, verify_crc=True) == record
+
+
+def test_properties_without_a_separator_at_their_end_are_read() -> None:
+    """Old brokers wrote such; the rule that recovery has about zeros at the end is not for readers."""
+    record = dataclasses.replace(RECORD, properties=b"K\x01value\x00")
+
+    assert decode_record(encode_record(record)) == record
+
+
 def test_what_does_not_fit_the_format_is_not_written() -> None:
     """Too long topics and properties are refused by name."""
     with pytest.raises(FormatError, match="topic of 128"):

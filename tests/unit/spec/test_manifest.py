@@ -104,11 +104,9 @@ spec:
         "give a text, a number, or true or false",
         "spec.groops: is not a field; did you mean groups?",
         "spec.brokerNames: a is listed twice; give each group a name of its own",
-        "spec.replication.minInSyncReplicas: 2 can never be in sync with 1 replicas; "
-        "use 1 to 1, or leave it out",
+        "spec.replication.minInSyncReplicas: 2 can never be in sync with replicas: 1; use 1, or leave it out",
         "spec.config.flushDiskType: 'X': must be ASYNC_FLUSH or SYNC_FLUSH; correct the value",
-        "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?; "
-        "correct the name or leave it out",
+        "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?",
         "spec.config.listenPort: is set by brokerset itself; ports are chosen by brokerset; leave it out",
         "spec.config.deleteWhen: '30' is not an hour from 00 to 23; correct the value",
         "spec.controllers.replicas: is 3, but only one name server is served so far, and no controllers; "

@@ -81,7 +81,7 @@ def test_a_batch_is_the_same_as_its_messages(stores: Stores) -> None:
 
 def test_a_file_ends_with_a_blank_record(stores: Stores) -> None:
     """A record that leaves exactly eight bytes still fits; the next one begins the next file."""
-    store = stores.open()
+    store = stores.open(max_message_size=40_000)
     first = stores.append(store, b"x" * 20_000)
     stores.append(store, b"x" * 20_000)
     overhead = first.size - 20_000
@@ -100,7 +100,7 @@ def test_a_file_ends_with_a_blank_record(stores: Stores) -> None:
 
 def test_a_record_that_leaves_seven_bytes_goes_to_the_next_file(stores: Stores) -> None:
     """The blank record tells how many bytes of the file are free."""
-    store = stores.open()
+    store = stores.open(max_message_size=40_000)
     overhead = stores.append(store, b"x" * 20_000).size - 20_000
     stores.append(store, b"x" * 20_000)
     free = 65_536 - store.max_offset

@@ -1,0 +1,157 @@
+"""Saying on disk how far the store is on disk: the checkpoint, and the flushes that come before it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from brokerset_broker.store import mapping
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.dispatch import Dispatcher
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_broker.store.flush import THOROUGH_INTERVAL_S, Flusher
+from brokerset_broker.store.index import IndexService
+from brokerset_formats.checkpoints import CHECKPOINT_SIZE, Marks, StoreCheckpoint, decode_checkpoint
+from brokerset_formats.errors import FormatError
+from brokerset_runtime.files import sync_folder
+
+log = structlog.get_logger(__name__)
+
+DIRTY_QUEUES_MAX = 64
+"""With more queues to be synced, they wait for `THOROUGH_INTERVAL_S`: each costs a write of its own."""
+
+
+class CheckpointFile:
+    """The file `checkpoint`: read at start, written after each flush."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.content = StoreCheckpoint()
+
+    def load(self) -> None:
+        """Read the file; a missing or empty one counts as all zeros. StoreCorrupt if it is too short."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if data:
+            try:
+                self.content = decode_checkpoint(data)
+            except FormatError as error:
+                raise StoreCorrupt(self._path, error.position, error.reason) from error
+
+    def write(self, content: StoreCheckpoint) -> None:
+        """Replace the content in place and bring it to the disk; blocks; raises OSError.
+
+        The file keeps its blocks, so a full disk does not matter. The CRC of our marks shows a torn write.
+        """
+        is_new = not self._path.exists()
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < CHECKPOINT_SIZE:
+                os.ftruncate(descriptor, CHECKPOINT_SIZE)
+                mapping.reserve(self._path, 0, CHECKPOINT_SIZE)
+            os.pwrite(descriptor, content.encode(), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_folder(self._path.parent)
+        self.content = content
+
+
+class Checkpointer:
+    """Syncs log, then queues and index, then writes the checkpoint: so it never says too much."""
+
+    def __init__(
+        self,
+        file: CheckpointFile,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexService | None,
+        dispatcher: Dispatcher,
+        flusher: Flusher,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self.file = file
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._flusher = flusher
+        self._on_failure = on_failure
+        self._synced = (0, 0)
+
+    def sync_all(self) -> None:
+        """Bring everything to the disk in this thread: after recovery, and at the end. Raises OSError."""
+        begin, end, store_timestamp = (
+            self._log.flushed_offset,
+            self._log.max_offset,
+            self._log.store_timestamp,
+        )
+        if not begin:
+            marks = self.file.content.marks
+            begin = min(marks.flushed_offset, end) if marks is not None else self._log.min_offset
+        self._log.files.sync(begin, end)
+        self._log.flushed_offset, self._log.flushed_timestamp = end, store_timestamp
+        self._sync_derived()
+        self._synced = (self._complete_end(end), store_timestamp)
+        self.file.write(self._content())
+
+    def _sync_derived(self) -> None:
+        for queue in self._queues:
+            queue.sync()
+        if self._index is not None:
+            self._index.flush()
+
+    def _complete_end(self, end: int) -> int:
+        """`end`, or less if the index lacks messages before it."""
+        missing = self._dispatcher.index_missing_from
+        return end if missing is None else min(end, missing)
+
+    def _content(self) -> StoreCheckpoint:
+        dispatched, store_timestamp = self._synced
+        flushed = self._log.flushed_offset
+        old = self.file.content
+        return StoreCheckpoint(
+            physic_msg_timestamp=self._log.flushed_timestamp,
+            logics_msg_timestamp=store_timestamp,
+            index_msg_timestamp=self._index.flushed_timestamp if self._index else old.index_msg_timestamp,
+            confirm_phy_offset=flushed if old.confirm_phy_offset else 0,
+            marks=Marks(flushed, min(dispatched, flushed)),
+        )
+
+    async def run(self, interval_ms: int) -> None:
+        """Write checkpoints and let the index catch up, until cancelled or the disk fails."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while not self._flusher.failed:
+            await asyncio.sleep(interval_ms / 1000)
+            self._dispatcher.catch_up_index(self._log)
+            dirty = sum(1 for queue in self._queues if queue.synced_position < queue.position)
+            thorough = dirty <= DIRTY_QUEUES_MAX or loop.time() - last >= THOROUGH_INTERVAL_S
+            if thorough:
+                last = loop.time()
+            if self._log.flushed_offset > 0:
+                await self.write(thorough=thorough)
+
+    async def write(self, *, thorough: bool) -> None:
+        """Write the checkpoint if it has changed; `thorough` syncs log, queues and index first."""
+        dispatched = (self._log.max_offset, self._log.store_timestamp)
+        try:
+            if thorough and dispatched[0] != self._synced[0]:
+                if not await self._flusher.flush():
+                    return
+                await asyncio.to_thread(self._sync_derived)
+                self._synced = (self._complete_end(dispatched[0]), dispatched[1])
+            content = self._content()
+            if content != self.file.content:
+                await asyncio.to_thread(self.file.write, content)
+        except OSError as error:
+            log.critical("the disk did not take queues, index or checkpoint", error=str(error))
+            self._on_failure(error)

@@ -1,0 +1,145 @@
+"""The page about metrics and the metrics of a live broker and name server are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerset_broker.app import Broker
+from brokerset_namesrv.app import NameServer
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
+from brokerset_runtime.remoting import Connection, connect
+from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.namesrv_settings import NamesrvSettings
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.M)
+COMMON = {"cluster", "node_type", "node_id"}
+WAIT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric as it is documented or exported."""
+
+    kind: str
+    labels: frozenset[str] | None
+    """None: it has no sample, so that its labels cannot be seen."""
+
+    meaning: str
+
+
+def documented(section: str) -> dict[str, Family]:
+    """The rows of one section of the page."""
+    text = PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return {
+        name: Family(kind, frozenset(re.findall(r"`(\w+)`", labels)), meaning)
+        for name, kind, labels, meaning in ROW.findall(text)
+    }
+
+
+def exported(text: str) -> dict[str, Family]:
+    """The families of a scrape."""
+    found: dict[str, Family] = {}
+    helps = dict(re.findall(r"^# HELP (\w+) (.+)$", text, re.M))
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M):
+        samples = re.findall(rf"^{name}(?:_bucket)?(?:\{{(.*)\}})? \S+$", text, re.M)
+        labels = frozenset(re.findall(r'(\w+)="', samples[0])) - COMMON - {"le"} if samples else None
+        found[name] = Family(kind, labels, helps[name])
+    return found
+
+
+def assert_same(page: dict[str, Family], scrape: dict[str, Family]) -> None:
+    """Same names, types and labels; the page may say more than the help text, but nothing else."""
+    assert page.keys() == scrape.keys()
+    for name, family in scrape.items():
+        assert page[name].kind == family.kind, name
+        assert family.labels is not None, f"{name} has no sample here: let the test make one"
+        assert page[name].labels == family.labels, name
+        assert page[name].meaning.startswith(family.meaning), name
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def get(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+@contextlib.asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[tuple[NameServer, Broker, Connection]]:
+    """A name server, a broker that knows it, and a connection to the broker."""
+    namesrv = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
+    address = f"127.0.0.1:{await namesrv.start('127.0.0.1', 0, -1)}"
+    settings = BrokerSettings(
+        listen_port=0, http_port=free_port(), bind_address="127.0.0.1", store_path_root_dir=folder / "store",
+        mapped_file_size_commit_log=8 * 1024 * 1024, max_hash_slot_num=1_000, max_index_num=4_000,
+        namesrv_addr=address,
+    )  # fmt: skip
+    broker = Broker(settings)
+    port = await broker.start()
+    tasks = [asyncio.create_task(namesrv.run()), asyncio.create_task(broker.run())]
+    connection = await connect(f"127.0.0.1:{port}")
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not (broker.http_port and broker.registrar.registered):  # noqa: ASYNC110  # neither tells
+                await asyncio.sleep(0.01)
+        yield namesrv, broker, connection
+    finally:
+        connection.close()
+        await broker.close()
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await namesrv.close()
+
+
+async def ask(connection: Connection, code: int, body: bytes = b"", **ext: object) -> None:
+    answer = await connection.call(Command(code, {k: str(v) for k, v in ext.items()}, body), WAIT_SECONDS)
+    assert answer.code == 0, answer.remark
+
+
+async def make_traffic(connection: Connection) -> None:
+    """Something of everything that has labels of its own."""
+    await ask(
+        connection, RequestCode.SEND_MESSAGE_V2, b"body",
+        a="g", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
+    )  # fmt: skip
+    beat = (
+        b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
+        b'"subscriptionDataSet":[{"topic":"t","subString":"*","subVersion":1}]}]}'
+    )
+    await ask(connection, RequestCode.HEART_BEAT, beat)
+    await ask(
+        connection, RequestCode.PULL_MESSAGE, consumerGroup="g", topic="t", queueId=0, queueOffset=0,
+        maxMsgNums=1, sysFlag=5, commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=1,
+        expressionType="TAG",
+    )  # fmt: skip
+    await ask(
+        connection, RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="g", delayLevel=-1, originTopic="t"
+    )
+
+
+def test_the_page_lists_the_metrics_of_broker_and_name_server_and_no_others(tmp_path: Path) -> None:
+    """Name, type, labels and the beginning of the text are equal, each way."""
+
+    async def scenario() -> tuple[str, str]:
+        async with pair(tmp_path) as (namesrv, broker, connection):
+            await make_traffic(connection)
+            return await asyncio.to_thread(get, broker.http_port), await asyncio.to_thread(
+                get, namesrv.http_port
+            )
+
+    of_broker, of_namesrv = asyncio.run(scenario())
+
+    assert_same(documented("Broker"), exported(of_broker))
+    assert_same(documented("Name server"), exported(of_namesrv))

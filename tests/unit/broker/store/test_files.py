@@ -1,0 +1,267 @@
+"""Files of fixed size, consume queue files, and which folders are refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerset_broker.store import StoreCorrupt
+from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.folder import StoreUnusable
+from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.queue_units import BLANK_UNIT, QueueUnit
+
+Stores = Any  # the class of conftest.py, which cannot be imported by name
+
+SIZE = 8192
+
+
+def sequence(folder: Path, *names: str) -> SegmentSequence:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(bytes(SIZE))
+    files = SegmentSequence(folder, SIZE)
+    files.load()
+    return files
+
+
+def test_files_are_found_by_offset(tmp_path: Path) -> None:
+    """Names tell the offsets; a sequence may begin at any multiple of the size."""
+    files = sequence(tmp_path / "log", f"{SIZE:020d}", f"{2 * SIZE:020d}")
+
+    assert (files.start, files.end) == (SIZE, 3 * SIZE)
+    assert [files.find(offset) for offset in (0, SIZE - 1, 3 * SIZE)] == [None, None, None]
+    assert files.find(SIZE) is files.find(2 * SIZE - 1) is files.files[0]
+    assert files.find(2 * SIZE) is files.files[1]
+
+
+def test_a_missing_folder_is_an_empty_sequence(tmp_path: Path) -> None:
+    """Nothing is made before something is written."""
+    files = SegmentSequence(tmp_path / "none", SIZE)
+    files.load()
+
+    assert (files.files, files.start, files.end) == ([], 0, 0)
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_empty_last_file_is_deleted(tmp_path: Path) -> None:
+    """A crash while a file was made leaves one without bytes."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / f"{SIZE:020d}").touch()
+
+    files = sequence(tmp_path / "log", f"{0:020d}")
+
+    assert len(files.files) == 1
+    assert len(list((tmp_path / "log").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        (f"{SIZE:020d}", SIZE - 1, f"has {SIZE - 1} bytes instead of {SIZE}"),
+        (f"{2 * SIZE:020d}", SIZE, "gap"),
+        (f"{SIZE + 1:020d}", SIZE, "multiple"),
+        ("notes.txt", SIZE, "no file of a message store"),
+    ],
+)
+def test_files_that_do_not_belong_are_named(tmp_path: Path, name: str, size: int, reason: str) -> None:
+    """A wrong length, a gap or a foreign file stops the start, as in RocketMQ."""
+    sequence(tmp_path / "log", f"{0:020d}")
+    (tmp_path / "log" / name).write_bytes(b"x" * size)
+
+    with pytest.raises(StoreCorrupt, match=reason) as error:
+        sequence(tmp_path / "log")
+
+    assert error.value.path.name == name
+
+
+def test_the_next_file_can_be_made_ahead(tmp_path: Path) -> None:
+    """It is used when it is needed, or deleted when it is not."""
+    files = sequence(tmp_path / "log", f"{0:020d}")
+    with ThreadPoolExecutor(1) as executor:
+        files.prepare_next(executor)
+        assert files.add().start == SIZE
+        files.prepare_next(executor)
+        executor.submit(lambda: None).result()
+        assert (tmp_path / "log" / f"{2 * SIZE:020d}").stat().st_size == SIZE
+
+        files.forget_prepared()
+
+    assert not (tmp_path / "log" / f"{2 * SIZE:020d}").exists()
+    assert files.end == 2 * SIZE
+
+
+def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk shows when a file is made, not when it is written."""
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+    with pytest.raises(OSError, match="full"):
+        MappedFile.create(tmp_path / "file", 0, SIZE, SIZE)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cutting_clears_what_is_behind(tmp_path: Path) -> None:
+    """Later files go, and the rest of the last one becomes zeros; what was handed out stays readable."""
+    files = sequence(tmp_path / "log", f"{0:020d}", f"{SIZE:020d}")
+    for file in files.files:
+        file.map[:] = b"x" * SIZE
+    view = files.files[1].view[:10]
+
+    removed = files.cut(5000)
+    files.files[0].clear(5000)
+
+    assert [file.start for file in removed] == [SIZE]
+    assert bytes(view) == b"x" * 10
+    assert (tmp_path / "log" / f"{0:020d}").read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
+    assert not (tmp_path / "log" / f"{SIZE:020d}").exists()
+
+
+def queue(folder: Path) -> ConsumeQueue:
+    queue = ConsumeQueue(folder, "T", 0, 200)
+    queue.files.load()
+    queue.recover()
+    return queue
+
+
+def test_a_queue_that_does_not_begin_at_zero(tmp_path: Path) -> None:
+    """The file before the first message is filled with place holders, byte for byte as RocketMQ does."""
+    written = queue(tmp_path / "q")
+    written.begin_at(13)
+    written.put(5000, 100, -1)
+
+    (path,) = (tmp_path / "q").iterdir()
+    assert path.name == f"{200:020d}"
+    assert path.read_bytes() == BLANK_UNIT * 3 + QueueUnit(5000, 100, -1).encode() + bytes(120)
+    read = queue(tmp_path / "q")
+    read.correct_min_offset(0)
+    assert (read.min_offset, read.next_offset, read.last_end) == (13, 14, 5100)
+
+
+def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
+    """Units without a message fill a gap, over files, and searches still work."""
+    written = queue(tmp_path / "q")
+    written.make_room(1)
+    written.put(0, 100, 7)
+    written.skip_to(15, 500)
+    written.make_room(1)
+    written.put(500, 100, 7)
+
+    read = queue(tmp_path / "q")
+    read.correct_min_offset(400)
+
+    assert (read.next_offset, read.last_end, read.min_offset) == (16, 600, 1)
+    assert read.unit(15) == (500, 100, 7)
+    assert [read.end_below(offset) for offset in (0, 99, 100, 499, 599, 600)] == [1, 1, 1, 1, 15, 16]
+
+
+def test_a_queue_whose_messages_are_all_deleted_keeps_its_number(tmp_path: Path) -> None:
+    """Minimum and maximum meet, so that numbers are never given twice."""
+    written = queue(tmp_path / "q")
+    for number in range(12):
+        written.make_room(1)
+        written.put(number * 100, 100, 0)
+
+    written.correct_min_offset(600)
+    assert written.min_offset == 6
+    written.correct_min_offset(5000)
+
+    assert (written.min_offset, written.next_offset) == (12, 12)
+    assert written.last_unit_offsets() == [900, 1100]
+
+
+def test_units_behind_the_log_are_cut(tmp_path: Path) -> None:
+    """What follows is cleared, whatever it is."""
+    written = queue(tmp_path / "q")
+    for number in range(25):
+        written.make_room(1)
+        written.put(number * 100, 100, 0)
+
+    written.recover(700)
+
+    assert (written.next_offset, written.last_end) == (7, 700)
+    (path,) = (tmp_path / "q").iterdir()
+    assert path.read_bytes()[140:] == bytes(60)
+    written.make_room(1)
+    written.put(700, 50, 0)
+    assert queue(tmp_path / "q").last_end == 750
+
+
+def test_many_units_over_files(tmp_path: Path) -> None:
+    """A batch of units is the same as one after the other."""
+    many, single = queue(tmp_path / "many"), queue(tmp_path / "single")
+    for start in range(0, 60, 20):
+        many.make_room(20)
+        many.put_many(
+            b"".join(QueueUnit(n * 10, 10, n).encode() for n in range(start, start + 20)), (start + 20) * 10
+        )
+    for number in range(60):
+        single.make_room(1)
+        single.put(number * 10, 10, number)
+
+    for path in sorted((tmp_path / "single").iterdir()):
+        assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
+    assert many.next_offset == single.next_offset == 60
+    assert many.last_end == single.last_end
+
+
+def test_a_locked_store_is_refused(stores: Stores) -> None:
+    """A store that another process has open is named, with that process."""
+    stores.root.mkdir()
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from brokerset_runtime.files import lock_file;"
+            "lock = lock_file(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()",
+            str(stores.root / "lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+
+        with pytest.raises(StoreUnusable, match=f"process {holder.pid} has this store open"):
+            stores.open()
+
+        assert sorted(path.name for path in stores.root.iterdir()) == ["lock"]
+        holder.communicate()
+    stores.open()
+
+
+@pytest.mark.parametrize("name", ["dledger-n0", "batchconsumequeue/T", "consumequeue_ext/T"])
+def test_stores_of_other_kinds_are_refused(stores: Stores, name: str) -> None:
+    """Nothing is changed in a store that cannot be served."""
+    (stores.root / name).mkdir(parents=True)
+
+    with pytest.raises(StoreUnusable, match=name):
+        stores.open()
+
+    assert sorted(path.name for path in stores.root.iterdir()) == [name.split("/")[0]]
+
+
+def test_several_paths_are_refused(stores: Stores, tmp_path: Path) -> None:
+    """`storePathCommitLog` with several folders is not supported."""
+    with pytest.raises(StoreUnusable, match="several paths"):
+        stores.open(store_path_commit_log=Path(f"{tmp_path}/a,{tmp_path}/b"))
+
+
+def test_a_foreign_queue_is_named(stores: Stores) -> None:
+    """A folder that is no queue stops the start."""
+    (stores.root / "consumequeue" / "T" / "mine").mkdir(parents=True)
+
+    with pytest.raises(StoreCorrupt, match="mine: is no queue"):
+        stores.open()
