@@ -7,15 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from brokerset_cli.output import CommandFailed, counted
 from brokerset_client.errors import ClientError
 from brokerset_client.messages import Message, SendResult, SendStatus
 from brokerset_client.producer import Producer
+
+READ_AHEAD_MAX: Final = 256
+"""Requests' worth of messages that are taken from a pipe before there is room to send them."""
 
 
 @dataclass(slots=True)
@@ -95,8 +97,8 @@ async def send_all(
 ) -> Sent:
     """Send `messages` in order with at most `in_flight_max` requests unanswered; `done` hears of successes.
 
-    With `batch` > 1 so many messages share a request. `waits` says that the next message may be long in coming
-    (a pipe, a terminal): it is then waited for in a thread, because answers go on coming. Ends the command at
+    With `batch` > 1 so many messages share a request. `waits` says that the next message may be long in
+    coming (a pipe, a terminal): a thread then waits for it, because answers go on coming. Ends the command at
     the first failure, or when `stop` is set, after the answers of what was on its way, and says how many were
     acknowledged; to stop what waits is no failure.
     """
@@ -104,6 +106,7 @@ async def send_all(
     failures: list[BaseException] = []
     room = asyncio.Semaphore(in_flight_max)
     source = iter(messages)
+    ahead = _ReadAhead(source, batch) if waits else None
     over = stop or asyncio.Event()
     started = time.perf_counter()
 
@@ -123,7 +126,7 @@ async def send_all(
 
     try:
         while not over.is_set():
-            group = await _take_in_thread(source, batch, over) if waits else _take(source, batch)
+            group = await ahead.next(over) if ahead is not None else _take(source, batch)
             if not group:
                 break
             await room.acquire()
@@ -157,34 +160,53 @@ def _take(source: Iterator[Message], count: int) -> list[Message]:
     return [message for _, message in zip(range(count), source, strict=False)]
 
 
-async def _take_in_thread(source: Iterator[Message], count: int, over: asyncio.Event) -> list[Message]:
-    """The next messages, or none when `over` is set first; the thread then waits on, and ends with the process."""
-    loop = asyncio.get_running_loop()
-    taken: asyncio.Future[list[Message]] = loop.create_future()
+class _ReadAhead:
+    """Takes messages from what waits, in a thread of its own and a little ahead.
 
-    def settle(group: list[Message], error: BaseException | None) -> None:
-        if error is not None:
-            taken.set_exception(error)
+    When nobody takes them any more, the thread waits on, until the process ends: a line that has been asked
+    for cannot be given back.
+    """
+
+    def __init__(self, source: Iterator[Message], count: int) -> None:
+        self._source = source
+        self._count = count
+        self._loop = asyncio.get_running_loop()
+        self._groups: asyncio.Queue[list[Message] | BaseException] = asyncio.Queue()
+        self._room = threading.Semaphore(READ_AHEAD_MAX)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    async def next(self, over: asyncio.Event) -> list[Message]:
+        """The next messages; none at the end, or when `over` is set first."""
+        if self._groups.empty():
+            arrived = asyncio.create_task(self._groups.get())
+            ended = asyncio.create_task(over.wait())
+            await asyncio.wait((arrived, ended), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not arrived.done():
+                arrived.cancel()
+                return []
+            group = arrived.result()
         else:
-            taken.set_result(group)
+            group = self._groups.get_nowait()
+        self._room.release()
+        if isinstance(group, BaseException):
+            raise group
+        return group
 
-    def take() -> None:
-        group: list[Message] = []
-        failure: BaseException | None = None
-        try:
-            group = _take(source, count)
-        except BaseException as error:  # whatever it is, it belongs to the one who waits
-            failure = error
-        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
-            loop.call_soon_threadsafe(settle, group, failure)
-
-    threading.Thread(target=take, daemon=True).start()
-    ended = asyncio.create_task(over.wait())
-    try:
-        await asyncio.wait((taken, ended), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended.cancel()
-    return taken.result() if taken.done() else []
+    def _read(self) -> None:
+        group: list[Message] | BaseException = []
+        while True:
+            self._room.acquire()
+            try:
+                group = _take(self._source, self._count)
+            except BaseException as error:  # whatever it is, it belongs to the one who asks
+                group = error
+            try:
+                self._loop.call_soon_threadsafe(self._groups.put_nowait, group)
+            except RuntimeError:  # the loop is closed: nobody asks any more
+                return
+            if not group or isinstance(group, BaseException):
+                return
 
 
 def _failed(error: BaseException, sent: Sent) -> BaseException:

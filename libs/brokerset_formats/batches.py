@@ -20,7 +20,8 @@ _ITEM_OVERHEAD = _HEAD.size + _LENGTH.size
 class BatchItem(NamedTuple):
     """One message of a batch: what it does not share with the others. `properties` are raw.
 
-    A named tuple, because it is made for every message of every batch, and is made in half the time of a dataclass.
+    A named tuple, because it is made for every message of every batch, and is made in half the time of a
+    dataclass.
     """
 
     flag: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
@@ -15,10 +15,9 @@ _LONGS = struct.Struct(">8q")
 MARKS_POSITION = 2048
 """Where brokerset keeps its own part of the file; RocketMQ uses the first 64 bytes and ignores the rest."""
 
-_MARKS = struct.Struct(
-    ">8sqqqqi"
-)  # magic, flushed, dispatched, physic time, logics time, CRC of those before
-_MARKS_MAGIC = b"BSMARKS1"
+_MARKS = struct.Struct(">8sqqqqqi")
+"""Magic, flushed, dispatched, written, physic time, logics time, CRC of those before."""
+_MARKS_MAGIC = b"BSMARKS2"
 
 SAFETY_MS = 3_000
 """Java steps back this far from the times of a checkpoint."""
@@ -33,6 +32,14 @@ class Marks:
 
     dispatched_offset: int
     """Consume queues and index have everything below, on disk; also the beginning of a record."""
+
+    written_offset: int
+    """They have everything below, on disk or in the page cache: enough if the process died and the machine
+    did not."""
+
+    def after_process_crash(self) -> Marks:
+        """What counts if the page cache has survived: the disk need not have what the kernel still holds."""
+        return replace(self, dispatched_offset=min(self.written_offset, self.flushed_offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class StoreCheckpoint:
                 _MARKS_MAGIC,
                 self.marks.flushed_offset,
                 self.marks.dispatched_offset,
+                self.marks.written_offset,
                 self.physic_msg_timestamp,
                 self.logics_msg_timestamp,
             )
@@ -114,10 +122,12 @@ def _decode_marks(data: bytes, physic: int, logics: int) -> Marks | None:
     """The marks, if they belong to these times: a Java broker moves the times and leaves old marks behind."""
     if len(data) < MARKS_POSITION + _MARKS.size:
         return None
-    magic, flushed, dispatched, marks_physic, marks_logics, crc = _MARKS.unpack_from(data, MARKS_POSITION)
+    magic, flushed, dispatched, in_cache, marks_physic, marks_logics, crc = _MARKS.unpack_from(
+        data, MARKS_POSITION
+    )
     written = data[MARKS_POSITION : MARKS_POSITION + _MARKS.size - 4]
     if magic != _MARKS_MAGIC or crc31(written) != crc or (marks_physic, marks_logics) != (physic, logics):
         return None
-    if not 0 <= dispatched <= flushed:
+    if not 0 <= dispatched <= min(flushed, in_cache):
         return None
-    return Marks(flushed, dispatched)
+    return Marks(flushed, dispatched, in_cache)

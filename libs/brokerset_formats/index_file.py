@@ -194,10 +194,13 @@ class IndexTable:
         self.end_timestamp = store_timestamp
 
     def put_many(self, entries: Sequence[tuple[int, int]], store_timestamp: int) -> None:
-        """Add a unit for each (`index_hash`, offset), all of one store time. There must be room for all of them.
+        """Add a unit for each (`index_hash`, offset), all of one store time. There must be room for all of
+        them.
 
-        Units are written before the slots that lead to them, and the header last: whoever is killed in between leaves
-        slots that point behind the last unit, and `_older_than` finds the way from there to the units that count.
+        Units are written before the slots that lead to them, and the header last: whoever is killed in
+        between leaves
+        slots that point behind the last unit, and `_older_than` finds the way from there to the units that
+        count.
         """
         number = first = self.next_unit
         assert entries, "nothing to put"

@@ -14,7 +14,7 @@ from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Dispatcher
 from brokerset_broker.store.errors import StoreCorrupt
-from brokerset_broker.store.flush import THOROUGH_INTERVAL_S, Flusher
+from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.index import IndexService
 from brokerset_formats.checkpoints import CHECKPOINT_SIZE, Marks, StoreCheckpoint, decode_checkpoint
 from brokerset_formats.errors import FormatError
@@ -22,8 +22,13 @@ from brokerset_runtime.files import sync_folder
 
 log = structlog.get_logger(__name__)
 
-DIRTY_QUEUES_MAX = 64
-"""With more queues to be synced, they wait for `THOROUGH_INTERVAL_S`: each costs a write of its own."""
+DERIVED_INTERVAL_S = 10.0
+"""How often queues and index are brought to the disk.
+
+They can be made again from the log, so this only bounds what a start after a power failure has to read.
+More often would cost:
+index pages are written at random, and a page that was just synced is slow to write to again.
+"""
 
 
 class CheckpointFile:
@@ -45,10 +50,13 @@ class CheckpointFile:
             except FormatError as error:
                 raise StoreCorrupt(self._path, error.position, error.reason) from error
 
-    def write(self, content: StoreCheckpoint) -> None:
-        """Replace the content in place and bring it to the disk; blocks; raises OSError.
+    def write(self, content: StoreCheckpoint, *, sync: bool = True) -> None:
+        """Replace the content in place, and bring it to the disk if `sync`; blocks; raises OSError.
 
         The file keeps its blocks, so a full disk does not matter. The CRC of our marks shows a torn write.
+        What is not
+        synced is there after a crash of the process, and after one of the machine an older checkpoint is as
+        true.
         """
         is_new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -57,7 +65,8 @@ class CheckpointFile:
                 os.ftruncate(descriptor, CHECKPOINT_SIZE)
                 mapping.reserve(self._path, 0, CHECKPOINT_SIZE)
             os.pwrite(descriptor, content.encode(), 0)
-            os.fsync(descriptor)
+            if sync or is_new:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if is_new:
@@ -123,7 +132,7 @@ class Checkpointer:
             logics_msg_timestamp=store_timestamp,
             index_msg_timestamp=self._index.flushed_timestamp if self._index else old.index_msg_timestamp,
             confirm_phy_offset=flushed if old.confirm_phy_offset else 0,
-            marks=Marks(flushed, min(dispatched, flushed)),
+            marks=Marks(flushed, min(dispatched, flushed), self._complete_end(self._log.max_offset)),
         )
 
     async def run(self, interval_ms: int) -> None:
@@ -133,8 +142,7 @@ class Checkpointer:
         while not self._flusher.failed:
             await asyncio.sleep(interval_ms / 1000)
             self._dispatcher.catch_up_index(self._log)
-            dirty = sum(1 for queue in self._queues if queue.synced_position < queue.position)
-            thorough = dirty <= DIRTY_QUEUES_MAX or loop.time() - last >= THOROUGH_INTERVAL_S
+            thorough = loop.time() - last >= DERIVED_INTERVAL_S
             if thorough:
                 last = loop.time()
             if self._log.flushed_offset > 0:
@@ -144,14 +152,15 @@ class Checkpointer:
         """Write the checkpoint if it has changed; `thorough` syncs log, queues and index first."""
         dispatched = (self._log.max_offset, self._log.store_timestamp)
         try:
-            if thorough and dispatched[0] != self._synced[0]:
+            thorough = thorough and dispatched[0] != self._synced[0]
+            if thorough:
                 if not await self._flusher.flush():
                     return
                 await asyncio.to_thread(self._sync_derived)
                 self._synced = (self._complete_end(dispatched[0]), dispatched[1])
             content = self._content()
             if content != self.file.content:
-                await asyncio.to_thread(self.file.write, content)
+                await asyncio.to_thread(self.file.write, content, sync=thorough)
         except OSError as error:
             log.critical("the disk did not take queues, index or checkpoint", error=str(error))
             self._on_failure(error)

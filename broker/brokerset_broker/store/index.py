@@ -134,7 +134,8 @@ class IndexService:
     ) -> None:
         """Index several neighbours of the log, each (client-made id, keys, offset), at once; see `put_keys`.
 
-        StoreRefused as there; then some of the first of them may be in the index, and the same call works later.
+        StoreRefused as there; then some of the first of them may be in the index, and the same call works
+        later.
         """
         table = self._table
         end_offset = table.end_offset if table is not None else -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -166,8 +167,10 @@ class MessageStore:
         self._checkpoints.file.load()
         checkpoint = self._checkpoints.file.content
         missing_from: int | None = None
+        intact = clean or self._abort.same_boot
+        if intact and checkpoint.marks is not None:
+            checkpoint = replace(checkpoint, marks=checkpoint.marks.after_process_crash())
         if self.index is not None:
-            intact = clean or self._abort.same_boot
             missing_from = self.index.load(None if intact else checkpoint.index_msg_timestamp)
         options = RecoveryOptions(
             clean=clean, verify_crc=self._settings.check_crc_on_recover, accept_damage=accept_damage

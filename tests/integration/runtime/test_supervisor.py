@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +39,7 @@ async def accepts_connections(host: str, port: int) -> bool:
     except (OSError, TimeoutError):
         return False
     writer.close()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         await writer.wait_closed()
     return True
 

@@ -23,7 +23,7 @@ CHECKPOINT = StoreCheckpoint(
     master_flushed_offset=4,
     confirm_phy_offset=5,
     reserved=(6, 7, 8),
-    marks=Marks(2000, 1000),
+    marks=Marks(2000, 1000, 1500),
 )
 
 
@@ -73,7 +73,7 @@ def test_damaged_marks_do_not_count(position: int) -> None:
 
 def test_impossible_marks_do_not_count() -> None:
     """Queues cannot be further than the log."""
-    wrong = dataclasses.replace(CHECKPOINT, marks=Marks(1000, 2000))
+    wrong = dataclasses.replace(CHECKPOINT, marks=Marks(1000, 2000, 2000))
 
     assert decode_checkpoint(wrong.encode()).marks is None
 
@@ -83,3 +83,9 @@ def test_short_files() -> None:
     assert decode_checkpoint(CHECKPOINT.encode()[:64]).marks is None
     with pytest.raises(FormatError, match="63 bytes"):
         decode_checkpoint(bytes(63))
+
+
+def test_after_a_crash_of_the_process_the_page_cache_counts() -> None:
+    """Up to what was flushed of the log: nothing is taken for dispatched that the log may not have."""
+    assert Marks(2000, 1000, 1500).after_process_crash() == Marks(2000, 1500, 1500)
+    assert Marks(2000, 1000, 2500).after_process_crash() == Marks(2000, 2000, 2500)

@@ -184,7 +184,7 @@ def test_everything_is_flushed_in_time(stores: Stores) -> None:
         for _ in range(30):
             stores.append(store, b"x" * 1000, b"KEYS\x01k\x02")
         path = stores.root / "checkpoint"
-        wanted = Marks(store.max_offset, store.max_offset)
+        wanted = Marks(store.max_offset, store.max_offset, store.max_offset)
 
         await until(lambda: decode_checkpoint(path.read_bytes()).marks == wanted)
 

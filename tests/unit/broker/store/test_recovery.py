@@ -290,10 +290,10 @@ def head(store_timestamp: int) -> RecordHead:
 @pytest.mark.parametrize(
     ("end", "following", "marks", "verdict"),
     [
-        (1000, None, Marks(1000, 0), Verdict.END),
-        (1000, head(9), Marks(1000, 0), Verdict.HOLE),
-        (999, None, Marks(1000, 0), Verdict.DAMAGE),
-        (999, head(9), Marks(1000, 0), Verdict.DAMAGE),
+        (1000, None, Marks(1000, 0, 0), Verdict.END),
+        (1000, head(9), Marks(1000, 0, 0), Verdict.HOLE),
+        (999, None, Marks(1000, 0, 0), Verdict.DAMAGE),
+        (999, head(9), Marks(1000, 0, 0), Verdict.DAMAGE),
         (1000, None, None, Verdict.END),
         (1000, head(10), None, Verdict.DAMAGE),
         (1000, head(11), None, Verdict.HOLE),
