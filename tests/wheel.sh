@@ -10,5 +10,5 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps "$work"/dist/*.whl
 cd "$work"
 "$work/venv/bin/brokerset" --version
-"$work/venv/bin/brokerset" demo --messages 1000
+"$work/venv/bin/brokerset" demo --count 1000
 echo "the wheel installs and runs on its own"

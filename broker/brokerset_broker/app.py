@@ -203,9 +203,11 @@ class Broker:
         await self._ended.wait()
         if self._loaded:
             self._loaded = False
-            await self.delay.persist()
-            for manager in (self.topics, self.groups, self.offsets):
-                await manager.saved()
+            for write in (self.delay.persist, self.topics.saved, self.groups.saved, self.offsets.saved):
+                try:
+                    await write()
+                except OSError as error:  # the log must be closed all the same
+                    log.error("configuration cannot be written at the end", reason=str(error))
             await self.store.close()
             log.info("broker is closed", max_offset=self.store.max_offset)
 

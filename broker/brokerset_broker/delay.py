@@ -15,7 +15,7 @@ import structlog
 from brokerset_broker.admission import Admission
 from brokerset_broker.config_files import ConfigFile
 from brokerset_broker.delay_levels import DelayLevels
-from brokerset_broker.store.errors import StoreRefused
+from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import GetStatus
 from brokerset_formats.config import DataVersion, DelayOffsets
@@ -46,6 +46,9 @@ VERSION_STEP: Final = 200
 """Deliveries after which the data version grows, as in Java."""
 
 _FILE: Final = "delayOffset.json"
+
+_NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Trying again would not help, for instance after maxMessageSize was made smaller."""
 
 
 class _Level:
@@ -125,7 +128,11 @@ class DelayService:
             return
         self._safe = progress
         self._file.touch()
-        await self._file.saved()
+        try:
+            await self._file.saved()
+        except OSError:
+            self._changed = True
+            raise
 
     async def _flushed(self, end: int) -> bool:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -182,6 +189,9 @@ class DelayService:
                 reason=str(error),
             )
             pause = TIMER_SECONDS_MAX
+        except Exception as error:  # the edge of a task: without its timer a level would stand still
+            log.error("delivery failed", level=level.number, queue_offset=level.queue_offset, exc_info=error)
+            pause = TIMER_SECONDS_MAX
         if pause is not None and level.timer is None:
             self._wake(level, pause)
 
@@ -219,18 +229,29 @@ class DelayService:
         if topic is None or queue is None or not queue.isdigit():
             log.error("delayed message without a destination is dropped", offset=record.offset)
             return
-        appended = self._store.append(
-            topic.decode(),
-            int(queue),
-            record.body,
-            record.properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host.encode(),
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.prepared_transaction_offset,
-        )
+        try:
+            appended = self._store.append(
+                topic.decode(),
+                int(queue),
+                record.body,
+                record.properties,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_timestamp=record.born_timestamp,
+                born_host=record.born_host.encode(),
+                reconsume_times=record.reconsume_times,
+                prepared_transaction_offset=record.prepared_transaction_offset,
+            )
+        except StoreRefused as refused:
+            if refused.status not in _NEVER_STORED:
+                raise
+            log.error(
+                "delayed message cannot be stored any more; it stays in the schedule topic only",
+                topic=topic.decode(),
+                offset=record.offset,
+                reason=refused.reason,
+            )
+            return
         self._delivered_end = appended.offset + appended.size
         self.delivered += 1
         self._delivered_since_version += 1

@@ -35,6 +35,9 @@ UNREGISTER_SECONDS: Final = 3.0
 INCREMENT_TOPICS_MAX: Final = 1_000
 """More changed topics than this are sent as a full table."""
 
+PLAIN_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A larger table is sent compressed: as plain JSON, 90,000 topics do not fit into a frame."""
+
 OnMaster = Callable[[str | None, str | None], None]
 """Gets the master's HA address and remoting address, as a name server tells a slave."""
 
@@ -188,13 +191,18 @@ class Registrar:
         shown = {config.topic_name: self._as_shown(config) for config in topics}
         if not shown:
             return
-        body, crc = RegisterBrokerBody(TopicConfigTable(self._topics.data_version, shown)).to_body()
+        table = RegisterBrokerBody(TopicConfigTable(self._topics.data_version, shown))
+        body, crc = table.to_body()
+        compressed = len(body) > PLAIN_BYTES_MAX
+        if compressed:
+            body, crc = table.to_body(compressed=True)
         header = RegisterBroker(
             broker_name=settings.broker_name,
             broker_addr=self._own_address(),
             cluster_name=settings.broker_cluster_name,
             ha_server_addr=f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
             broker_id=settings.broker_id,
+            compressed=compressed,
             body_crc32=crc,
         )
         reply = await connection.call(

@@ -377,7 +377,7 @@ def _topic_list(topics: list[str], address: str | None = None) -> bytes:
 
 def _data_version(body: bytes) -> DataVersion:
     try:
-        fields = fastjson.loads(body)
+        fields = fastjson.loads(body, object_keys=False)
         if not isinstance(fields, dict):
             raise FormatError("it is no JSON object")
         return DataVersion.from_json(fields)

@@ -207,8 +207,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     default="earliest",
     show_default=True,
     callback=_start,
-    help="Where a group begins that has no offsets of this topic yet. RocketMQ's brokers let it begin at the "
-    "first message of a queue that is still young, whatever is given here.",
+    help="Where a group begins that has no offsets of this topic yet.",
 )
 @click.option(
     "--tag",

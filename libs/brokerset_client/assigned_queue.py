@@ -96,15 +96,24 @@ class AssignedQueue:
         """Whether fetching must pause."""
         return self.window.is_full(self._limits, by_span=not self._orderly) or self._budget.is_full
 
-    def add(self, messages: list[MessageView], next_queue_offset: int) -> None:
-        """Take in what a pull brought; it was scanned up to `next_queue_offset`."""
+    def add(self, messages: list[MessageView], next_queue_offset: int) -> list[MessageView]:
+        """Take in what a pull brought; it was scanned up to `next_queue_offset`.
+
+        Gives back what is new: a broker may send messages again that come before those that were asked for.
+        """
         before = self.window.bytes
+        fetched, messages, lowest = messages, [], self.next_queue_offset
+        for message in fetched:
+            if message.queue_offset >= lowest:
+                messages.append(message)
+                lowest = message.queue_offset + 1
         self.window.add([(message.queue_offset, message.size) for message in messages], next_queue_offset)
-        self.next_queue_offset = next_queue_offset
+        self.next_queue_offset = max(next_queue_offset, lowest)
         self._budget.take(len(messages), self.window.bytes - before)
         if self._orderly and messages:
             self.buffer.extend(messages)
             self.arrived.set()
+        return messages
 
     def finish(self, messages: list[MessageView]) -> None:
         """These need nothing more of this client."""

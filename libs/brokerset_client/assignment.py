@@ -12,7 +12,7 @@ import structlog
 
 from brokerset_client import calls, rebalance
 from brokerset_client.assigned_queue import AssignedQueue, Budget
-from brokerset_client.errors import ClientError
+from brokerset_client.errors import BrokerUnreachable, ClientError, TopicNotFound
 from brokerset_client.instance import ClientInstance
 from brokerset_client.positions import Positions, first_offset
 from brokerset_client.push_settings import PushSettings
@@ -21,6 +21,9 @@ from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionDa
 from brokerset_protocol.bodies.queues import MessageQueue
 
 log = structlog.get_logger(__name__)
+
+MOVE_PAUSE_SECONDS = 1.0
+"""Wait before a queue is taken again whose new offset could not be stored."""
 
 
 class Assignment:
@@ -34,7 +37,7 @@ class Assignment:
         settings: PushSettings,
         subscriptions: Mapping[str, SubscriptionData],
         positions: Positions,
-        where: ConsumeFromWhere,
+        where: ConsumeFromWhere | None,
         from_timestamp_ms: int,
         shared: bool,
         orderly: bool,
@@ -48,7 +51,11 @@ class Assignment:
         self._settings = settings
         self._subscriptions = subscriptions
         self._positions = positions
-        self._where = where
+        self._where = where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        self._where_is_wished = where is not None
+        self._seen_first: dict[str, frozenset[MessageQueue]] = {}
+        """The queues that a topic had when we asked first. What was in later ones when we took them is not
+        old: a wish to begin at the end does not mean them."""
         self._from_timestamp_ms = from_timestamp_ms
         self._shared = shared
         self._orderly = orderly
@@ -101,19 +108,20 @@ class Assignment:
         """Somebody else may handle the queue: forget what we have of it, then try to get it again."""
         log.warning("lost queue lock", queue=str(assigned.queue))
         self._forget(assigned)
-        self.wanted.set()
+        self._leave_soon(assigned.queue, _handler_ended(assigned))
 
     def move(self, assigned: AssignedQueue, queue_offset: int) -> None:
         """Go on at another queue offset, which is stored first."""
         self._forget(assigned)
-        self._leave_soon(assigned.queue, self._move(assigned.queue, queue_offset))
+        self._leave_soon(assigned.queue, self._move(assigned, queue_offset))
 
     async def save(self, *, surely: bool = False) -> None:
-        """Store the offsets that changed. With `surely` raises `ClientError` if one could not be stored."""
+        """Store the offsets that changed. With `surely` all of them, as those that were sent may be lost;
+        raises `ClientError` if one could not be stored."""
         changed = {}
         for queue, assigned in self.queues.items():
             queue_offset = assigned.window.commit_offset
-            if assigned.was_pulled and assigned.committed != queue_offset:
+            if assigned.was_pulled and (surely or assigned.committed != queue_offset):
                 assigned.committed = changed[queue] = queue_offset
         if changed:
             await self._positions.save(changed, surely=surely)
@@ -131,7 +139,7 @@ class Assignment:
             await asyncio.gather(leaving, return_exceptions=True)
         try:
             await self.save(surely=True)
-        except ClientError as error:
+        except (ClientError, OSError) as error:
             log.warning("offsets are not stored: their messages will come again", reason=str(error))
         queues = list(self.queues)
         for assigned in list(self.queues.values()):
@@ -142,9 +150,14 @@ class Assignment:
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        route = await self._instance.route(topic)
+        try:
+            route = await self._instance.route(topic)
+        except TopicNotFound:
+            self._seen_first.setdefault(topic, frozenset())
+            raise
         if not route.subscribe_queues:
             return False
+        self._seen_first.setdefault(topic, frozenset(route.subscribe_queues))
         if self._shared:
             members = await self._members(route)
             if self._instance.client_id not in members:
@@ -187,11 +200,15 @@ class Assignment:
             held: set[MessageQueue] = set()
             locked_until = asyncio.get_running_loop().time() + self._settings.lock_valid_seconds
             for broker_name, some in _by_broker(free).items():
-                held |= await self._lock(broker_name, some)
+                try:
+                    held |= await self._lock(broker_name, some)
+                except ClientError as error:  # the queues of other brokers need not wait for it
+                    log.debug("queues are not locked yet", broker=broker_name, reason=str(error))
             free = [queue for queue in free if queue in held]
         for queue in free:
             try:
-                start = await self._positions.load(queue)
+                strict = self._where_is_wished and queue in self._seen_first.get(queue.topic, ())
+                start = await self._positions.load(queue, strict=strict)
                 if start is None:
                     start = await first_offset(self._instance, queue, self._where, self._from_timestamp_ms)
             except ClientError as error:
@@ -219,16 +236,29 @@ class Assignment:
             # The next owner cannot lock the queue before we unlock it, so the running message may finish.
             await asyncio.wait([assigned.handler], timeout=self._settings.close_timeout)
             assigned.handler.cancel()
-        if assigned.was_pulled and assigned.active:
-            await self._positions.save(
-                {assigned.queue: assigned.window.commit_offset}, surely=self.needs_locks
+        try:
+            if assigned.was_pulled and assigned.active:
+                await self._positions.save(
+                    {assigned.queue: assigned.window.commit_offset}, surely=self.needs_locks
+                )
+        except (ClientError, OSError) as error:
+            log.warning(
+                "offset is not stored: its messages will come again",
+                queue=str(assigned.queue),
+                reason=str(error),
             )
-        assigned.retire()
+        finally:
+            assigned.retire()
         if self.needs_locks:
             await self._unlock([assigned.queue])
 
-    async def _move(self, queue: MessageQueue, queue_offset: int) -> None:
-        await self._positions.save({queue: queue_offset}, surely=True)
+    async def _move(self, assigned: AssignedQueue, queue_offset: int) -> None:
+        try:
+            await self._positions.save({assigned.queue: queue_offset}, surely=True)
+        except (ClientError, OSError) as error:
+            log.warning("queue offset is not stored", queue=str(assigned.queue), reason=str(error))
+            await asyncio.sleep(MOVE_PAUSE_SECONDS)
+        await _handler_ended(assigned)
 
     def _forget(self, assigned: AssignedQueue) -> None:
         assigned.retire()
@@ -250,7 +280,8 @@ class Assignment:
     async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue]:
         address = (await self._instance.route(queues[0].topic)).master(broker_name)
         if address is None:
-            return frozenset()
+            # Nobody else can get the locks meanwhile either: those that we have are not lost yet.
+            raise BrokerUnreachable(broker_name, "it has no master now, who would lock queues")
         return await calls.lock_queues(self._instance, address, self._group, queues)
 
     async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
@@ -261,6 +292,13 @@ class Assignment:
                     await calls.unlock_queues(self._instance, address, self._group, some)
             except ClientError as error:
                 log.debug("queues are not unlocked, the broker will do it later", reason=str(error))
+
+
+async def _handler_ended(assigned: AssignedQueue) -> None:
+    """Orderly: wait for the message that the listener still has. Who takes the queue next, perhaps we
+    ourselves, must not handle it at the same time."""
+    if assigned.handler is not None:
+        await asyncio.wait([assigned.handler])
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -115,10 +115,18 @@ async def pull(
 
 
 async def committed_offset(
-    instance: ClientInstance, address: str, group: str, queue: MessageQueue
+    instance: ClientInstance, address: str, group: str, queue: MessageQueue, *, strict: bool
 ) -> int | None:
-    """QUERY_CONSUMER_OFFSET (14): where the group goes on, None if nothing is stored."""
-    header = headers.QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+    """QUERY_CONSUMER_OFFSET (14): where the group goes on, None if nothing is stored.
+
+    Unless `strict` a broker answers 0 if nothing is stored, but it has all messages of the queue in memory.
+    """
+    header = headers.QueryConsumerOffset(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=False if strict else None,
+    )
     answer = await instance.request(
         address, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=(ResponseCode.QUERY_NOT_FOUND,)
     )

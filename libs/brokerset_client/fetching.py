@@ -111,12 +111,12 @@ async def fetch(
             )
             moved(assigned, result.next_queue_offset)
             return
-        assigned.add(result.messages, result.next_queue_offset)
+        messages = assigned.add(result.messages, result.next_queue_offset)
         assigned.was_pulled = True
-        if result.messages:
+        if messages:
             empty = 0
-            await deliver(assigned, result.messages)
+            await deliver(assigned, messages)
         elif asyncio.get_running_loop().time() - begun < QUICK_SECONDS:
             empty += 1
-            if empty > EMPTY_ANSWERS_MAX and result.status is PullStatus.NO_NEW_MSG:
+            if empty > EMPTY_ANSWERS_MAX and result.status is not PullStatus.NO_MATCHED_MSG:
                 await asyncio.sleep(EMPTY_PAUSE_SECONDS)

@@ -57,6 +57,9 @@ HEARTBEAT_SECONDS = 30.0
 HEARTBEAT_RETRY_MS_MAX = 5000
 """Longest wait until a heartbeat that failed is tried again."""
 
+HEARTBEAT_GAP_SECONDS_MAX = 0.5
+"""Least time between two heartbeats on demand after several that failed."""
+
 CALL_SECONDS = 3.0
 """Time-out of a request unless the caller gives one."""
 
@@ -467,7 +470,9 @@ class ClientInstance:
                 pass
             self._heartbeat_wanted.clear()
             failures = 0 if await self.heartbeat() else failures + 1
-            await asyncio.sleep(ROUTE_REFRESH_GAP_SECONDS)
+            # A broker that accepts connections and closes them at once shall not see us all the time.
+            gap = min(backoff.delay_ms(failures) / 1000, HEARTBEAT_GAP_SECONDS_MAX)
+            await asyncio.sleep(max(gap, ROUTE_REFRESH_GAP_SECONDS))
 
     def _connection_lost(self, address: str) -> None:
         if self._closed or address in self.name_servers:

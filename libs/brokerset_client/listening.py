@@ -54,6 +54,13 @@ class Listener:
                 else:
                     assert self._batch is not None
                     verdict = await self._batch(messages)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancels this task: the listener waited for something of its own that was cancelled.
+            log.error("listener failed", message=str(messages[0]), exc_info=error)
+            verdict = LATER
         except TimeoutError as error:
             log.error("listener failed or took too long", message=str(messages[0]), exc_info=error)
             verdict = LATER

@@ -27,8 +27,11 @@ DEFAULT_FOLDER = Path.home() / ".rocketmq_offsets"
 class Positions(Protocol):
     """A store of queue offsets for one group."""
 
-    async def load(self, queue: MessageQueue) -> int | None:
-        """Where to go on; None if nothing is stored. Raises `ClientError` if that cannot be told now."""
+    async def load(self, queue: MessageQueue, *, strict: bool) -> int | None:
+        """Where to go on; None if nothing is stored. Raises `ClientError` if that cannot be told now.
+
+        Unless `strict` it may be 0 though nothing is stored, for a queue that is still young.
+        """
         ...
 
     async def save(self, offsets: Mapping[MessageQueue, int], *, surely: bool = False) -> None:
@@ -44,24 +47,27 @@ class BrokerPositions:
         self._instance = instance
         self._group = group
 
-    async def load(self, queue: MessageQueue) -> int | None:
+    async def load(self, queue: MessageQueue, *, strict: bool) -> int | None:
         """QUERY_CONSUMER_OFFSET at the master, or at a slave while there is none."""
         address = await reader_address(self._instance, queue)
-        return await calls.committed_offset(self._instance, address, self._group, queue)
+        return await calls.committed_offset(self._instance, address, self._group, queue, strict=strict)
 
     async def save(self, offsets: Mapping[MessageQueue, int], *, surely: bool = False) -> None:
         """UPDATE_CONSUMER_OFFSET for each queue, one-way unless `surely`."""
-        problems: list[ClientError] = []
-        for queue, queue_offset in offsets.items():
-            try:
-                address = await reader_address(self._instance, queue)
-                await calls.commit_offset(
-                    self._instance, address, self._group, queue, queue_offset, oneway=not surely
-                )
-            except ClientError as error:
-                problems.append(error)
+        stored = await asyncio.gather(*(self._store(*item, surely=surely) for item in offsets.items()))
+        problems = [problem for problem in stored if problem is not None]
         if problems and surely:
             raise problems[0]
+
+    async def _store(self, queue: MessageQueue, queue_offset: int, *, surely: bool) -> ClientError | None:
+        try:
+            address = await reader_address(self._instance, queue)
+            await calls.commit_offset(
+                self._instance, address, self._group, queue, queue_offset, oneway=not surely
+            )
+        except ClientError as error:
+            return error
+        return None
 
 
 class LocalPositions:
@@ -74,7 +80,7 @@ class LocalPositions:
         self.path = folder / client_id / group / "offsets.json"
         self._offsets: dict[MessageQueue, int] | None = None
 
-    async def load(self, queue: MessageQueue) -> int | None:
+    async def load(self, queue: MessageQueue, *, strict: bool) -> int | None:
         """From memory, or from the file the first time. A damaged file counts as empty, its backup is
         tried."""
         if self._offsets is None:
@@ -105,17 +111,13 @@ async def first_offset(
     instance: ClientInstance, queue: MessageQueue, where: ConsumeFromWhere, timestamp_ms: int
 ) -> int:
     """Where a group without a stored offset begins. Retry topics begin at their start: nothing in them is
-    old."""
-    retry = names.is_retry_topic(queue.topic)
+    old. (Java skips what is in them if the group begins at a time.)"""
+    if names.is_retry_topic(queue.topic):
+        return 0
     if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
-        if retry:
-            return 0
         return await calls.max_offset(instance, await reader_address(instance, queue), queue)
     if where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
-        address = await reader_address(instance, queue)
-        if retry:
-            return await calls.max_offset(instance, address, queue)
-        return await calls.offset_at(instance, address, queue, timestamp_ms)
+        return await calls.offset_at(instance, await reader_address(instance, queue), queue, timestamp_ms)
     return 0
 
 

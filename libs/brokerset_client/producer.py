@@ -294,7 +294,10 @@ class Producer:
                 f"no broker takes messages of topic {route.topic!r} now: no master, or no write permission"
             )
         if sending.choose is not None:
-            return sending.choose(queues)
+            try:
+                return sending.choose(queues)
+            except Exception as error:  # the edge of the application: no other message suffers from it
+                raise MessageInvalid(f"choosing a queue failed: {error!r}") from error
         ring = self._rings.get(route.topic)
         if ring is None:
             if len(self._rings) >= TOPIC_RINGS_MAX:
@@ -342,6 +345,9 @@ class Producer:
         except NoQueue as error:
             self._attempt_failed(sending, error, None, None)
             return
+        except MessageInvalid as error:
+            self._fail(sending, error)
+            return
         address = route.master(queue.broker_name)
         if address is None:
             no_master = NoQueue(f"broker {queue.broker_name} has no master now")
@@ -359,19 +365,21 @@ class Producer:
         self._send_over(connection, sending, queue, address)
 
     async def _find_route(self, topic: str) -> None:
-        problem: ClientError | None = None
+        problem: ClientError | None = ClientClosed("the client was closed while the message waited")
         try:
             if self._create_topics:
                 await self.instance.route_to_send(topic)
             else:
                 await self.instance.route(topic)
+            problem = None
         except ClientError as error:
             problem = error
-        for sending in self._need_route.pop(topic):
-            if problem is not None:
-                self._fail(sending, problem)
-            elif sending in self._in_flight:
-                self._attempt(sending)
+        finally:
+            for sending in self._need_route.pop(topic):
+                if problem is not None:
+                    self._fail(sending, problem)
+                elif sending in self._in_flight:
+                    self._attempt(sending)
 
     async def _find_connection(self, address: str) -> None:
         problem: BrokerUnreachable | None = None
@@ -466,6 +474,9 @@ class Producer:
     ) -> None:
         """Decide between another attempt and giving up."""
         if sending not in self._in_flight:
+            return
+        if not self.instance.is_running:
+            self._fail(sending, ClientClosed(f"the client was closed before the broker answered: {error}"))
             return
         now = asyncio.get_running_loop().time()
         sending.attempts.append(str(error))

@@ -34,6 +34,9 @@ PREFETCH_MESSAGES_MAX = 1000
 PREFETCH_BYTES_MAX = 64 * 1024 * 1024
 """Stored bytes of one queue that are fetched ahead."""
 
+PREFETCH_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+"""Stored bytes of all queues of one consumer that are fetched ahead; each may exceed it by one answer."""
+
 QUEUES_MAX = 4096
 """Queues of one consumer."""
 
@@ -49,6 +52,8 @@ class _Reading:
         self.queue = queue
         self.position = start
         """Queue offset of the next message for the application."""
+        self.done = start
+        """What it had been given before the last `poll` ends here."""
         self.next_queue_offset = start
         self.buffer: deque[MessageView] = deque()
         self.bytes = 0
@@ -76,7 +81,7 @@ class PullConsumer:
         instance: ClientInstance | None = None,
         expression: str = SUB_ALL,
         auto_commit: bool = True,
-        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_from: ConsumeFromWhere | None = None,
         from_timestamp_ms: int = 0,
         pull_batch: int = 32,
     ) -> None:
@@ -91,7 +96,8 @@ class PullConsumer:
         self._expression = expression
         subscription_of("any", expression)  # refuses a bad expression now, not at the first pull
         self._auto_commit = auto_commit
-        self._where = consume_from
+        self._where = consume_from or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        self._where_is_wished = consume_from is not None
         self._from_timestamp_ms = from_timestamp_ms
         self._pull_batch = pull_batch
         self._positions = BrokerPositions(self.instance, group)
@@ -146,7 +152,8 @@ class PullConsumer:
         return sorted_queues((await self.instance.route(topic, fresh=True)).subscribe_queues)
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues from now on, each from where the group goes on (else from `consume_from`).
+        """Read these queues from now on, each from where the group goes on, else from `consume_from`, else
+        by RocketMQ's rule: from the end, or from the first message of a queue that is still young.
 
         Queues that were assigned before and are named again keep their place; the others are given up.
         """
@@ -156,10 +163,11 @@ class PullConsumer:
             raise ValueError(f"{len(wanted)} queues, at most {QUEUES_MAX} are allowed")
         for queue in [queue for queue in self._readings if queue not in wanted]:
             _stop(self._readings.pop(queue))
+        self._wake()
         for queue in sorted(wanted):
             if queue in self._readings:
                 continue
-            start = await self._positions.load(queue)
+            start = await self._positions.load(queue, strict=self._where_is_wished)
             if start is None:
                 start = await first_offset(self.instance, queue, self._where, self._from_timestamp_ms)
             self._begin(_Reading(queue, start))
@@ -179,6 +187,7 @@ class PullConsumer:
         assigned."""
         _stop(self._reading(queue))
         self._begin(_Reading(queue, queue_offset))
+        self._wake()
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go to the oldest message of these queues, or of all."""
@@ -214,7 +223,7 @@ class PullConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group goes on in `queue`; None if nothing is stored."""
-        return await self._positions.load(queue)
+        return await self._positions.load(queue, strict=True)
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Store these offsets, or those of all queues up to what `poll` has returned. Raises
@@ -239,6 +248,8 @@ class PullConsumer:
         Trouble with a queue is mended in the background; if nothing came because of it, its error is raised.
         """
         self._check_running()
+        for reading in self._readings.values():
+            reading.done = reading.position
         found: list[MessageView] = []
         try:
             async with asyncio.timeout(timeout):
@@ -311,17 +322,28 @@ class PullConsumer:
                 found.append(message)
             if not reading.buffer:
                 reading.position = reading.next_queue_offset
-            reading.room.set()
             del self._readings[queue]
             self._readings[queue] = reading
+        if found:
+            self._wake()
         return bool(found)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether so much was fetched ahead of all queues that none may fetch."""
+        return sum(reading.bytes for reading in self._readings.values()) >= PREFETCH_TOTAL_BYTES_MAX
+
+    def _wake(self) -> None:
+        """There may be room again."""
+        for reading in self._readings.values():
+            reading.room.set()
 
     async def _fetch(self, reading: _Reading) -> None:
         failures = 0
         wanted = subscription_of(reading.queue.topic, self._expression)
         broker_id = 0
         while True:
-            if reading.is_full:
+            if reading.is_full or self._is_full:
                 reading.room.clear()
                 await reading.room.wait()
                 continue
@@ -360,7 +382,13 @@ class PullConsumer:
         while True:
             await asyncio.sleep(COMMIT_SECONDS)
             try:
-                await self.commit()
+                await self.commit(
+                    {
+                        queue: reading.done
+                        for queue, reading in self._readings.items()
+                        if reading.committed is None or reading.done > reading.committed
+                    }
+                )
             except ClientError as error:
                 log.warning("offsets are not stored, next try soon", reason=str(error))
 

@@ -56,6 +56,10 @@ class PushConsumer:
     Give `listener` (called with one message) or `batch_listener` (with several of one queue); `orderly` calls
     it for one message of a queue after the other, under a lock of the broker. Use it with `async with`, or
     await `start` and `close`; call `subscribe` before or after.
+
+    `consume_from` is where a group begins in queues that it has no offset of. Without it that is RocketMQ's
+    rule: at the end, but at the first message of a queue that is so young that its broker has all of it in
+    memory. Queues that are added later begin by this rule whatever is given.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class PushConsumer:
         batch_listener: BatchListener | None = None,
         orderly: bool = False,
         model: MessageModel = MessageModel.CLUSTERING,
-        consume_from: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_from: ConsumeFromWhere | None = None,
         from_timestamp_ms: int | None = None,
         settings: PushSettings | None = None,
     ) -> None:
@@ -243,7 +247,7 @@ class PushConsumer:
             group_name=self._group,
             consume_type=ConsumeType.CONSUME_PASSIVELY,
             message_model=self._model,
-            consume_from_where=self._where,
+            consume_from_where=self._where or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
             subscription_data_set=tuple(self._subscriptions.values()),
         )
 
@@ -287,7 +291,7 @@ class PushConsumer:
                 "PROP_THREADPOOL_CORE_SIZE": str(self._settings.workers),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CLIENT_VERSION": "brokerset",
-                "consumeFromWhere": self._where.value,
+                "consumeFromWhere": self.consumer_data().consume_from_where.value,
                 "messageModel": self._model.value,
                 "consumerGroup": self._group,
             },

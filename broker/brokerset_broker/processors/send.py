@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -23,7 +23,7 @@ from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.topics import TopicManager
 from brokerset_broker.traffic import TopicTraffic, Traffic
-from brokerset_formats.batches import iterate_batch
+from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
@@ -51,6 +51,9 @@ from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import DEFERRED, Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
 from brokerset_spec.broker_settings import BrokerSettings
+
+TIMED_MASK: Final = 31
+"""One send of 32 is timed, since asking the clock costs as much as counting."""
 
 FACTS_MAX: Final = 10_000
 """Topics whose facts are kept ready; the table is emptied when it is full."""
@@ -268,6 +271,8 @@ class SendProcessor:
         raw = (properties + self._suffix).encode()
         if not 0 < len(body) <= self._body_max or len(raw) > PROPERTIES_SIZE_MAX:
             raise illegal_message(self._body_max)
+        stats = self._stats
+        began = 0.0 if stats.put_calls & TIMED_MASK else self._clock.monotonic()
         try:
             appended = self._append(
                 topic,
@@ -284,7 +289,8 @@ class SendProcessor:
             self._stats.put_failed += 1
             raise refusal(refused, self._body_max) from None
         size = appended.size
-        stats = self._stats
+        if began:
+            stats.put_took(int((self._clock.monotonic() - began) * 1000))
         stats.put_messages += 1
         stats.put_bytes += size
         stats.put_calls += 1
@@ -295,11 +301,7 @@ class SendProcessor:
         traffic = facts.traffic
         traffic.bytes_in += size
         traffic.sizes[(size - 1).bit_length()] += 1
-        if (
-            admission.when_durable is not None
-            and not command.flag & FLAG_ONEWAY
-            and "WAIT\x01false\x02" not in properties
-        ):
+        if admission.when_durable is not None and not command.flag & FLAG_ONEWAY and _waits(properties):
             ids = self._replies.message_id(appended.offset)
             answer = partial(
                 self._finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
@@ -432,6 +434,8 @@ class SendProcessor:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
         try:
             items = iterate_batch(body)
+            if b"DELAY" in body or b"TIMER_" in body or b"TRAN_MSG" in body:
+                _refuse_unusual(items)
             appended = self._store.append_batch(
                 topic,
                 queue_id,
@@ -456,7 +460,7 @@ class SendProcessor:
             appended.queue_offset,
             self._replies.message_ids(appended.offsets),
             unique_id,
-            wait="WAIT\x01false" not in properties,
+            wait=_waits(properties),
         )
 
     # -- answers ------------------------------------------------------------------------------------------
@@ -548,6 +552,30 @@ class SendProcessor:
             f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
             f"Producer: {connection.peer[0]}:{connection.peer[1]}",
         )
+
+
+def _waits(properties: str) -> bool:
+    """Whether the answer waits for the disk: unless the message has WAIT=false (`isWaitStoreMsgOK`)."""
+    return (
+        "WAIT\x01false" not in properties
+        or decode_properties(properties.encode()).get(Property.WAIT) != "false"
+    )
+
+
+def _refuse_unusual(items: Sequence[BatchItem]) -> None:
+    """Raise `Rejected` for a batch with a message that must not be delivered at once."""
+    for item in items:
+        properties = decode_properties(item.properties)
+        found = [name for name in _TIMER_PROPERTIES if name in properties]
+        if _delay_level(properties.get(Property.DELAY)) > 0:
+            found.append(Property.DELAY)
+        if properties.get(Property.TRAN_MSG, "").lower() == "true":
+            found.append(Property.TRAN_MSG)
+        if found:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch has plain messages only, not such with {found[0]}: send this one by itself",
+            )
 
 
 def _delay_level(text: str | None) -> int:

@@ -100,11 +100,14 @@ class SendBackProcessor:
         if data is None:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         try:
-            return decode_record(data)
+            record = decode_record(data)
         except FormatError as error:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}: {error}"
             ) from None
+        if record.offset != offset:  # something inside of a message that looks like one
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        return record
 
     def _store_again(
         self,

@@ -33,6 +33,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "_cleared_end",
         "_map",
         "_map_start",
         "arrival_pending",
@@ -71,6 +72,7 @@ class ConsumeQueue:
         """Tags code of what arrived and was not announced yet; None if there are several."""
         self._map: memoryview = memoryview(bytearray())
         self._map_start = 0
+        self._cleared_end = 0
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -145,6 +147,14 @@ class ConsumeQueue:
         file.map[:size] = BLANK_UNIT * (size // UNIT_SIZE)
         self.synced_position = file.start
 
+    def restart(self) -> None:
+        """Drop everything: the topic was deleted, and made again."""
+        self.files.remove_all()
+        self._map = memoryview(bytearray())
+        self._map_start = self._cleared_end = 0
+        self.position = self.next_offset = self.min_offset = self.last_end = self.synced_position = 0
+        self.room_end = -1
+
     def skip_to(self, queue_offset: int, offset: int) -> None:
         """Fill the numbers up to `queue_offset`, whose messages are lost, with units that have no message.
 
@@ -194,8 +204,10 @@ class ConsumeQueue:
         files.cut(end)
         if files.files and limit_offset != NO_LIMIT:
             last = files.files[-1]
-            last.clear(end - last.start)
-        self.position = self.synced_position = end
+            if last.clear(end - last.start):
+                self._cleared_end = last.end
+        self.position = end
+        self.synced_position = min(self.synced_position, end)
         self.next_offset = end // UNIT_SIZE
         self.room_end = -1
         self._map = memoryview(bytearray())
@@ -223,8 +235,9 @@ class ConsumeQueue:
     def sync(self) -> bool:
         """Bring all units to the disk; blocks; raises OSError. False if nothing was to be done."""
         begin, end = self.synced_position, self.position
-        if begin >= end:
+        if begin >= max(end, self._cleared_end):
             return False
-        self.files.sync(begin, end)
+        self.files.sync(begin, max(end, self._cleared_end))
         self.synced_position = end
+        self._cleared_end = 0
         return True

@@ -31,6 +31,7 @@ class ConsumeQueues:
                 queue = self.open(topic_path.name, int(queue_path.name))
                 queue.files.load()
                 queue.recover()
+                queue.synced_position = queue.position
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made in memory if it is new; its folder comes with its first message."""
@@ -60,9 +61,13 @@ class ConsumeQueues:
                 queue.recover(offset)
 
     def rebuild_from(self, offset: int) -> None:
-        """Drop the units of records at or behind `offset`, and whatever a crash may have left behind them."""
+        """Drop the units of records at or behind `offset`, and whatever a crash may have left behind them.
+
+        What stays may be in the page cache only, so the next `sync` takes every queue from its beginning.
+        """
         for queue in self:
             queue.recover(min(offset, NO_LIMIT - 1))
+            queue.synced_position = min(queue.files.start, queue.position)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
         """Let each queue begin with the first message that the log still has."""

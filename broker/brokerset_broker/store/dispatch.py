@@ -105,6 +105,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delays = delays
+        self._begun: set[ConsumeQueue] = set()  # they had no units before records were put
         self.index_missing_from: int | None = None
         """Offset from which the index lacks messages, because the disk was full; None if it is complete."""
 
@@ -153,7 +154,7 @@ class Dispatcher:
         if missing is None:
             return True
         self.index_missing_from = None
-        for done, head in enumerate(records_from(commit_log, missing)):
+        for done, head in enumerate(records_from(commit_log, max(missing, commit_log.min_offset))):
             if done >= CATCH_UP_RECORDS:
                 self.index_missing_from = head.offset
                 break
@@ -186,6 +187,11 @@ class Dispatcher:
         queue = self._queues.open(topic, head.queue_id)
         if head.offset + head.size <= queue.last_end:
             return None
+        if queue.next_offset == 0:
+            self._begun.add(queue)
+        elif head.queue_offset == 0 and queue in self._begun:
+            log.info("a queue began anew", topic=topic, queue_id=head.queue_id, offset=head.offset)
+            queue.restart()
         if head.queue_offset < queue.next_offset:
             log.error(
                 "two records claim one queue offset; the later one cannot be consumed",

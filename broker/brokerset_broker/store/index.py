@@ -240,7 +240,7 @@ class IndexService:
     def _make_room(self) -> IndexTable:
         """Make sure that the last file, or a new one, has disk blocks for the next unit."""
         if self._table is None or self._table.full:
-            self._add_file()
+            return self._add_file()
         file = self._files[-1]
         try:
             self._room = file.reserve()
@@ -255,6 +255,7 @@ class IndexService:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = _IndexFile.create(path, self._slots, self._units)
+            room = self._first_room(file)
         except OSError as error:
             reason = f"cannot create index file {path}: {error}; make room or repair the disk"
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, reason) from error
@@ -263,7 +264,16 @@ class IndexService:
             file.table.continue_from(last.end_timestamp, last.end_offset)
         self._files.append(file)
         self._table = file.table
+        self._room = room
         return file.table
+
+    def _first_room(self, file: _IndexFile) -> int:
+        """Give a new file its first blocks, before anything is written to it. On OSError it is removed."""
+        try:
+            return file.reserve()
+        except OSError:
+            self._delete(file)
+            raise
 
     def _next_name(self) -> str:
         """The local time with 17 digits; one more than the last file's where that is not later."""
@@ -326,7 +336,9 @@ class _IndexFile:
             elif size != wanted:
                 advice = "restore maxHashSlotNum and maxIndexNum, or remove the folder to have it built again"
                 raise StoreCorrupt(path, -1, f"{size} bytes instead of {wanted}: {advice}")
-            return cls(path, descriptor, slots, units)
+            file = cls(path, descriptor, slots, units)
+            file.dirty = True  # a process that was killed may have left pages that no disk has yet
+            return file
         except FormatError as error:
             os.close(descriptor)
             raise StoreCorrupt(path, error.position, error.reason) from error

@@ -83,6 +83,9 @@ class LogRecovery:
         StoreCorrupt if something that was surely on disk is damaged, unless that is accepted.
         """
         marks = self._checkpoint.marks
+        if self._options.clean and marks is not None and marks.dispatched_offset < marks.flushed_offset:
+            missing = marks.dispatched_offset  # the index had no room until the end
+            index_missing_from = missing if index_missing_from is None else min(missing, index_missing_from)
         if self._is_complete() and index_missing_from is None and marks is not None:
             self._log.begin_at(marks.flushed_offset, self._checkpoint.physic_msg_timestamp)
         else:
@@ -174,7 +177,9 @@ class LogRecovery:
         files = self._log.files
         files.cut(end.offset)
         if files.files and files.files[-1].end > end.offset:
-            files.files[-1].clear(end.offset - files.files[-1].start)
+            last = files.files[-1]
+            if last.clear(end.offset - last.start):  # or old records could come back behind new ones
+                last.sync(end.offset - last.start, last.size)
         self._queues.cut(end.offset)
         if self._index is not None and self._index.end_offset >= end.offset:
             self._index.truncate(end.offset)

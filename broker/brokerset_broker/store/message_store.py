@@ -21,7 +21,7 @@ from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogRecovery, RecoveryOptions
-from brokerset_broker.store.reading import ReadLimits, no_queue, read_messages
+from brokerset_broker.store.reading import ReadLimits, no_queue, not_yet_readable, read_messages
 from brokerset_broker.store.results import Appended, AppendedBatch, Boundary, GetResult, QueryResult
 from brokerset_broker.store.retention_task import RetentionTask
 from brokerset_broker.store.search import queue_offset_by_time, store_time_at
@@ -42,6 +42,9 @@ OnArrival = Callable[[str, int, int, int | None], None]
 """Topic, queue id, number that the next message will get, tags code (None: several different ones)."""
 
 TOPIC_SIZE_MAX = 255
+
+_NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+"""A message that is stored again may name hosts of other sizes than its new record has."""
 
 
 class MessageStore:
@@ -217,6 +220,7 @@ class MessageStore:
         if not failed:
             await self._flusher.flush()
         self._flusher.close()
+        await asyncio.sleep(0)  # a flush that outlasted its time-out tells now whether it failed
         self.log.files.forget_prepared()
         for queue in self.queues_table:
             queue.files.forget_prepared()
@@ -309,7 +313,7 @@ class MessageStore:
                     flag,
                     queue_offset,
                     offset,
-                    sys_flag | self._host_flags[host_size],
+                    sys_flag & _NO_HOST_BITS | self._host_flags[host_size],
                     born_timestamp,
                     born_host,
                     now,
@@ -377,7 +381,7 @@ class MessageStore:
             first = commit_log.make_room(total)
         now = max(self._now_ms(), commit_log.store_timestamp)
         pack_head = self._heads[host_size]
-        sys_flag |= self._host_flags[host_size]
+        sys_flag = sys_flag & _NO_HOST_BITS | self._host_flags[host_size]
         store_host, topic_field, magic = self._store_host, queue.topic_field, queue.magic
         queue_offset, offset = queue.next_offset, first
         parts: list[bytes] = []
@@ -513,9 +517,11 @@ class MessageStore:
         queue = self._table.get((topic, queue_id))
         if queue is None:
             return no_queue()
-        maximum = (
-            queue.next_offset if queue.last_end <= self._readable_end else queue.end_below(self._readable_end)
-        )
+        maximum = queue.next_offset
+        if queue.last_end > self._readable_end:
+            maximum = queue.end_below(self._readable_end)
+            if maximum < queue_offset <= queue.next_offset:  # there, but not on disk yet: no wrong offset
+                return not_yet_readable(queue, queue_offset, maximum)
         return read_messages(
             self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
         )

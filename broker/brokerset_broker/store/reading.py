@@ -33,6 +33,11 @@ def no_queue() -> GetResult:
     return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
 
 
+def not_yet_readable(queue: ConsumeQueue, queue_offset: int, maximum: int) -> GetResult:
+    """The answer for a number that has a message, or gets the next one, but is behind what is on disk."""
+    return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue.min_offset, maximum, [], 0, 0)
+
+
 def read_messages(
     log: CommitLog,
     queue: ConsumeQueue,

@@ -10,6 +10,7 @@ from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_formats.records import (
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_SIZE_MIN,
     Blank,
     Buffer,
     RecordHead,
@@ -71,6 +72,8 @@ def scan(
         head = check_record(buffer, position, limit, verify_crc=verify_crc)
         if isinstance(head, RecordHead) and head.offset != start + position:
             head = RecordProblem(f"the record says that it is at offset {head.offset}", position)
+        elif isinstance(head, RecordHead) and head.queue_offset * RECORD_SIZE_MIN > head.offset:
+            head = RecordProblem(f"{head.queue_offset} messages cannot be before it in its queue", position)
         yield head
         if not isinstance(head, RecordHead):
             return

@@ -93,12 +93,22 @@ class MappedFile:
         self.reserved = target
 
     def sync(self, begin: int, end: int) -> None:
-        """Bring positions from `begin` to `end` to the disk; blocks; raises OSError."""
+        """Bring positions from `begin` to `end` to the disk; blocks; raises OSError.
+
+        A file that nobody has used yet is not mapped for this: a process may have 65,530 mappings.
+        """
         with contextlib.suppress(FileNotFoundError):  # deleted since: there is nothing to keep
-            mapping.sync_range(self.map, begin, end)
+            if self._map is not None:
+                mapping.sync_range(self.map, begin, end)
+                return
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def clear(self, begin: int) -> int:
-        """Overwrite what is not zero from position `begin` on with zeros; returns bytes written."""
+        """Overwrite what is not zero from position `begin` on, without a sync; returns bytes written."""
         written = 0
         for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
             for position in range(data_begin, data_end, ZERO_CHUNK_BYTES):

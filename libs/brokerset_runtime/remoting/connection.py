@@ -112,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._closed = self._loop.create_future()
         self._abort_timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
+        self._unfinished_since: float | None = None
         self.last_activity = self._loop.time()
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
@@ -129,6 +130,12 @@ class Connection(asyncio.Protocol):
         """Bytes that wait for the peer to read, here and in the transport."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._out_bytes + waiting
+
+    @property
+    def unfinished_since(self) -> float | None:
+        """When the frame began that is not complete yet, on the loop's clock; None while it is our turn:
+        nothing is unfinished, or nothing is read until the peer takes its answers."""
+        return None if self._backlog else self._unfinished_since
 
     async def call(self, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer.
@@ -200,6 +207,12 @@ class Connection(asyncio.Protocol):
         self._transport.close()
         self._abort_timer = self._loop.call_later(self._limits.close_seconds_max, self.abort)
 
+    def give_up(self, reason: str) -> None:
+        """Close because of what the peer sent. Whoever hears of the end finds why in `protocol_error`."""
+        if self.protocol_error is None:
+            self.protocol_error = reason
+            self.close()
+
     def abort(self) -> None:
         """Close at once; what is queued is lost."""
         if self._transport is not None:
@@ -223,12 +236,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
-        self._serve_all(self._reader.feed(data))
-        error = self._reader.error
-        if error is not None and self.protocol_error is None:
-            self.protocol_error = str(error)
-            log.warning("closed connection with unreadable bytes", peer=self.peer, reason=str(error))
-            self.close()
+        reader = self._reader
+        commands = reader.feed(data)
+        if not reader.buffered:
+            self._unfinished_since = None
+        elif commands or self._unfinished_since is None:
+            self._unfinished_since = self.last_activity
+        self._serve_all(commands)
+        if reader.error is not None:
+            self.give_up(str(reader.error))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -241,6 +257,8 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         self._serve_all(commands)
         if not self._backlog and self._transport is not None and not self._transport.is_closing():
+            if self._unfinished_since is not None:
+                self._unfinished_since = self._loop.time()
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

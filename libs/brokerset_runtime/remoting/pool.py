@@ -6,6 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable
 
+import structlog
+
+from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting.connection import (
     DEFAULT_LIMITS,
     Connection,
@@ -13,6 +16,8 @@ from brokerset_runtime.remoting.connection import (
     ConnectionLimits,
     Handlers,
 )
+
+log = structlog.get_logger(__name__)
 
 CONNECT_SECONDS_MAX = 3.0
 
@@ -75,6 +80,7 @@ class ConnectionPool:
         self._connections: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
+        self._unreadable_log = LogThrottle()
 
     async def get(self, address: str, timeout: float = CONNECT_SECONDS_MAX) -> Connection:
         """The open connection to `address`, made now if there is none. Raises what `connect` raises."""
@@ -141,5 +147,14 @@ class ConnectionPool:
     def _lost(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
+        if connection.protocol_error is not None:
+            suppressed = self._unreadable_log.admit(asyncio.get_running_loop().time())
+            if suppressed is not None:
+                log.warning(
+                    "closed connection with unreadable bytes",
+                    peer=connection.peer,
+                    reason=connection.protocol_error,
+                    suppressed=suppressed,
+                )
         if self._on_close is not None:
             self._on_close(address)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, Handlers
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,10 @@ class ServerLimits:
     idle_seconds_max: float = 120.0
     """A connection without traffic for so long is closed (Java's `serverChannelMaxIdleTimeSeconds`)."""
 
+    frame_seconds_max: float = 60.0
+    """A connection whose frame is not complete so long after its first byte is closed, and counted in
+    `RemotingServer.protocol_errors`: bytes that trickle in keep it active, and up to 16 MiB in memory."""
+
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
@@ -50,6 +55,8 @@ class RemotingServer:
         self._limits = limits or ServerLimits()
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
+        self._refused_log = LogThrottle()
+        self._unreadable_log = LogThrottle()
 
     async def listen(self, host: str, port: int) -> int:
         """Accept on `host:port`, 0 takes a free port; returns the port. Raises `OSError` if it is taken."""
@@ -68,13 +75,19 @@ class RemotingServer:
         return bound
 
     async def sweep_idle(self) -> None:
-        """Close idle connections, for as long as this task runs."""
+        """Close idle connections and those with a frame that does not end, for as long as this task runs."""
         loop = asyncio.get_running_loop()
+        limits = self._limits
         while True:
-            await asyncio.sleep(min(SWEEP_SECONDS_MAX, self._limits.idle_seconds_max / 2))
-            oldest = loop.time() - self._limits.idle_seconds_max
+            await asyncio.sleep(
+                min(SWEEP_SECONDS_MAX, limits.idle_seconds_max / 2, limits.frame_seconds_max / 2)
+            )
+            now = loop.time()
             for connection in list(self.connections.values()):
-                if connection.last_activity < oldest and connection.in_flight == 0:
+                begun = connection.unfinished_since
+                if begun is not None and now - begun > limits.frame_seconds_max:
+                    connection.give_up(f"a frame is not complete after {limits.frame_seconds_max:g} s")
+                elif now - connection.last_activity > limits.idle_seconds_max and connection.in_flight == 0:
                     connection.close()
 
     def stop_accepting(self) -> None:
@@ -109,7 +122,14 @@ class RemotingServer:
     def _opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self._limits.connections_max:
             self.refused += 1
-            log.warning("refused connection", peer=connection.peer, connections=len(self.connections))
+            suppressed = self._refused_log.admit(asyncio.get_running_loop().time())
+            if suppressed is not None:
+                log.warning(
+                    "refused connection",
+                    peer=connection.peer,
+                    connections=len(self.connections),
+                    suppressed=suppressed,
+                )
             return False
         self.connections[id(connection)] = connection
         return True
@@ -117,5 +137,13 @@ class RemotingServer:
     def _lost(self, connection: Connection) -> None:
         if connection.protocol_error is not None:
             self.protocol_errors += 1
+            suppressed = self._unreadable_log.admit(asyncio.get_running_loop().time())
+            if suppressed is not None:
+                log.warning(
+                    "closed connection with unreadable bytes",
+                    peer=connection.peer,
+                    reason=connection.protocol_error,
+                    suppressed=suppressed,
+                )
         if self.connections.pop(id(connection), None) is not None and self._on_close is not None:
             self._on_close(connection)

@@ -189,6 +189,41 @@ def test_a_message_tried_too_often_becomes_a_dead_letter_at_once(
     run(main)
 
 
+def test_a_delayed_message_that_cannot_be_stored_any_more_lets_later_ones_pass(
+    setup: Setup, run: Run
+) -> None:
+    """A smaller maxMessageSize after a restart must not stop a level for ever."""
+
+    async def main() -> None:
+        async with setup.pair(message_delay_level="1s") as (_, client):
+            await client.create_topic("t")
+            await client.send("t", b"x" * 3000, properties={"DELAY": "1"})
+            await client.send("t", b"small", properties={"DELAY": "1"})
+        async with setup.pair(message_delay_level="1s", max_message_size=2048) as (_, client):
+            assert setup.bodies(await client.pull("t", 0, suspend_ms=5_000)) == [b"small"]
+
+    run(main)
+
+
+def test_a_send_back_of_something_inside_a_message_is_refused(setup: Setup, run: Run) -> None:
+    """A record that somebody put into a body is no message."""
+
+    async def main() -> None:
+        async with setup.pair() as (_, client):
+            await client.create_topic("t")
+            await client.send("t", b"inner")
+            inner = (await client.pull("t", 0)).body
+            await client.send("t", inner)
+            outer = setup.records(await client.pull("t", 1))[0]
+            offset = outer.offset + (await client.pull("t", 1)).body.index(inner)
+
+            reply = await client.call(36, offset=offset, group="g", delayLevel=0)
+
+            assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset}")
+
+    run(main)
+
+
 def test_a_wrong_send_back_is_refused(setup: Setup, run: Run) -> None:
     async def main() -> None:
         async with setup.pair(auto_create_subscription_group=False) as (_, client):

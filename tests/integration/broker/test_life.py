@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker import metrics
+from brokerset_broker import metrics, registration
 from brokerset_broker.app import Broker, PortTaken, _reasons
 from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_namesrv.app import NameServer
+from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import connect
@@ -88,6 +89,32 @@ def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(
                 await shown(one.port, "new", 4)
             assert await route(one.port, "new") is None
             assert await route(two.port, DEFAULT_TOPIC) is None
+
+    run(main)
+
+
+def test_a_table_too_large_for_a_frame_is_sent_compressed(
+    setup: Setup, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many topics must not end the broker because their table is larger than a frame may be."""
+    monkeypatch.setattr(registration, "PLAIN_BYTES_MAX", 2_000)
+    sizes: list[int] = []
+    plain_to_body = RegisterBrokerBody.to_body
+
+    def note(body: RegisterBrokerBody, *, compressed: bool = False, **rest: Any) -> tuple[bytes, int]:
+        made = plain_to_body(body, compressed=compressed, **rest)
+        sizes.append(len(made[0]) if compressed else 0)
+        return made
+
+    monkeypatch.setattr(RegisterBrokerBody, "to_body", note)
+
+    async def main() -> None:
+        async with name_server(tmp_path / "n") as server:
+            address = f"127.0.0.1:{server.port}"
+            async with setup.pair(namesrv_addr=address) as (_, client):
+                await client.create_topic("t")
+                assert [data.write_queue_nums for data in (await shown(server.port, "t")).queue_datas] == [4]
+                assert any(0 < size < 2_000 for size in sizes)
 
     run(main)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.message_ids import decode_offset_id
+from brokerset_formats.properties import encode_properties
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 Setup = Any
@@ -412,5 +414,87 @@ def test_a_stopping_broker_answers_what_waits(setup: Setup, run: Run) -> None:
 
             assert (await waiting).code == 19
             await client.connection.wait_closed()
+
+    run(main)
+
+
+def test_settings_that_cannot_be_written_do_not_keep_the_store_from_closing(setup: Setup, run: Run) -> None:
+    """A full disk at the end costs the newest offsets at most, not the orderly end of the store."""
+
+    async def main() -> None:
+        async with setup.pair() as (broker, client):
+            await client.create_topic("t")
+            config = setup.folder / "config"
+            config.rename(setup.folder / "elsewhere")
+            config.write_bytes(b"no folder")
+            broker.offsets.commit("g", "t", 0, 1)
+
+            await broker.close()
+
+            assert not (setup.folder / "abort").exists()
+            assert broker.store.refusal == "the store is closed"
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "DELAY", "TRAN_MSG"])
+def test_a_batch_with_messages_that_are_not_plain_is_refused(setup: Setup, run: Run, name: str) -> None:
+    """A message that must wait is not delivered at once because it came in a batch; bodies do not matter."""
+
+    async def main() -> None:
+        async with setup.pair() as (broker, client):
+            await client.create_topic("t")
+            fields = {"a": "pg", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "",
+                      "j": 0, "k": "false", "m": "true"}  # fmt: skip
+            value = "true" if name == "TRAN_MSG" else "10"
+            items = [BatchItem(0, b"x", b""), BatchItem(0, b"y", encode_properties({name: value}))]
+
+            reply = await client.call(320, encode_batch(items), **fields)
+
+            assert reply.code == 13
+            assert name in reply.remark
+            assert broker.store.queue_max("t", 0) == 0
+            assert (await client.send_batch("t", [name.encode() + b"\x0110\x02"])).code == 0
+
+    run(main)
+
+
+def test_a_property_that_ends_like_wait_does_not_skip_the_disk(
+    setup: Setup, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only WAIT itself lets a synchronous broker answer before the message is on the disk."""
+    waited: list[int] = []
+
+    async def main() -> None:
+        async with setup.pair(flush_disk_type="SYNC_FLUSH") as (broker, client):
+            await client.create_topic("t")
+            when_durable = broker.admission.when_durable
+            assert when_durable is not None
+
+            def note(end: int, callback: Any) -> None:
+                waited.append(end)
+                when_durable(end, callback)
+
+            broker.admission.when_durable = note
+            assert (await client.send("t", b"1", properties={"AWAIT": "false"})).code == 0
+            assert len(waited) == 1
+            assert (await client.send("t", b"2", properties={"WAIT": "false"})).code == 0
+            assert len(waited) == 1
+
+    run(main)
+
+
+def test_times_of_sends_are_sampled(setup: Setup, run: Run) -> None:
+    """Some of the sends are timed, the first among them."""
+
+    async def main() -> None:
+        async with setup.pair() as (broker, client):
+            await client.create_topic("t")
+            await client.send("t", b"1")
+
+            table = broker.stats.runtime_table()
+            assert (
+                sum(int(part.rpartition(":")[2]) for part in table["putMessageDistributeTime"].split()) == 1
+            )
 
     run(main)

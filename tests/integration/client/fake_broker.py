@@ -79,6 +79,8 @@ class FakeBroker:
     suggest_broker_id: int = 0
     moved_to: int | None = None
     """Answer the next pull of a queue with OFFSET_ILLEGAL and this offset."""
+    is_young: bool = False
+    """Let groups without offset begin at 0 where there are messages, as brokers do with young queues."""
     grown: asyncio.Event = field(default_factory=asyncio.Event)
     server: RemotingServer | None = None
 
@@ -187,6 +189,8 @@ class FakeBroker:
     def query_offset(self, _: Connection, command: Command) -> Command:
         header = headers.QueryConsumerOffset.from_ext(command.ext)
         offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
+        if offset is None and self.is_young and header.set_zero_if_not_found is not False:
+            offset = 0 if self.log.get((header.topic, header.queue_id)) else None
         if offset is None:
             return command.reply(ResponseCode.QUERY_NOT_FOUND)
         return command.reply(ext={"offset": str(offset)})

@@ -23,6 +23,7 @@ from brokerset_client import (
     RequestRefused,
     SendFailed,
     SendLimits,
+    SendResult,
     SendRetry,
     SendStatus,
     TopicNotFound,
@@ -538,3 +539,18 @@ def _closed_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def test_a_chooser_that_fails_harms_its_own_message_only() -> None:
+    async def check(cluster: FakeCluster) -> None:
+        await two_brokers(cluster)
+        async with producer(cluster) as sender:
+            bad = sender.send(Message(topic="t", body=b"bad"), choose=lambda queues: queues[1000])
+            good = sender.send(Message(topic="t", body=b"good"))
+
+            failed, result = await asyncio.gather(bad, good, return_exceptions=True)
+
+            assert isinstance(failed, MessageInvalid)
+            assert isinstance(result, SendResult)
+
+    run(check)

@@ -13,6 +13,7 @@ from brokerset_client import (
     MessageQueue,
     PullConsumer,
     PullStatus,
+    pull_consumer,
 )
 from brokerset_protocol.codes import RequestCode, ResponseCode
 
@@ -184,5 +185,28 @@ def test_a_closed_consumer_says_so() -> None:
 
         with pytest.raises(ClientClosed):
             await waiting
+
+    run(check)
+
+
+def test_only_what_the_application_came_back_from_is_stored_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The messages of the last poll are still in its hands: a crash must not lose them."""
+    monkeypatch.setattr(pull_consumer, "COMMIT_SECONDS", 0.02)
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, messages=4)
+        async with consumer(cluster, auto_commit=True) as reader:
+            await reader.assign_topic("t")
+            assert len(await reader.poll(messages_max=1)) == 1
+            await asyncio.sleep(0.1)
+            assert sum(broker.offsets.values()) == 0
+            assert len(await reader.poll(messages_max=1)) == 1
+            await until(lambda: sum(broker.offsets.values()) == 1)
+            await asyncio.sleep(0.1)
+            assert sum(broker.offsets.values()) == 1
+
+        assert sum(broker.offsets.values()) == 2
 
     run(check)

@@ -33,7 +33,7 @@ from brokerset_protocol.bodies.offsets import GetConsumerStatusBody, ResetOffset
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 
-from .fake_broker import FakeBroker, FakeCluster, bodies, properties_of, refuse, run, until
+from .fake_broker import FakeBroker, FakeCluster, answer, bodies, properties_of, refuse, run, until
 
 PULL = RequestCode.PULL_MESSAGE
 QUICK = PushSettings(commit_seconds=0.05, rebalance_seconds=0.5, lock_seconds=0.1, lock_valid_seconds=1.0)
@@ -107,6 +107,73 @@ def test_a_new_group_starts_where_it_is_told(where: ConsumeFromWhere, first: byt
             await until(lambda: b"new" in listener.bodies)
 
         assert listener.bodies[0] == first
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("where", "first"),
+    [
+        (None, b"0"),
+        (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, b"0"),
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, b"new"),
+    ],
+)
+def test_in_a_young_queue_a_wish_where_to_begin_goes_before_the_brokers_rule(
+    where: ConsumeFromWhere | None, first: bytes
+) -> None:
+    """Without a wish the rule holds that users of RocketMQ rely on: nothing of a young topic is missed."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=3)
+        broker.is_young = True
+        listener = Recorder()
+        async with consumer(cluster, listener, consume_from=where) as member:
+            await member.wait_assigned()
+            await until(lambda: bool(broker.seen(PULL)))
+
+            broker.put("t", 0, b"new")
+            await until(lambda: b"new" in listener.bodies)
+
+        assert listener.bodies[0] == first
+
+    run(check)
+
+
+def test_a_wish_to_begin_at_the_end_skips_nothing_of_queues_that_come_later() -> None:
+    """They may have messages before the consumer hears of them."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=3)
+        broker.is_young = True
+        listener = Recorder()
+        latest = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        async with consumer(cluster, listener, consume_from=latest) as member:
+            await member.wait_assigned()
+
+            broker.put("t", 1, b"in a new queue")
+            cluster.topics["t"] = {"a": 2}
+            member.instance.refresh_soon("t")
+            await until(lambda: bool(listener.got))
+
+        assert listener.bodies == [b"in a new queue"]
+
+    run(check)
+
+
+def test_redeliveries_that_came_before_their_queue_was_taken_are_not_skipped() -> None:
+    """Also not by a group that begins at a time, as with Java."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1)
+        broker.put("%RETRY%g", 0, b"again")
+        listener = Recorder()
+        at_a_time = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+        broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer(offset="0"))
+        async with consumer(cluster, listener, consume_from=at_a_time):
+            await until(lambda: bool(listener.got))
+
+        assert listener.bodies == [b"again"]
 
     run(check)
 
@@ -812,5 +879,136 @@ def test_a_broker_that_cannot_filter_by_sql_says_so_at_start() -> None:
 
         with pytest.raises(RequestRefused, match="i >"):
             await member.start()
+
+    run(check)
+
+
+def test_a_listener_that_awaits_something_cancelled_has_failed_and_others_go_on() -> None:
+    """Nobody cancelled the consumer: its worker must live."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=3)
+        seen: list[bytes] = []
+
+        async def listener(message: MessageView) -> None:
+            seen.append(message.body)
+            if message.body == b"0":
+                lost = asyncio.get_running_loop().create_future()
+                lost.cancel()
+                await lost
+
+        settings = PushSettings(workers=1, commit_seconds=0.05)
+        member = PushConsumer(
+            "g",
+            namesrv=cluster.namesrv,
+            listener=listener,
+            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            settings=settings,
+        )
+        member.subscribe("t")
+        async with member:
+            await until(lambda: len(seen) == 3)
+
+        assert len(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+        assert broker.offsets["g", "t", 0] == 3
+
+    run(check)
+
+
+def test_an_orderly_queue_that_is_moved_waits_for_the_message_that_runs() -> None:
+    """Two listeners must never handle one queue side by side, also not both in this process."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=3)
+        gate = asyncio.Event()
+        running = most = 0
+        seen: list[bytes] = []
+
+        async def listener(message: MessageView) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            seen.append(message.body)
+            if message.body == b"0":
+                await gate.wait()
+            running -= 1
+
+        member = PushConsumer(
+            "g",
+            namesrv=cluster.namesrv,
+            listener=listener,
+            orderly=True,
+            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            settings=QUICK,
+        )
+        member.subscribe("t")
+        async with member:
+            await until(lambda: seen == [b"0"])
+
+            member.reset_offsets("t", {MessageQueue("t", "a", 0): 1})
+            await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+            await asyncio.sleep(0.1)
+            assert seen == [b"0"]
+            gate.set()
+            await until(lambda: len(seen) == 3)
+
+        assert most == 1
+        assert seen == [b"0", b"1", b"2"]
+
+    run(check)
+
+
+def test_orderly_queues_are_taken_though_another_broker_cannot_lock() -> None:
+    async def check(cluster: FakeCluster) -> None:
+        first, second = await cluster.add_broker("a"), await cluster.add_broker("b")
+        cluster.topics["t"] = {"a": 1, "b": 1}
+        first.put("t", 0, b"from a")
+        second.put("t", 0, b"from b")
+        first.script(RequestCode.LOCK_BATCH_MQ, *[refuse(1)] * 1000)
+        listener = Recorder()
+        async with consumer(cluster, listener, orderly=True):
+            await until(lambda: bool(listener.got))
+
+        assert listener.bodies == [b"from b"]
+
+    run(check)
+
+
+def test_messages_that_a_broker_sends_twice_are_handled_once() -> None:
+    """A pull may bring messages that come before those that were asked for."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=3)
+        listener = Recorder()
+
+        async with consumer(cluster, listener):
+            await until(lambda: len(listener.got) == 3)
+            old = b"".join(broker.log["t", 0])
+            page = headers.PullMessageResponse(
+                suggest_which_broker_id=0, next_begin_offset=3, min_offset=0, max_offset=3
+            ).to_ext()
+            broker.script(PULL, answer(old, **page))
+            broker.put("t", 0, b"3")
+            await until(lambda: not broker.scripts[PULL])
+            broker.put("t", 0, b"4")
+            await until(lambda: len(listener.got) == 5)
+
+        assert listener.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(check)
+
+
+def test_a_queue_whose_offset_cannot_be_stored_is_let_go_nevertheless() -> None:
+    """Its lock is given back, and the room that its messages took."""
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await one_broker(cluster, queues=1, messages=1)
+        listener = Recorder()
+        async with consumer(cluster, listener, orderly=True) as member:
+            await until(lambda: bool(listener.got))
+            broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, *[refuse(1)] * 1000)
+
+            member.unsubscribe("t")
+            await until(lambda: bool(broker.seen(RequestCode.UNLOCK_BATCH_MQ)))
 
     run(check)

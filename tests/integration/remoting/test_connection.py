@@ -319,6 +319,59 @@ def test_idle_connections_are_closed_but_not_those_with_a_request_in_flight() ->
     run(main)
 
 
+def test_a_frame_that_does_not_end_is_given_up_though_bytes_trickle_in() -> None:
+    """Whole frames that come slowly keep their connection, however long it lives."""
+
+    async def main() -> None:
+        async with serving(ServerLimits(frame_seconds_max=0.4)) as (endpoint, address):
+            sweeper = asyncio.create_task(endpoint.server.sweep_idle())
+            host, _, port = address.partition(":")
+            slow_reader, slow = await asyncio.open_connection(host, int(port))
+            _, steady = await asyncio.open_connection(host, int(port))
+            frame = encode(Command(ECHO, body=bytes(1000)))
+            steady.write(frame[:10])
+            ended = asyncio.create_task(slow_reader.read())
+
+            while not ended.done():
+                slow.write(b"\x00")
+                steady.write(frame[10:] + frame[:10])
+                await asyncio.wait([ended], timeout=0.02)
+
+            assert await ended == b""
+            assert endpoint.server.protocol_errors == 1
+            assert endpoint.served > 0
+            assert len(endpoint.server.connections) == 1
+            sweeper.cancel()
+            slow.transport.abort()
+            steady.transport.abort()
+
+    run(main)
+
+
+def test_a_frame_that_waits_for_its_peer_to_read_is_not_given_up() -> None:
+    """While nothing is read, it is not the peer who lets the frame wait."""
+
+    async def main() -> None:
+        async with serving() as (endpoint, address):
+            host, _, port = address.partition(":")
+            _, writer = await asyncio.open_connection(host, int(port), limit=1)
+            await until(lambda: len(endpoint.server.connections) == 1)
+            peer = next(iter(endpoint.server.connections.values()))
+            writer.write(encode(Command(ECHO))[:10])
+            await until(lambda: peer.unfinished_since is not None)
+            begun = peer.unfinished_since
+            while peer.unsent_bytes < 2 * 1024 * 1024:
+                peer.notify(Command(40, body=bytes(BIG_BYTES)))
+                await asyncio.sleep(0)
+
+            assert peer.unfinished_since == begun
+            writer.write(encode(Command(ECHO))[10:] + encode(Command(ECHO))[:10])
+            await until(lambda: peer.unfinished_since is None)
+            writer.transport.abort()
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     "junk",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -279,6 +280,49 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     last.load()
     assert last.end_offset == 0
     last.close()
+
+
+def test_a_new_file_is_not_touched_before_it_has_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to a hole on a full disk would end the process: a file without blocks is not kept."""
+    index = service(tmp_path)
+    fill(index, 3)
+    give_blocks = os.posix_fallocate
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for _ in range(2):
+        with pytest.raises(StoreRefused, match="No space left"):
+            index.put_keys("T", b"id-3", b"odd", 300, T0 + 3000)
+        with pytest.raises(StoreRefused, match="No space left"):
+            index.put_batch("T", [(b"id-3", b"odd", 300)], T0 + 3000)
+        assert len(index.paths) == 1
+        assert [path.name for path in index.folder.iterdir()] == [index.paths[0].name]
+    monkeypatch.setattr(os, "posix_fallocate", give_blocks)
+    index.put_keys("T", b"id-3", b"odd", 300, T0 + 3000)
+
+    assert offsets(index, "odd") == [300, 100]
+    assert offsets(index, "id-3") == [300]
+
+
+def test_what_another_process_left_in_the_page_cache_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first flush after opening brings files to the disk that a killed process had not flushed."""
+    index = service(tmp_path)
+    fill(index, 6)
+    again = service(tmp_path)
+    again.load()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+
+    again.flush()
+    again.flush()
+
+    assert len(synced) == len(index.paths) == len(again.paths)
 
 
 def test_no_room_for_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,15 @@ from brokerset_formats.batches import BatchItem
 from brokerset_formats.hosts import Host
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.queue_units import tags_code
-from brokerset_formats.records import BLANK, MAGIC_BLANK, MAGIC_V2, Record, decode_record, encode_record
+from brokerset_formats.records import (
+    BLANK,
+    MAGIC_BLANK,
+    MAGIC_V2,
+    Record,
+    SysFlag,
+    decode_record,
+    encode_record,
+)
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -210,6 +218,31 @@ def test_a_store_that_is_not_open_refuses(stores: Stores) -> None:
     """Before load nothing is taken."""
     with pytest.raises(StoreRefused, match="not loaded"):
         stores.append(stores.make())
+
+
+def test_host_bits_of_the_caller_do_not_count(stores: Stores) -> None:
+    """A message stored again, maybe under another address of the broker, gets the bits of its hosts."""
+    store = stores.open()
+    wrong = SysFlag.STORE_HOST_V6 | SysFlag.BORN_HOST_V6
+
+    offset = stores.append(store, b"again", b"TAGS\x01a\x02", sys_flag=wrong | 1).offset
+
+    record = decode_record(store.read(offset) or b"", verify_crc=True)
+    assert (record.sys_flag, record.body, record.topic) == (1, b"again", "T")
+
+
+def test_the_index_catches_up_behind_deleted_files(stores: Stores) -> None:
+    """Messages whose files are gone meanwhile do not keep the later ones out of the index."""
+    store = stores.open()
+    first = stores.append(store, b"x" * 1000, b"KEYS\x01first\x02").offset
+    store._dispatcher.index_missing_from = first
+    while len(store.log.files.files) < 2:
+        last = stores.append(store, b"x" * 10_000, b"KEYS\x01last\x02").offset
+    store.log.files.remove_first(1)
+
+    assert store.catch_up_index()
+
+    assert [decode_record(raw).offset for raw in store.query("T", "last", 9, 0, 2**62).records] == [last]
 
 
 class FullDisk:

@@ -163,6 +163,10 @@ def test_synchronous_flushing_shows_what_is_on_disk(stores: Stores, monkeypatch:
         stores.append(store)
         await asyncio.sleep(0.01)
         assert store.get("T", 0, 0, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        assert store.queue_max("T", 0) == 2
+        at_the_end = store.get("T", 0, 2, 9, 999)
+        assert (at_the_end.status, at_the_end.next_queue_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 2)
+        assert store.get("T", 0, 3, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
         arrived.clear()
 
         disk.go.set()

@@ -19,6 +19,7 @@ from brokerset_broker.store.recovery import (
     start_after_clean_exit,
     start_after_crash,
 )
+from brokerset_broker.store.segments import MappedFile
 from brokerset_formats.checkpoints import Marks, StoreCheckpoint
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, RecordHead, decode_record, encode_record
@@ -254,6 +255,64 @@ def test_lost_pages_of_queues_and_index_do_not_matter(stores: Stores) -> None:
     check(store, 50)
 
 
+def test_what_a_killed_process_left_in_the_page_cache_is_synced(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start after a kill syncs queues from their beginning: its checkpoint says that all is on disk."""
+    store = stores.open()
+    fill(stores, store, 0, 60)
+    asyncio.run(_hasty_checkpoint(store))
+    store.abandon()
+    synced: dict[Path, list[tuple[int, int]]] = {}
+
+    def note(file: MappedFile, begin: int, end: int) -> None:
+        synced.setdefault(file.path, []).append((begin, end))
+
+    monkeypatch.setattr(MappedFile, "sync", note)
+
+    stores.open()
+
+    for queue_id in range(3):
+        folder = stores.root / "consumequeue" / "T" / str(queue_id)
+        assert [synced[path][0] for path in sorted(folder.iterdir())] == [(0, 200), (0, 200)]
+
+
+async def _hasty_checkpoint(store: MessageStore) -> None:
+    """A checkpoint between the thorough ones: it relies on the page cache for queues and index."""
+    await store.flush()
+    await store._checkpoints.write(thorough=False)
+
+
+def test_messages_that_the_index_lacks_are_put_after_a_clean_exit(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the index had no room for until the end is found after the next start."""
+    store = stores.open()
+    fill(stores, store, 0, 10)
+    store._dispatcher.index_missing_from = store.max_offset
+    fill(stores, store, 10, 10)
+    close(store)
+    assert not store.query("T", "id-15", 32, 0, 2**62).records
+
+    store = stores.open()
+
+    check(store, 20)
+    close(store)
+
+
+def test_an_impossible_queue_offset_ends_the_log(stores: Stores) -> None:
+    """A record that has more predecessors in its queue than the log has room for is damaged, not a gap."""
+    store = stores.open()
+    offsets = fill(stores, store, 0, 5)
+    store.abandon()
+    write_at(log_path(stores), offsets[4] + 20, (1 << 40).to_bytes(8, "big"))
+
+    store = stores.open()
+
+    assert store.max_offset == offsets[4]
+    check(store, 4)
+
+
 def test_the_end_at_the_end_of_a_file(stores: Stores) -> None:
     """A blank record as last thing in the log: the next message begins the next file."""
     store = stores.open()
@@ -281,6 +340,25 @@ def test_a_deleted_topic_does_not_come_back(stores: Stores) -> None:
 
     assert store.queues() == {"T": [0]}
     assert store.queue_max("T", 0) == 1
+
+
+def test_a_topic_that_began_anew_before_a_crash_has_its_new_messages(stores: Stores) -> None:
+    """Records of a deleted topic that come back must not take the numbers of what was sent since."""
+    store = stores.open()
+    fill(stores, store, 0, 6)
+    asyncio.run(_checkpoint(store))
+    fill(stores, store, 6, 12)
+    store.delete_topic("T")
+    offsets = [stores.append(store, b"new").offset for _ in range(3)]
+    store.abandon()
+
+    store = stores.open()
+
+    units = [store.unit("T", 0, number) for number in range(3)]
+    assert [unit[0] for unit in units if unit is not None] == offsets
+    assert store.queue_max("T", 0) == 3
+    store.abandon()
+    assert stores.open().queue_max("T", 0) == 3
 
 
 def head(store_timestamp: int) -> RecordHead:
