@@ -17,6 +17,7 @@ RUN /opt/brokerset/bin/pip install --no-cache-dir --no-deps --no-build-isolation
 FROM ${BASE} AS runtime
 COPY --from=build /opt/brokerset /opt/brokerset
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+RUN mkdir /data && chown 10001:10001 /data
 USER 10001:10001
 WORKDIR /data
 EXPOSE 9876 10911 10912 8080
