@@ -24,9 +24,11 @@ CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE")
 VERBS = [*range(1, 9), *range(11, 24), *range(30, 35), *range(40, 43)]
 VERB_SECONDS_MAX = 180
 TRIES = {"12-send-async": 3}
-"""Verbs that may be tried again. `send-async` counts its answers in an unlocked map from several threads: now and then the
-first two callbacks collide there, one ends in a ConcurrentModificationException that nobody sees, and the verb waits for it in
-vain. A lost answer would look different: the client reports or repeats the send."""
+"""Verbs that may be tried again, each time with a line that says so.
+
+As its source reads, `send-async` counts its answers in an unlocked map from several threads: if the first two callbacks collide, one
+ends in an exception that nobody sees, and the verb waits for it in vain. That was inferred from one such run, not caught in the act.
+"""
 
 
 class Outcome:
