@@ -170,6 +170,14 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
 
+    # Not RocketMQ's: between parts of brokerset. Below 32,768, so that they fit into binary headers.
+    BROKERSET_CONTROLLER_STATUS = 21_001
+    BROKERSET_CHANGE_MEMBERS = 21_002
+    BROKERSET_TRANSFER_LEADER = 21_003
+    BROKERSET_TAKE_SNAPSHOT = 21_004
+    BROKERSET_GROUP_STATES = 21_005
+    BROKERSET_REBUILD_GROUP = 21_006
+
 
 class ResponseCode(IntEnum):
     """How a request ended."""
@@ -234,6 +242,10 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
     CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    # Not RocketMQ's: answers of brokerset's controllers to brokerset's brokers.
+    BROKERSET_IDENTITY_CONFLICT = 2100
+    BROKERSET_GROUP_OWNED = 2101
+    BROKERSET_ID_RETIRED = 2102
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
 

@@ -1,4 +1,8 @@
-"""Headers of requests to and from controllers. Java declares most of their fields as nullable."""
+"""Headers of requests to and from controllers. Java declares most of their fields as nullable.
+
+Fields under the line `brokerset` are not RocketMQ's: Java ignores keys that it does not know, and does not
+send them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,12 @@ class BrokerHeartbeat(Header):
     confirm_offset: Long | None = None
     heartbeat_timeout_mills: Long | None = None
     election_priority: Int | None = None
+    # brokerset
+    nonce: str | None = None
+    """Start nonce of the process; a beat of an older process is refused."""
+
+    append_age_ms: Long | None = None
+    """Milliseconds since the log last took an append that was asked for; None when nothing waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,33 @@ class RegisterBrokerToController(Header):
     broker_id: Long | None = None
     broker_address: str | None = None
     invoke_time: Long = 0
+    # brokerset
+    last_nonce: str | None = None
+    """Nonce of the last start that the broker knows to be committed; absent if there was none."""
+
+    tried_nonces: str | None = None
+    """Nonces of later starts whose fate the broker never learned, joined by semicolons."""
+
+    next_nonce: str | None = None
+    """Nonce of this start; its presence marks one of our brokers."""
+
+    owner_uid: str | None = None
+    """UID of the BrokerSet that runs the broker."""
+
+    expected_replicas: Int | None = None
+    """How many brokers that BrokerSet runs in the group."""
+
+    log_epoch: Int | None = None
+    """Last epoch in the epoch file, -1 without any."""
+
+    log_offset: Long | None = None
+    """End of the commit log."""
+
+    lost_cache: bool | None = None
+    """Whether the log was not closed and the host has been booted since: what was not synced is gone."""
+
+    adopt: bool | None = None
+    """Whether the identity file was not made by one of our brokers, so that the id may be new here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +118,15 @@ class RegisterBrokerToControllerResponse(Header):
     master_address: str | None = None
     master_epoch: Int | None = None
     sync_state_set_epoch: Int | None = None
+    # brokerset
+    incarnation: Int | None = None
+    """How many starts of this replica were committed, this one included."""
+
+    next_broker_id: Long | None = None
+    """Kept by brokers, so that no id is given twice after a rebuild of lost controllers."""
+
+    group_epoch: Int | None = None
+    """The group's master epoch, also when there is no master; kept for the same reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +202,9 @@ class ApplyBrokerId(Header):
     broker_name: str | None = None
     applied_broker_id: Long | None = None
     register_check_code: str | None = None
+    # brokerset
+    owner_uid: str | None = None
+    expected_replicas: Int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,3 +213,54 @@ class ApplyBrokerIdResponse(Header):
 
     cluster_name: str | None = None
     broker_name: str | None = None
+    # brokerset
+    next_broker_id: Long | None = None
+    """With BROKER_ID_INVALID: the id to apply for instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentityAnswer(Header):
+    """Extra fields of our brokers' answer to GET_BROKER_EPOCH_CACHE (1007): who really answers."""
+
+    replica_id: Long | None = None
+    """The persistent id; None while the broker has none."""
+
+    nonce: str | None = None
+    incarnation: Int | None = None
+    check_code: str | None = None
+    owner_uid: str | None = None
+    expected_replicas: Int | None = None
+    next_broker_id: Long | None = None
+    """Highest value that a controller ever told this broker."""
+
+    group_epoch: Int | None = None
+    """Highest master epoch that a controller ever told this broker."""
+
+    log_epoch: Int | None = None
+    log_offset: Long | None = None
+    registration: str | None = None
+    """What the broker's registration is doing, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeMembers(Header):
+    """BROKERSET_CHANGE_MEMBERS (21002); `action` is `add` (as learner), `promote` or `remove`."""
+
+    action: str
+    node_id: Int
+    raft_address: str | None = None
+    service_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLeader(Header):
+    """BROKERSET_TRANSFER_LEADER (21003)."""
+
+    node_id: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSnapshotResponse(Header):
+    """Answer to BROKERSET_TAKE_SNAPSHOT (21004): everything up to this index is in the snapshot."""
+
+    snapshot_index: Long

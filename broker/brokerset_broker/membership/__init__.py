@@ -1,0 +1,1 @@
+"""Membership of a broker group: identity on disk, registration with controllers, role."""

@@ -1,0 +1,148 @@
+"""Settings of a controller process; outside they carry RocketMQ's names (Java: ControllerConfig)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brokerset_spec.setting_fields import PORT_MAX, named, number, range_problems
+
+PEER_SHAPE: Final = re.compile(r"n(?P<id>\d{1,9})-(?P<address>(?:\[[0-9a-fA-F:.]+\]|[^:;\s\[\]]+):\d{1,5})")
+"""One entry of a list of peers: `n0-host:port`."""
+
+
+def parse_peers(text: str) -> dict[int, str]:
+    """Read `n0-host:port;n1-host:port` into addresses by number. Raises `ValueError` that names the entry."""
+    found: dict[int, str] = {}
+    for part in filter(None, (entry.strip() for entry in text.split(";"))):
+        match = PEER_SHAPE.fullmatch(part)
+        if match is None or not 0 < int(match["address"].rpartition(":")[2]) <= PORT_MAX:
+            raise ValueError(f"{part!r} is not n<number>-<host>:<port>")
+        if int(match["id"]) in found:
+            raise ValueError(f"n{match['id']} is listed twice")
+        found[int(match["id"])] = match["address"]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Everything that can be set on a controller; defaults are RocketMQ 5's where nothing else is said."""
+
+    controller_group: str = named("DefaultControllerGroup", "controllerDLegerGroup")
+    """Name of the controllers' group: nodes of other groups are refused."""
+
+    controller_peers: str = named("n0-127.0.0.1:9878", "controllerDLegerPeers")
+    """The first members, as `n0-host:port;n1-host:port`, with the addresses that brokers dial. Read when the
+    node has no data yet; later the members are what the group agreed on."""
+
+    controller_self_id: str = named("n0", "controllerDLegerSelfId")
+    """Which of them this node is."""
+
+    raft_peers: str = ""
+    """Addresses of the raft transport, as above; empty takes the port below each controller port. Not known
+    to RocketMQ, which uses one port for both."""
+
+    raft_join: bool = False
+    """Whether a node without data waits to be added to a running group (`brokerset controller members add`)
+    instead of forming one with `controllerDLegerPeers`. Not known to RocketMQ."""
+
+    controller_store_path: Path = Path("controller")
+    """Folder of the raft log and the snapshots; RocketMQ uses `~/DLedgerController`."""
+
+    bind_address: str = "0.0.0.0"
+    """Address of the network interface to listen on."""
+
+    listen_port: int = number(0, high=PORT_MAX)
+    """Port of the controller's remoting protocol; 0 takes the one of this node in `controllerDLegerPeers`."""
+
+    raft_listen_port: int = number(0, high=PORT_MAX)
+    """Port of the raft transport; 0 takes the one of this node in `raftPeers`."""
+
+    http_port: int = number(0, high=PORT_MAX)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
+
+    enable_name_server: bool = True
+    """Whether a name server runs in this process. RocketMQ does it the other way round
+    (`enableControllerInNamesrv`)."""
+
+    namesrv_listen_port: int = number(9876, high=PORT_MAX)
+    """Port of the name server in this process."""
+
+    kv_config_path: Path = Path("namesrv/kvConfig.json")
+    """File of the name server's key-value configuration."""
+
+    scan_not_active_broker_interval: int = number(500, low=10)
+    """Milliseconds between two looks for brokers whose heartbeats stay away. RocketMQ: 5,000."""
+
+    scan_inactive_master_interval: int = number(1_000, low=10)
+    """Milliseconds between two looks for groups without a living master. RocketMQ: 5,000."""
+
+    probe_timeout: int = number(200, low=10, high=10_000)
+    """Milliseconds that a broker has to answer before it is taken for dead. Not known to RocketMQ."""
+
+    enable_elect_unclean_master: bool = False
+    """Whether a replica that may lack acknowledged messages may become master when no other is left."""
+
+    notify_broker_role_changed: bool = True
+    """Whether brokers are told of an election instead of asking for its result."""
+
+    elect_master_max_retry_count: int = number(3, low=1, high=100)
+    """How often an election is decided anew when another change came in between."""
+
+    config_black_list: str = "configBlackList;configStorePath"
+    """Settings that may not be changed at run time, separated by semicolons."""
+
+    config_store_path: Path = Path("controller/controller.properties")
+    """File that RocketMQ writes changed settings to; here changes last until the process ends."""
+
+    request_timeout: int = number(5_000, low=100)
+    """Milliseconds that a request may wait for the agreement of the controllers. A constant in RocketMQ."""
+
+    raft_tick: int = number(50, low=5, high=1_000)
+    """Milliseconds of one tick of the raft core."""
+
+    raft_election_ticks: int = number(6, low=3, high=100)
+    """Ticks without a leader after which a node holds an election; up to twice as many, drawn at random."""
+
+    snapshot_entries: int = number(10_000, low=100)
+    """Log entries after which a snapshot is taken and the log is cut."""
+
+    def peers(self) -> dict[int, str]:
+        """Controller addresses of the first members, by number."""
+        return parse_peers(self.controller_peers)
+
+    def raft_addresses(self) -> dict[int, str]:
+        """Raft addresses of the first members, by number."""
+        if self.raft_peers:
+            return parse_peers(self.raft_peers)
+        return {node_id: _port_below(address) for node_id, address in self.peers().items()}
+
+    @property
+    def node_id(self) -> int:
+        """This node's number."""
+        return int(self.controller_self_id.removeprefix("n"))
+
+    def problems(self) -> list[str]:
+        """Return everything that is wrong, one text for each problem."""
+        found = range_problems(self)
+        if not re.fullmatch(r"n\d{1,9}", self.controller_self_id):
+            return [*found, f"controllerDLegerSelfId={self.controller_self_id}: is not n<number>, like n0"]
+        for outside, text in (
+            ("controllerDLegerPeers", self.controller_peers),
+            ("raftPeers", self.raft_peers),
+        ):
+            try:
+                listed = parse_peers(text)
+            except ValueError as error:
+                found.append(f"{outside}={text}: {error}")
+                continue
+            if self.node_id not in listed and (listed or outside == "controllerDLegerPeers"):
+                found.append(f"{outside}={text}: does not list {self.controller_self_id}, this node")
+        return found
+
+
+def _port_below(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - 1}"
