@@ -12,10 +12,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 from brokerset_broker.app import Broker
+from brokerset_broker.membership.membership import Membership
+from brokerset_broker.processors.ha_status import HaStatusProcessor
 from brokerset_broker.processors.send import UNSERVED
+from brokerset_controller.processors import Processors as ControllerProcessors
 from brokerset_namesrv.kv_config import KvTable
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.processors import Processors
@@ -24,6 +28,7 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import Handler
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 TARGET = Path(__file__).with_name("compatibility.md")
@@ -36,6 +41,15 @@ FROM_BROKERS: Final = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 """Requests that servers send to clients; who serves does not know them."""
+
+OF_JRAFT: Final = {
+    RequestCode.BROKER_CLOSE_CHANNEL_REQUEST,
+    RequestCode.CHECK_NOT_ACTIVE_BROKER_REQUEST,
+    RequestCode.GET_BROKER_LIVE_INFO_REQUEST,
+    RequestCode.GET_SYNC_STATE_DATA_REQUEST,
+    RequestCode.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
+}
+"""Entries of the JRaft log of Java's controllers, not requests."""
 
 
 MEANINGS: Final = {
@@ -93,11 +107,14 @@ def main() -> int:
 
 def renewed(text: str) -> str:
     """The document with tables that are up to date."""
-    broker, namesrv = broker_handlers(), namesrv_handlers()
-    neither = sorted(set(RequestCode) - broker.keys() - namesrv.keys() - FROM_BROKERS)
+    broker, namesrv, controller = broker_handlers(), namesrv_handlers(), controller_handlers()
+    neither = sorted(
+        set(RequestCode) - broker.keys() - namesrv.keys() - controller.keys() - FROM_BROKERS - OF_JRAFT
+    )
     for name, table in (
         ("name server", _served(namesrv, {})),
         ("broker", _served(broker, UNSERVED)),
+        ("controller", _served(controller, {})),
         ("broker refuses", _refused()),
         ("neither", _names(neither)),
     ):
@@ -120,7 +137,12 @@ def broker_handlers() -> Mapping[int, Handler]:
         with TemporaryDirectory() as folder:
             broker = Broker(BrokerSettings(store_path_root_dir=Path(folder)))
             broker._build()
-            return broker._handlers()
+            in_controller_mode: dict[int, Any] = {
+                RequestCode.GET_BROKER_HA_STATUS: HaStatusProcessor.status,
+                RequestCode.GET_BROKER_EPOCH_CACHE: Membership.epoch_cache,
+                RequestCode.NOTIFY_BROKER_ROLE_CHANGED: Membership.role_changed,
+            }
+            return {**broker._handlers(), **in_controller_mode}
 
     return asyncio.run(build())
 
@@ -137,6 +159,12 @@ def namesrv_handlers() -> Mapping[int, Handler]:
         tell=lambda notices: None,
     )
     return processors.handlers()
+
+
+def controller_handlers() -> Mapping[int, Handler]:
+    """The table of a controller as it serves."""
+    service: Any = SimpleNamespace(engine=None, clock=SystemClock(), figures=None)
+    return ControllerProcessors(service, ControllerSettings()).handlers()
 
 
 def _served(handlers: Mapping[int, Handler], without: Mapping[RequestCode, str]) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_broker import settings_update
+from brokerset_controller.config_updates import CHANGEABLE as CHANGEABLE_IN_CONTROLLER
 from brokerset_namesrv import config_updates
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import OWN_SETTINGS
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import INT32_MAX, INT64_MAX, SettingField, setting_fields, value_text
@@ -32,9 +34,9 @@ nearest, never ignored. All problems of all sources are shown at once, and nothi
 
 A later source wins:
 
-| source | broker | name server |
+| source | broker | name server, controller |
 | --- | --- | --- |
-| file of `name=value` lines | `python -m brokerset_broker -c FILE` | `python -m brokerset_namesrv -c FILE` |
+| file of `name=value` | `python -m brokerset_broker -c FILE` | `…_namesrv`, `…_controller` likewise |
 | environment | `BROKERSET_SET_<name>`, as `BROKERSET_SET_listenPort=10921` | the same |
 | command line | `--listenPort 10921` (`-n` is short for `--namesrvAddr`) | `--listenPort 9877` |
 
@@ -42,10 +44,10 @@ A later source wins:
 broker settings under `spec.config` of the manifest (column *manifest*); what it decides itself is refused
 there, with the reason.
 
-At run time, settings with *yes* in that column can be changed with `mqadmin updateBrokerConfig` and
-`updateNamesrvConfig`. The change takes effect at once and lasts until the process ends, because a process
-shall be what its file says; a change of several is made whole or not at all. The others are refused with the
-advice to restart.
+At run time, settings with *yes* in that column can be changed with `mqadmin updateBrokerConfig`,
+`updateNamesrvConfig` and `updateControllerConfig`, the last on each controller for itself. The change takes
+effect at once and lasts until the process ends, because a process shall be what its file says; a change of
+several is made whole or not at all. The others are refused with the advice to restart.
 """
 
 
@@ -65,6 +67,9 @@ def document() -> str:
             _table(BrokerSettings, _changeable_in_broker, in_manifest=True),
             "## Name server\n",
             _table(NamesrvSettings, _changeable_in_namesrv, in_manifest=False),
+            "## Controller\n",
+            "A name server runs in the same process by default; its other settings have their defaults.\n",
+            _table(ControllerSettings, _changeable_in_controller, in_manifest=False),
         ]
     )
 
@@ -75,6 +80,10 @@ def _changeable_in_broker(name: str) -> bool:
 
 def _changeable_in_namesrv(name: str) -> bool:
     return name not in config_updates.ONLY_AT_START | config_updates.FORBIDDEN
+
+
+def _changeable_in_controller(name: str) -> bool:
+    return name in CHANGEABLE_IN_CONTROLLER
 
 
 def _table(settings_class: type[Any], changeable: Callable[[str], bool], *, in_manifest: bool) -> str:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import os
+import random
 import resource
 import socket
 import sys
@@ -29,10 +30,17 @@ from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.hold_service import HoldService
 from brokerset_broker.locks import QueueLocks
+from brokerset_broker.membership.crash_point import crash_point
+from brokerset_broker.membership.door import ServiceDoor
+from brokerset_broker.membership.epoch_file import EpochFile, EpochsDamaged
+from brokerset_broker.membership.identity_folder import IdentityFolder
+from brokerset_broker.membership.membership import Membership, epoch_path, identity_path
+from brokerset_broker.membership.role import LogEnd, Role, RoleChange
 from brokerset_broker.offsets import OffsetManager
 from brokerset_broker.processors.admin import AdminProcessor
 from brokerset_broker.processors.clients import ClientProcessor
 from brokerset_broker.processors.groups import GroupProcessor
+from brokerset_broker.processors.ha_status import HaStatusProcessor
 from brokerset_broker.processors.locks import LockProcessor
 from brokerset_broker.processors.offsets import OffsetProcessor
 from brokerset_broker.processors.pull import PullProcessor
@@ -45,7 +53,7 @@ from brokerset_broker.registration import Registrar
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
 from brokerset_broker.store.errors import PutStatus, StoreCorrupt
-from brokerset_broker.store.folder import StoreUnusable
+from brokerset_broker.store.folder import StoreUnusable, boot_id
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store_questions import StoreQuestions
 from brokerset_broker.topics import TopicManager
@@ -53,10 +61,12 @@ from brokerset_broker.traffic import Traffic
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_protocol.codes import ResponseCode
+from brokerset_runtime.asking import PoolAsker
 from brokerset_runtime.clock import Clock, SystemClock
+from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.logs import LEVELS, configure_logs
-from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
+from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer, ServerLimits
 from brokerset_runtime.settings import SettingsError, load_settings, settings_text
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.broker_settings import BrokerSettings
@@ -112,11 +122,17 @@ class Broker:
         self._server: RemotingServer | None = None
         self._endpoint: HttpEndpoint | None = None
         self._registry: CollectorRegistry | None = None
+        self._pool: ConnectionPool | None = None
+        self._door: ServiceDoor | None = None
+        self._closing = False
+        self._told_role = (Role.NONE, 0)
         self._running = False
         self._loaded = False
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
+        self.membership: Membership | None = None
+        """The broker's part in its group, in controller mode."""
         self.port = 0
         """The port of the remoting protocol, once started."""
         self.vip_port = 0
@@ -129,13 +145,19 @@ class Broker:
     async def start(self) -> int:
         """Take the ports, open the store, serve; returns the port.
 
-        Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`.
+        In controller mode nothing is served before controllers have told the role, but who asks is told why.
+        Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`,
+        `EpochsDamaged`.
         """
         sockets = self._bind()
         try:
             self._build()
             self._load()
-            self._server = RemotingServer(self._handlers(), limits=self._limits, on_close=self._closed)
+            if self.settings.enable_controller_mode:
+                self.membership = self._join()
+            self._server = RemotingServer(
+                self._doors(self._handlers()), limits=self._limits, on_close=self._closed
+            )
             for listener in sockets:
                 await self._server.listen_on(listener)
         except BaseException:
@@ -143,7 +165,8 @@ class Broker:
                 listener.close()
             await self.close()
             raise
-        self.delay.start()
+        if self.membership is None:
+            self.delay.start()
         log.info(
             "broker listens",
             host=self.settings.bind_address,
@@ -177,6 +200,7 @@ class Broker:
                         self._persist_delays(),
                         self._keep_house(),
                         self._serve_http(),
+                        *([self.membership.run()] if self.membership is not None else []),
                     )
                 ]
                 await self._stop.wait()
@@ -188,6 +212,7 @@ class Broker:
 
     async def close(self) -> None:
         """Stop accepting, drain, write everything down; may be called again, and after a failed start."""
+        self._closing = True
         server, self._server = self._server, None
         endpoint, self._endpoint = self._endpoint, None
         if server is not None:
@@ -201,6 +226,9 @@ class Broker:
             await endpoint.close()
         self._stop.set()
         await self._ended.wait()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
         if self._loaded:
             self._loaded = False
             for write in (self.delay.persist, self.topics.saved, self.groups.saved, self.offsets.saved):
@@ -271,7 +299,9 @@ class Broker:
             config_folder=settings.store_path_root_dir / "config",
             admission=self.admission,
         )
-        self.registrar = Registrar(live=self.live, topics=self.topics, admission=self.admission)
+        self.registrar = Registrar(
+            live=self.live, topics=self.topics, admission=self.admission, role_id=self._role_id
+        )
         self.topics.on_change(self._topics_changed)
         self.live.on_change(lambda changed, _names: self._use(changed))
         self.live.on_change(lambda changed, _names: self.store.retention.use(changed))
@@ -287,6 +317,40 @@ class Broker:
         self.store.load(accept_damage=self.settings.accept_damaged_store)
         self._loaded = True
         self.store.start()
+
+    def _join(self) -> Membership:
+        """The membership of a broker that has opened its store; nothing is asked yet."""
+        settings, store = self.settings, self.store
+        identity, epochs = identity_path(settings), epoch_path(settings)
+        epoch_file = EpochFile(RealDisk(epochs.parent), epochs.name)
+        epoch_file.load(store.max_offset)
+        self._pool = ConnectionPool()
+        log.info("controllers give id and role; brokerId and brokerRole of the settings are ignored")
+        return Membership(
+            settings=settings,
+            folder=IdentityFolder(RealDisk(identity.parent), identity.name),
+            epochs=epoch_file,
+            asker=PoolAsker(self._pool),
+            clock=self.clock,
+            random_source=random.SystemRandom(),
+            log_end=lambda: LogEnd(epoch_file.history.last_epoch, store.max_offset, store.max_offset),
+            own_address=self.registrar.own_address,
+            closed_cleanly=store.closed_cleanly,
+            boot_id=boot_id(),
+            on_role=self._take_role,
+            run_blocking=asyncio.to_thread,
+            step_done=crash_point(os.environ),
+        )
+
+    def _doors(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """The table for the server: shut until a role is known, in controller mode."""
+        membership = self.membership
+        if membership is None:
+            return handlers
+        status = HaStatusProcessor(lambda: membership.role, lambda: self.store.max_offset)
+        self._door = ServiceDoor({**handlers, **membership.handlers(), **status.handlers()}, self._absence)
+        self._take_role(membership.now)
+        return self._door.handlers
 
     def _handlers(self) -> dict[int, Handler]:
         live, clock, store, admission = self.live, self.clock, self.store, self.admission
@@ -321,6 +385,7 @@ class Broker:
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
+            membership=self._membership_table,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
@@ -361,6 +426,57 @@ class Broker:
         self.settings = settings
         self.admission.permission = settings.broker_permission
 
+    def _role_id(self) -> int | None:
+        """The id for name servers: 0 for a master; None without a role."""
+        membership = self.membership
+        if membership is None:
+            return self.settings.broker_id
+        return {Role.MASTER: 0, Role.SLAVE: membership.broker_id, Role.NONE: None}[membership.role]
+
+    def _take_role(self, change: RoleChange) -> None:
+        """Serve as what the controllers say from now on."""
+        if self._closing or self._door is None:
+            return
+        self.topics.state_version = change.epoch
+        if change.role is Role.MASTER:
+            self._door.open()
+            self.admission.accept_writes()
+            self.delay.start()
+        elif change.role is Role.SLAVE:
+            self.delay.stop()
+            self.admission.refuse_writes()
+            self._door.open()
+        else:
+            self.delay.stop()
+            self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, self._absence())
+            self._door.shut()
+        told = (change.role, change.epoch)
+        if told != self._told_role:
+            self._told_role = told
+            self.registrar.register_again()
+
+    def _absence(self) -> str:
+        """Why clients are not served."""
+        assert self.membership is not None
+        found = self.membership.diagnosis()
+        return f"broker {self.settings.broker_name} is not in service: {found.problem}; {found.advice}"
+
+    def _membership_table(self) -> dict[str, str]:
+        membership = self.membership
+        if membership is None:
+            return {}
+        found = membership.diagnosis()
+        return {
+            "brokersetRole": membership.role.value,
+            "brokersetReplicaId": str(membership.broker_id or ""),
+            "brokersetIncarnation": str(membership.incarnation or ""),
+            "brokersetMasterEpoch": str(membership.now.epoch),
+            "brokersetMasterAddress": membership.now.master_address or "",
+            "brokersetController": membership.controllers.leader or "",
+            "brokersetProblem": found.problem or "",
+            "brokersetAdvice": found.advice or "",
+        }
+
     def _closed(self, connection: Connection) -> None:
         self.holds.drop(connection)
         self._clients.connection_closed(connection)
@@ -397,6 +513,10 @@ class Broker:
 
     def _ready_problems(self) -> list[str]:
         problems = self._alive_problems()
+        if self.membership is not None:
+            found = self.membership.diagnosis()
+            if not found.ready:
+                return [*problems, f"{found.problem}; {found.advice}"]
         if self.registrar.addresses and not self.registrar.registered:
             problems.append("no name server knows this broker")
         return problems
@@ -507,7 +627,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
-    except* (OSError, StoreUnusable, StoreCorrupt, ConfigDamaged) as group:
+    except* (OSError, StoreUnusable, StoreCorrupt, ConfigDamaged, EpochsDamaged) as group:
         failures = _reasons(group)
     for reason in failures:
         log.error("broker cannot go on", reason=reason)

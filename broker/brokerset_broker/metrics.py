@@ -19,6 +19,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from brokerset_broker.membership.diagnosis import ProblemKind
+from brokerset_broker.membership.role import Role
 from brokerset_broker.traffic import TopicTraffic
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
 from brokerset_formats.records import store_timestamp_at
@@ -86,6 +88,9 @@ class BrokerCollector(Collector):
     def _gauges(self, name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"rocketmq_{name}", text, labels=[*self._labels, *labels])
 
+    def _own_gauges(self, name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"brokerset_broker_{name}", text, labels=[*self._labels, *labels])
+
     def _counters(self, name: str, text: str, labels: list[str]) -> CounterMetricFamily:
         return CounterMetricFamily(f"rocketmq_{name}", text, labels=[*self._labels, *labels])
 
@@ -135,6 +140,41 @@ class BrokerCollector(Collector):
         for address in broker.registrar.addresses:
             name_servers.add_metric(self._values(address), address in registered)
         yield name_servers
+        yield from self._membership()
+
+    def _membership(self) -> Iterator[Metric]:
+        """What controllers say of this broker; nothing without them."""
+        membership = self._broker.membership
+        if membership is None:
+            return
+        roles = self._own_gauges("role", "Whether the broker has this role.", ["role"])
+        for role in Role:
+            roles.add_metric(self._values(role.value), membership.role is role)
+        yield roles
+        for name, text, value in (
+            ("master_epoch", "Master epoch that the broker knows.", membership.now.epoch),
+            ("incarnation", "Starts of the broker that were committed.", membership.incarnation or 0),
+            ("replica_id", "Id that the controllers gave, 0 before.", membership.broker_id or 0),
+            ("member", "Whether the controllers know this process.", membership.registered),
+        ):
+            gauge = self._own_gauges(name, text, [])
+            gauge.add_metric(self._values(), value)
+            yield gauge
+        ages = self._own_gauges(
+            "controller_heartbeat_age_seconds",
+            "Seconds since a controller answered a heartbeat.",
+            ["controller"],
+        )
+        for address, age in membership.heartbeat_ages.items():
+            ages.add_metric(self._values(address), age)
+        yield ages
+        problems = self._own_gauges(
+            "membership_problem", "Whether this keeps the broker out of service.", ["problem"]
+        )
+        problem = membership.problem
+        for kind in ProblemKind:
+            problems.add_metric(self._values(kind.value), problem is not None and problem.kind is kind)
+        yield problems
 
     def _traffic_in(self) -> Iterator[Metric]:
         labels = ["topic", "message_type", "is_system"]

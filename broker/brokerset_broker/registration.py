@@ -38,6 +38,9 @@ INCREMENT_TOPICS_MAX: Final = 1_000
 PLAIN_BYTES_MAX: Final = 8 * 1024 * 1024
 """A larger table is sent compressed: as plain JSON, 90,000 topics do not fit into a frame."""
 
+RoleId = Callable[[], int | None]
+"""The id to register with: 0 for a master; None while nothing may be registered."""
+
 OnMaster = Callable[[str | None, str | None], None]
 """Gets the master's HA address and remoting address, as a name server tells a slave."""
 
@@ -49,12 +52,13 @@ class _Refused(Exception):
 class _Server:
     """What one task knows of its name server."""
 
-    __slots__ = ("address", "changed", "connection", "full", "registered", "wake")
+    __slots__ = ("address", "changed", "connection", "full", "registered", "role_id", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: Connection | None = None
         self.registered = False
+        self.role_id = 0
         self.changed: dict[str, None] = {}
         self.full = True
         self.wake = asyncio.Event()
@@ -70,11 +74,14 @@ class Registrar:
         topics: TopicManager,
         admission: Admission,
         on_master: OnMaster | None = None,
+        role_id: RoleId | None = None,
     ) -> None:
+        """Without `role_id` the broker registers with the `brokerId` of its settings."""
         self._live = live
         self._topics = topics
         self._admission = admission
         self._on_master = on_master
+        self._role_id = role_id if role_id is not None else lambda: live.current.broker_id
         self._ended = False
         self._servers = [_Server(address) for address in addresses(live.current.namesrv_addr)]
         topics.on_change(self.topics_changed)
@@ -101,9 +108,13 @@ class Registrar:
     def register_again(self) -> None:
         """Send everything to everybody now, because the role or the permission changed.
 
-        Name servers look at topics only when the data version has grown.
+        Name servers look at topics only when the data version has grown. Without a role they are told to
+        forget the broker.
         """
         self._topics.bump()
+        for server in self._servers:
+            server.full = True
+            server.wake.set()
 
     async def run(self) -> None:
         """Keep the broker registered for as long as this task runs."""
@@ -114,17 +125,8 @@ class Registrar:
     async def unregister(self) -> None:
         """Say goodbye to the name servers that know the broker; failures are only logged. Nothing follows."""
         self._ended = True
-        settings = self._live.current
-        header = UnRegisterBroker(
-            broker_name=settings.broker_name,
-            broker_addr=self._own_address(),
-            cluster_name=settings.broker_cluster_name,
-            broker_id=settings.broker_id,
-        )
         goodbyes = [
-            server.connection.call(
-                Command(RequestCode.UNREGISTER_BROKER, header.to_ext()), UNREGISTER_SECONDS
-            )
+            server.connection.call(self._goodbye(server), UNREGISTER_SECONDS)
             for server in self._servers
             if server.registered and server.connection is not None and server.connection.is_open
         ]
@@ -133,6 +135,16 @@ class Registrar:
         for outcome in await asyncio.gather(*goodbyes, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.warning("goodbye to a name server failed", reason=str(outcome))
+
+    def _goodbye(self, server: _Server) -> Command:
+        settings = self._live.current
+        header = UnRegisterBroker(
+            broker_name=settings.broker_name,
+            broker_addr=self.own_address(),
+            cluster_name=settings.broker_cluster_name,
+            broker_id=server.role_id,
+        )
+        return Command(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
     # -- one name server ----------------------------------------------------------------------------------
 
@@ -170,11 +182,18 @@ class Registrar:
             server.wake.clear()
             if not connection.is_open:
                 raise ConnectionClosed(f"{server.address} closed the connection")
+            role_id = self._role_id()
             if self._ended:
                 pass
-            elif server.full:
+            elif role_id is None:
+                if server.registered:
+                    server.registered = False
+                    await connection.call(self._goodbye(server), UNREGISTER_SECONDS)
+                server.full = True
+            elif server.full or not server.registered or role_id != server.role_id:
                 server.full = False
                 server.changed.clear()
+                server.role_id = role_id
                 await self._register(server, connection, list(self._topics))
             elif server.changed:
                 changed = [self._topics.get(name) for name in server.changed]
@@ -198,10 +217,10 @@ class Registrar:
             body, crc = table.to_body(compressed=True)
         header = RegisterBroker(
             broker_name=settings.broker_name,
-            broker_addr=self._own_address(),
+            broker_addr=self.own_address(),
             cluster_name=settings.broker_cluster_name,
             ha_server_addr=f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
-            broker_id=settings.broker_id,
+            broker_id=server.role_id,
             compressed=compressed,
             body_crc32=crc,
         )
@@ -225,7 +244,8 @@ class Registrar:
         lacking = ~self._admission.permission & (PERM_READ | PERM_WRITE)
         return config.with_perm(config.perm & ~lacking) if lacking else config
 
-    def _own_address(self) -> str:
+    def own_address(self) -> str:
+        """The address that is told to everybody."""
         settings = self._live.current
         return f"{_bracketed(settings.broker_ip1)}:{settings.listen_port}"
 

@@ -1,1 +1,1 @@
-"""The controllers of broker groups. Nothing is here yet: brokers run alone in their group until it is."""
+"""The controllers of broker groups: who is master, who is in sync, and which broker has which id."""

@@ -1,4 +1,4 @@
-"""`brokerset demo`: a whole life of a set in under a minute, with everything checked."""
+"""`brokerset demo`: a whole life of a set in under a minute, with crashes, and with everything checked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Final
 
 import click
 
+from brokerset_cli import demo_crashes
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
-from brokerset_cli.folder import DataFolder
+from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.output import fail, progress
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
@@ -32,58 +33,69 @@ IN_FLIGHT_MAX: Final = 128
 IDLE_SECONDS: Final = 10.0
 """Reading gives up when no message comes for so long."""
 
+CRASH_SHARE: Final = 20
+"""One message in so many is sent one by one while the leading controller dies."""
+
+MANIFEST: Final = """\
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {name: demo}
+spec:
+  replicas: 3
+  controllers: {replicas: 3}
+"""
+
 
 @click.command()
 @click.option(
     "--count",
-    type=click.IntRange(1),
+    type=click.IntRange(2),
     metavar="N",
     default=10_000,
     show_default=True,
     help="Number of messages.",
 )
 def demo(count: int) -> None:
-    """Run a set in a temporary folder on free ports, send messages, read them back, compare, clean up.
+    """Run a set in a temporary folder on free ports, send messages, kill parts of it, compare, clean up.
 
-    Fails when one message is missing or differs. It touches neither running sets nor their data.
+    Three controllers and three brokers run. The leading controller is killed while messages are sent; then
+    every broker is killed, and comes back at another port with the id that it had. It fails when one message
+    is missing or differs, or an id changes. It touches neither running sets nor their data.
     """
     began = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix="brokerset-demo-")) / "data"
+    top = Path(tempfile.mkdtemp(prefix="brokerset-demo-"))
+    folder = top / "data"
     try:
-        _step("1. Start a name server and a broker, on free ports, in " + str(folder))
-        _command(
-            "up",
-            "--detach",
-            "--data",
-            str(folder),
-            "--namesrv-port",
-            "0",
-            "--broker-port",
-            "0",
-            "--http-port",
-            "0",
-        )
-        namesrv = _namesrv(folder)
-        _step(f"2. Send {count:,} messages of {BODY_BYTES} bytes to the topic {TOPIC!r}")
-        sent = run(namesrv, lambda instance: _send(instance, count))
+        _step("1. Start three controllers with name servers, and a group of three brokers, in " + str(folder))
+        (top / "demo.yaml").write_text(MANIFEST)
+        ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
+        _command("up", "--detach", "-f", str(top / "demo.yaml"), "--data", str(folder), *ports)
+        last = max(1, count // CRASH_SHARE)
+        _step(f"2. Send {count - last:,} messages of {BODY_BYTES} bytes to the topic {TOPIC!r}")
+        sent = run(_state(folder).namesrv, lambda instance: _send(instance, range(count - last)))
         check_statuses(sent)
         click.echo(f"{sent.count:,} messages acknowledged in {sent.seconds:.2f} s: {sent.per_second:,.0f}/s")
-        _step("3. Read them back as a consumer group, and compare every one with what was sent")
+        _step("3. Kill the leading controller; the rest goes on")
+        rest = list(_messages(range(count - last, count)))
+        demo_crashes.kill_leading_controller(DataFolder(folder), rest)
+        _step("4. Kill every broker; each comes back with the same id, at another port")
+        demo_crashes.kill_brokers(DataFolder(folder))
+        _step("5. Read all messages as a consumer group, and compare every one with what was sent")
         check = Check(count)
-        taken = run(namesrv, lambda instance: _read(instance, check))
+        taken = run(_state(folder).namesrv, lambda instance: _read(instance, check))
         check.finish()
         click.echo(
             f"{taken.count:,} messages read in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s; "
             f"none missing, none different, {check.doubled:,} twice"
         )
-        _step("4. Look at the processes and the broker")
+        _step("6. Look at everything")
         _command("status", "--data", str(folder))
-        _step("5. Stop everything and delete the data")
+        _step("7. Stop everything and delete the data")
         _command("down", "--data", str(folder), "--purge", "--yes")
-        shutil.rmtree(folder.parent)
+        shutil.rmtree(top)
     except BaseException:
         click.echo(f"The demo failed; logs are in {folder / 'logs'}", err=True)
-        if DataFolder(folder).owner() is not None:
+        if folder.exists() and DataFolder(folder).owner() is not None:
             subprocess.run(
                 [sys.executable, "-m", "brokerset_cli.main", "down", "--data", str(folder)], check=False
             )
@@ -132,15 +144,15 @@ class Check:
             )
 
 
-def _messages(count: int) -> Iterator[Message]:
-    for number in range(count):
+def _messages(numbers: range) -> Iterator[Message]:
+    for number in numbers:
         yield Message(topic=TOPIC, body=body_of(number), keys=(f"demo-{number}",), tags="demo")
 
 
-async def _send(instance: ClientInstance, count: int) -> Sent:
+async def _send(instance: ClientInstance, numbers: range) -> Sent:
     async with Producer("brokerset-demo", instance=instance) as producer:
-        with progress("sending", count) as done:
-            return await send_all(producer, _messages(count), done=done, in_flight_max=IN_FLIGHT_MAX)
+        with progress("sending", len(numbers)) as done:
+            return await send_all(producer, _messages(numbers), done=done, in_flight_max=IN_FLIGHT_MAX)
 
 
 async def _read(instance: ClientInstance, check: Check) -> Taken:
@@ -169,11 +181,11 @@ async def _read(instance: ClientInstance, check: Check) -> Taken:
             raise problems[0] from None
 
 
-def _namesrv(folder: Path) -> str:
+def _state(folder: Path) -> SetState:
     state = DataFolder(folder).read_state()
     if state is None:
         fail(f"{folder} has no state file though `up` succeeded", "please report this")
-    return state.namesrv
+    return state
 
 
 def _step(text: str) -> None:

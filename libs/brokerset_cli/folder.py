@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,19 @@ from typing import Any, Final
 from brokerset_cli.output import fail
 from brokerset_cli.processes import is_alive
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, lock_holder, write_atomically
+from brokerset_spec.set_memory import SetMemory
 
 DEFAULT_DATA: Final = Path("brokerset-data")
 """Where a set lives when nobody says otherwise: in the working directory, easy to see and to delete."""
 
 MARKER: Final = "brokerset-folder.json"
 """Says that a folder belongs to a BrokerSet, and to which; nothing is ever deleted in a folder without it."""
+
+MEMORY: Final = "set.json"
+"""What the set keeps between two starts: UID, controllers, ports."""
+
+WISH: Final = "wish.json"
+"""What a command asks the running `up` for."""
 
 STATE: Final = "state.json"
 LOCK: Final = "up.lock"
@@ -42,6 +50,14 @@ class ProcessState:
     start_ticks: int | None
     restarts: int
     started_ms: int
+    node_id: int | None = None
+    """Number of a controller."""
+
+    namesrv: str = ""
+    """Address of the name server in a controller."""
+
+    raft: str = ""
+    """Address where other controllers reach a controller."""
 
     @property
     def alive(self) -> bool:
@@ -59,12 +75,22 @@ class SetState:
     """`starting`, `running`, `stopping` or `stopped`."""
 
     namesrv: str
+    """Name servers that the brokers know, joined by semicolons."""
+
     pid: int
     """Process of `up` itself, which watches the others."""
 
     start_ticks: int | None
     started_ms: int
     processes: tuple[ProcessState, ...]
+    controllers: str = ""
+    """Controllers, joined by semicolons."""
+
+    wish: str = ""
+    """The last wish that was looked at."""
+
+    wish_problem: str = ""
+    """Why it was not fulfilled; empty when it was."""
 
     @property
     def alive(self) -> bool:
@@ -80,10 +106,28 @@ class SetState:
         """Read what `to_json` made; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         if value["format"] != FORMAT:
             raise ValueError(f"format {value['format']} is not {FORMAT}")
-        raw = {field.name: value[_camel_name(field.name)] for field in dataclasses.fields(cls)}
-        names = [field.name for field in dataclasses.fields(ProcessState)]
-        found = [ProcessState(**{n: item[_camel_name(n)] for n in names}) for item in raw["processes"]]
+        raw = _given(cls, value)
+        found = [ProcessState(**_given(ProcessState, item)) for item in raw["processes"]]
         return cls(**{**raw, "processes": tuple(found)})
+
+
+def _given(made: type[SetState] | type[ProcessState], value: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass; what was added to it later may be missing in an older file."""
+    return {
+        field.name: value[_camel_name(field.name)]
+        for field in dataclasses.fields(made)
+        if field.default is dataclasses.MISSING or _camel_name(field.name) in value
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which controllers shall run; asked for by a command, fulfilled by `up`."""
+
+    name: str
+    """Tells this wish from others in `SetState.wish`."""
+
+    controllers: tuple[int, ...]
 
 
 def _camel_name(name: str) -> str:
@@ -173,6 +217,36 @@ class DataFolder:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             fail(f"{self.path / STATE} cannot be read: {error!r}", "delete this file; `up` writes a new one")
+
+    def memory(self) -> SetMemory:
+        """Return what the set keeps; a new one with a UID of its own when it keeps nothing yet."""
+        try:
+            return SetMemory.from_json(json.loads((self.path / MEMORY).read_bytes()))
+        except FileNotFoundError:
+            return SetMemory(uid=uuid.uuid4().hex)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            fail(
+                f"{self.path / MEMORY} cannot be read: {error!r}",
+                "restore this file: the set's brokers are known to their controllers by the UID in it",
+            )
+
+    def write_memory(self, memory: SetMemory) -> None:
+        """Store what the set keeps."""
+        write_atomically(self.path / MEMORY, json.dumps(memory.to_json(), indent=1).encode() + b"\n")
+
+    def write_wish(self, controllers: tuple[int, ...]) -> Wish:
+        """Store which controllers shall run; `up` must be told to look at it."""
+        wish = Wish(uuid.uuid4().hex, tuple(sorted(controllers)))
+        write_atomically(self.path / WISH, json.dumps(dataclasses.asdict(wish)).encode() + b"\n")
+        return wish
+
+    def read_wish(self) -> Wish | None:
+        """Return the last wish; None when there is none that can be read."""
+        try:
+            value = json.loads((self.path / WISH).read_bytes())
+            return Wish(str(value["name"]), tuple(int(n) for n in value["controllers"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def purge(self) -> None:
         """Delete the folder with all messages; only one that carries brokerset's mark."""

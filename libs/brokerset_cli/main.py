@@ -10,13 +10,20 @@ import click
 COMMANDS: Final = {
     "up": ("brokerset_cli.up:up", "Run a BrokerSet on this machine."),
     "down": ("brokerset_cli.down:down", "Stop what `up` runs."),
-    "status": ("brokerset_cli.status:status", "Show processes, brokers and addresses."),
+    "status": ("brokerset_cli.status:status", "Show processes, controllers, replicas and what is wrong."),
     "topic": ("brokerset_cli.topics:topic", "Create, list, describe and delete topics."),
     "group": ("brokerset_cli.groups:group", "Create, list, describe and delete consumer groups."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
     "bench": ("brokerset_cli.bench:bench", "Measure sending and consuming."),
-    "demo": ("brokerset_cli.demo:demo", "Run a set, send and read 10,000 messages, and check them."),
+    "controller": (
+        "brokerset_cli.controllers:controller",
+        "Members, leader and number of the controllers; rebuild.",
+    ),
+    "elect": ("brokerset_cli.replicas:elect", "Elect a master of a group."),
+    "clean": ("brokerset_cli.replicas:clean", "Let the controllers forget replicas."),
+    "replica": ("brokerset_cli.replicas:replica", "Give up a replica, or make a folder another one."),
+    "demo": ("brokerset_cli.demo:demo", "Run a set, kill its parts, send and read messages, and check them."),
 }
 """Where each subcommand is, and its line in the help."""
 
@@ -60,7 +67,7 @@ class LazyGroup(click.Group):
 def main() -> None:
     """RocketMQ-compatible messaging, on Kubernetes and on one machine.
 
-    `brokerset up` starts a name server and a broker here; any RocketMQ client can use them.
+    `brokerset up` starts controllers, name servers and a broker here; any RocketMQ client can use them.
     """
 
 

@@ -11,6 +11,7 @@ import click
 from brokerset_cli.folder import DEFAULT_DATA, DataFolder
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+DEFAULT_CONTROLLER: Final = "127.0.0.1:9878"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +42,35 @@ def namesrv_options(function: F) -> F:
     return data_option(function)
 
 
+def controller_options(function: F) -> F:
+    """`--controller HOST:PORT` and `--data DIR`; use `controller_address` to choose."""
+    function = click.option(
+        "--controller",
+        metavar="HOST:PORT",
+        envvar="BROKERSET_CONTROLLER",
+        show_envvar=True,
+        help="Controllers, with ; between them. "
+        f"[default: those of the set in --data, else {DEFAULT_CONTROLLER}]",
+    )(function)
+    return data_option(function)
+
+
+def controller_address(controller: str | None, data: Path) -> str:
+    """Return the controllers to ask: the ones given, those of the set in `data`, or the usual one."""
+    if controller:
+        _check_addresses(controller, "--controller")
+        return controller
+    state = DataFolder(data).read_state()
+    return (state.controllers if state is not None else "") or DEFAULT_CONTROLLER
+
+
+def _check_addresses(addresses: str, option: str) -> None:
+    from brokerset_spec.broker_settings import address_problems
+
+    if problems := address_problems(addresses):
+        raise click.BadParameter("; ".join(problems), param_hint=option)
+
+
 def json_option(function: F) -> F:
     """`--json`: one JSON document instead of a table."""
     return click.option("--json", "as_json", is_flag=True, help="Write JSON for scripts.")(function)
@@ -49,10 +79,7 @@ def json_option(function: F) -> F:
 def namesrv_address(namesrv: str | None, data: Path) -> str:
     """Return the name servers to ask: the ones given, those of the set in `data`, or RocketMQ's default."""
     if namesrv:
-        from brokerset_spec.broker_settings import address_problems
-
-        if problems := address_problems(namesrv):
-            raise click.BadParameter("; ".join(problems), param_hint="--namesrv")
+        _check_addresses(namesrv, "--namesrv")
         return namesrv
     state = DataFolder(data).read_state()
-    return state.namesrv if state is not None else DEFAULT_NAMESRV
+    return (state.namesrv if state is not None else "") or DEFAULT_NAMESRV

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import signal
 import socket
 import time
@@ -13,6 +14,16 @@ from typing import Final
 
 LISTEN_STATE: Final = "0A"
 """State of a listening socket in /proc/net/tcp."""
+
+FREE_PORTS_START: Final = 15_000
+FREE_PORTS_END: Final = 32_768
+"""Free ports are looked for between these two."""
+
+FREE_PORTS_ROOM: Final = 200
+"""Distance that is kept from the ports for outgoing connections."""
+
+FREE_PORT_TRIES_MAX: Final = 1_000
+"""Ports that are tried before giving up."""
 
 COMMAND_LENGTH_MAX: Final = 120
 """Longer command lines are cut when they are shown."""
@@ -69,14 +80,25 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
-def free_port(host: str, also_below: int = 0) -> int:
-    """Return a port that nobody listens on now, nor on the one that is `also_below` lower."""
-    while True:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
-            port = int(probe.getsockname()[1])
-        if not also_below or port_is_free(host, port - also_below):
+def free_port(host: str, *offsets: int) -> int:
+    """Return a port that nobody listens on now, nor on those at these distances from it.
+
+    It lies below the range from which the kernel takes ports for outgoing connections, since one that is kept
+    for the next start must not be lost to such a connection. Raises `OSError` for a foreign address.
+    """
+    end = min(_outgoing_ports_start() - FREE_PORTS_ROOM, FREE_PORTS_END)
+    for _ in range(FREE_PORT_TRIES_MAX):
+        port = random.randrange(FREE_PORTS_START, max(end, FREE_PORTS_START + FREE_PORTS_ROOM))
+        if all(port_is_free(host, port + offset) for offset in (0, *offsets)):
             return port
+    raise OSError(errno.EADDRINUSE, f"no free port after {FREE_PORT_TRIES_MAX} tries")
+
+
+def _outgoing_ports_start() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return FREE_PORTS_END
 
 
 def port_holder(port: int) -> str | None:

@@ -1,11 +1,13 @@
-"""`brokerset status`: the processes on this machine, and the brokers that the name server knows."""
+"""`brokerset status`: processes, controllers, replicas, and brokers as the name servers know them."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +15,23 @@ from typing import Any, Final
 import click
 
 from brokerset_cli.client_session import run
+from brokerset_cli.cluster_view import (
+    ControllersView,
+    broker_reasons,
+    controller_problems,
+    group_lines,
+    look_at_controllers,
+    process_names,
+    replica_role,
+    view_json,
+)
 from brokerset_cli.folder import DataFolder, SetState
-from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.options import (
+    controller_address,
+    json_option,
+    namesrv_address,
+    namesrv_options,
+)
 from brokerset_cli.output import CommandFailed, duration, write_json, write_table
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance, readable
@@ -50,6 +67,9 @@ class View:
     namesrv: str
     state: SetState | None
     brokers: tuple[BrokerView, ...]
+    controllers: ControllersView | None
+    """None when no controllers are known."""
+
     problems: tuple[str, ...]
     """What is not as it should be; empty means that all is well."""
 
@@ -66,47 +86,80 @@ class View:
             "namesrv": self.namesrv,
             "local": state,
             "brokers": [_camel_keys(asdict(broker)) for broker in self.brokers],
+            **(
+                view_json(self.controllers, process_names(self.state)) if self.controllers is not None else {}
+            ),
         }
 
 
 @click.command()
 @namesrv_options
+@click.option(
+    "--controller",
+    metavar="HOST:PORT",
+    envvar="BROKERSET_CONTROLLER",
+    show_envvar=True,
+    help="Controllers, with ; between them. [default: those of the set in --data]",
+)
 @click.option("--watch", is_flag=True, help="Look again each second until Ctrl-C.")
 @json_option
-def status(namesrv: str | None, data: Path, watch: bool, as_json: bool) -> None:
-    """Show the processes of the local set and the brokers of its cluster.
+def status(namesrv: str | None, data: Path, controller: str | None, watch: bool, as_json: bool) -> None:
+    """Show processes, controllers, the replicas of each group with their identities, and what is wrong.
 
     The exit code is 0 when everything runs and every broker answers, else 1; with --watch it is 0.
     """
     address = namesrv_address(namesrv, data)
+    controllers = controller_address(controller, data) if controller or not namesrv else None
     local = None if namesrv else data
-    if watch:
-        with suppress(KeyboardInterrupt):  # is how people end it
-            while True:
-                _look_and_show(address, local, as_json=as_json, clear=not as_json and sys.stdout.isatty())
-                time.sleep(WATCH_SECONDS)
-    elif not _look_and_show(address, local, as_json=as_json, clear=False):
-        sys.exit(1)
+    if not watch:
+        view = look(address, local, controllers, named=controller is not None)
+        if as_json:
+            write_json(view.to_json())
+        else:
+            show(view)
+        if view.problems:
+            sys.exit(1)
+        return
+    with suppress(KeyboardInterrupt):  # is how people end it
+        _watch(lambda: look(address, local, controllers, named=controller is not None), as_json)
 
 
-def _look_and_show(namesrv: str, data: Path | None, *, as_json: bool, clear: bool) -> bool:
-    """Show what one look finds; whether all is well."""
-    view = look(namesrv, data)
-    if clear:
-        click.clear()
-    if as_json:
-        write_json(view.to_json())
-    else:
-        show(view)
-    return not view.problems
+def _watch(look_again: Callable[[], View], as_json: bool) -> None:
+    """Look again and again; on a terminal each look takes the place of the one before."""
+    if as_json or not sys.stdout.isatty():
+        while True:
+            view = look_again()
+            if as_json:
+                write_json(view.to_json())
+            else:
+                show(view)
+            time.sleep(WATCH_SECONDS)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+        while True:
+            live.update(Text.from_ansi(_as_text(look_again())), refresh=True)
+            time.sleep(WATCH_SECONDS)
 
 
-def look(namesrv: str, data: Path | None) -> View:
-    """Gather what is known now; what cannot be reached is a problem of the view, not an error."""
+def _as_text(view: View) -> str:
+    with redirect_stdout(io.StringIO()) as text:
+        show(view, errors_apart=False)
+    return text.getvalue()
+
+
+def look(namesrv: str, data: Path | None, controllers: str | None = None, *, named: bool = False) -> View:
+    """Gather what is known now; what cannot be reached is a problem of the view, not an error.
+
+    Controllers that nobody named and that do not answer are left out: there may be none.
+    """
     state = DataFolder(data).read_state() if data is not None else None
     problems = local_problems(state) if state is not None else []
     brokers: tuple[BrokerView, ...] = ()
+    agreed: ControllersView | None = None
     if state is None or state.alive:
+        reasons = asyncio.run(broker_reasons(state))
         try:
             brokers = run(namesrv, _brokers)
         except CommandFailed as error:
@@ -115,10 +168,16 @@ def look(namesrv: str, data: Path | None) -> View:
             problems += [
                 f"broker {b.group}/{b.id} at {b.address} does not answer" for b in brokers if not b.reachable
             ]
-            problems += missing_brokers(state, brokers)
+            problems += missing_brokers(state, brokers, reasons)
             if not brokers and state is None:
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
-    return View(namesrv, state, brokers, tuple(problems))
+        if controllers:
+            agreed = asyncio.run(look_at_controllers(controllers))
+            if not agreed.answered and not named and (state is None or not state.controllers):
+                agreed = None
+            else:
+                problems += controller_problems(agreed, state)
+    return View(namesrv, state, brokers, agreed, tuple(problems))
 
 
 def local_problems(state: SetState) -> list[str]:
@@ -139,15 +198,21 @@ def local_problems(state: SetState) -> list[str]:
     ]
 
 
-def missing_brokers(state: SetState | None, brokers: tuple[BrokerView, ...]) -> list[str]:
-    """Return the brokers that run here and that the name server does not know."""
+def missing_brokers(
+    state: SetState | None, brokers: tuple[BrokerView, ...], reasons: Mapping[str, list[str]] | None = None
+) -> list[str]:
+    """Return the brokers that run here and do not serve, with what they say, or are not registered."""
+    reasons = reasons or {}
     known = {broker.address for broker in brokers}
-    mine = [p for p in (state.processes if state else ()) if p.kind == "broker"]
-    return [
-        f"{p.name} at {p.address} is not registered at the name server"
-        for p in mine
-        if p.address not in known
-    ]
+    found = []
+    for process in state.processes if state else ():
+        if process.kind != "broker":
+            continue
+        if said := reasons.get(process.address):
+            found.append(f"{process.name} at {process.address} does not serve: {'; '.join(said)}")
+        elif process.address not in known:
+            found.append(f"{process.name} at {process.address} is not registered at the name server")
+    return found
 
 
 async def _brokers(instance: ClientInstance) -> tuple[BrokerView, ...]:
@@ -204,8 +269,8 @@ def _camel_keys(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(view: View) -> None:
-    """Write the tables that a person reads."""
+def show(view: View, *, errors_apart: bool = True) -> None:
+    """Write the tables that a person reads; problems go to standard error if they shall stand apart."""
     now_ms = time.time_ns() // 1_000_000
     if view.state is not None and view.state.alive:
         click.echo(f"BrokerSet {view.state.name}, run by process {view.state.pid}")
@@ -224,7 +289,10 @@ def show(view: View) -> None:
         plain = [tuple(str(value) if value is not None else None for value in row) for row in rows]
         write_table(("process", "state", "address", "http", "pid", "restarts", "up"), plain)
         click.echo()
+    if view.controllers is not None:
+        _show_controllers(view.controllers, process_names(view.state))
     if view.brokers:
+        click.echo("Brokers, as the name server knows them")
         write_table(
             ("cluster", "group", "id", "role", "address", "version", "in/s", "out/s", "stored", "up"),
             [
@@ -244,7 +312,64 @@ def show(view: View) -> None:
             ],
         )
     for problem in view.problems:
-        click.secho(f"Problem: {problem}", fg="red", err=True)
+        click.secho(f"Problem: {problem}", fg="red", err=errors_apart)
+
+
+def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
+    leader = view.leader
+    voters = {member.node_id: member.voter for member in leader.members} if leader is not None else {}
+    term = f", term {leader.term}" if leader is not None else ": nobody leads"
+    click.echo(f"Controllers{term}")
+    write_table(
+        ("controller", "node", "address", "role", "vote", "last index", "applied", "snapshot"),
+        [
+            (
+                names.get(look.address),
+                look.status.node_id if look.status else None,
+                look.address,
+                look.status.role if look.status else "does not answer",
+                _vote(voters, look.status.node_id) if look.status else None,
+                look.status.last_index if look.status else None,
+                look.status.applied_index if look.status else None,
+                look.status.snapshot_index if look.status else None,
+            )
+            for look in view.looks
+        ],
+    )
+    click.echo()
+    for line in group_lines(view.groups):
+        click.echo(line)
+    if view.groups:
+        write_table(
+            (
+                "group", "id", "process", "address", "role", "standing", "in sync", "starts", "log epoch",
+                "log end", "heard",
+            ),
+            [
+                (
+                    group.broker_name,
+                    replica.broker_id,
+                    names.get(replica.address),
+                    replica.address,
+                    replica_role(group, replica.broker_id),
+                    replica.standing,
+                    "yes" if replica.broker_id in group.sync_state_set else "no",
+                    replica.incarnation,
+                    replica.log_epoch,
+                    replica.max_offset,
+                    None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s ago",
+                )
+                for group in view.groups
+                for replica in group.replicas
+            ],
+        )  # fmt: skip
+    click.echo()
+
+
+def _vote(voters: Mapping[int, bool], node_id: int) -> str:
+    if node_id not in voters:
+        return "no member"
+    return "yes" if voters[node_id] else "learner"
 
 
 def _rate(value: float | None) -> str | None:

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
 import click
 
-from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail, write_table
-from brokerset_cli.processes import free_port, port_holder, port_is_free, start_ticks
-from brokerset_protocol.codes import RequestCode
-from brokerset_protocol.commands import Command
-from brokerset_runtime.clock import SystemClock
+from brokerset_cli.processes import free_port, port_holder, port_is_free
+from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
 from brokerset_runtime.files import write_atomically
-from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
-from brokerset_runtime.settings import settings_text
-from brokerset_runtime.supervision import STILL_STARTING_SECONDS, Child, ChildSpec, StartFailed, Supervisor
+from brokerset_runtime.supervision import STILL_STARTING_SECONDS
 from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, read_manifest_text
 from brokerset_spec.plan import (
     BROKER_PORT,
+    CONTROLLER_PORTS,
     HTTP_PORT,
     NAMESRV_PORT,
     SECOND_PORT_OFFSET,
     LocalPlan,
+    PlanRefused,
     PortsTaken,
     PortWishes,
-    ProcessPlan,
     plan_local,
 )
 
@@ -46,11 +38,11 @@ DETACH_SECONDS_MAX: Final = 660.0
 DETACH_LOOK_SECONDS: Final = 0.05
 """Pause between two looks whether a detached set serves."""
 
-PROBE_SECONDS_MAX: Final = 1.0
-"""Longest time that one look whether a process answers may take."""
-
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file is not read as a manifest."""
+
+FREE_PORTS_APART: Final = 200
+"""Least distance between free ports of controllers and brokers: each kind takes a row of them."""
 
 PORT: Final = click.IntRange(0, 65_535)
 
@@ -77,47 +69,44 @@ PORT: Final = click.IntRange(0, 65_535)
     "--namesrv-port",
     type=PORT,
     metavar="PORT",
-    default=NAMESRV_PORT,
-    show_default=True,
-    help="Port of the name server; 0 takes a free one.",
+    help="Port of the first name server, controllers follow; 0 takes a free one. Later starts keep it. "
+    f"[default: {NAMESRV_PORT}]",
 )
 @click.option(
     "--broker-port",
     type=PORT,
     metavar="PORT",
-    default=BROKER_PORT,
-    show_default=True,
-    help="Port of the first broker, the others follow; 0 takes a free one.",
+    help="Port of the first broker, the others follow; 0 takes a free one whenever a broker is started. "
+    f"[default: as last time, else {BROKER_PORT}]",
 )
 @click.option(
     "--http-port",
     type=PORT,
     metavar="PORT",
-    default=HTTP_PORT,
-    show_default=True,
-    help="First port that is tried for each broker's HTTP; 0 takes a free one.",
+    help="First port that is tried for the HTTP of each process; 0 takes a free one. "
+    f"[default: as last time, else {HTTP_PORT}]",
 )
 def up(
     manifest_file: Path | None,
     data: Path,
     detach: bool,
     host: str,
-    namesrv_port: int,
-    broker_port: int,
-    http_port: int,
+    namesrv_port: int | None,
+    broker_port: int | None,
+    http_port: int | None,
 ) -> None:
-    """Run a BrokerSet on this machine: a name server and one broker for each group.
+    """Run a BrokerSet on this machine: controllers, each with a name server, and the brokers of each group.
 
-    Without -f one name server and one broker are run. Ctrl-C ends everything in order; messages stay in the
+    Without -f three controllers and one broker are run. Ctrl-C ends everything in order; messages stay in the
     data folder for the next `up`.
     """
     manifest = load_manifest(manifest_file)
-    wishes = choose_ports(host, namesrv_port, broker_port, http_port)
+    wanted = PortWishes(namesrv_port, broker_port, http_port)
     try:
         if detach:
-            _detach(manifest, data, host, wishes)
+            _detach(manifest, data, host, wanted)
         else:
-            _attend(manifest, data, host, wishes)
+            _attend(manifest, data, host, wanted)
     except OSError as error:
         fail(
             f"{error.filename or data} cannot be used: {error.strerror or error}",
@@ -125,28 +114,33 @@ def up(
         )
 
 
-def _attend(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> None:
+def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> None:
     """Run the set in this process until it is told to stop."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
-        plan = make_plan(manifest, folder, host, wishes)
+        plan = make_plan(manifest, folder, host, wanted)
+        folder.write_memory(plan.memory)
         write_settings(plan)
-        asyncio.run(_run(plan, folder))
+        run = Run(manifest, plan, folder, host, floating=wanted.broker == 0)
+        asyncio.run(run_set(run))
     finally:
         lock.release()
 
 
-def choose_ports(host: str, namesrv: int, broker: int, http: int) -> PortWishes:
-    """Replace each 0 by a free port; ends the command when `host` is no address of this machine."""
-    try:
-        return PortWishes(
-            namesrv=namesrv or free_port(host),
-            broker=broker or free_port(host, SECOND_PORT_OFFSET),
-            http=http or free_port(host),
-        )
-    except OSError as error:
-        _fail_host(host, error)
+def choose_ports(host: str, wanted: PortWishes, *, kept: bool) -> PortWishes:
+    """Replace each 0 by a free port, but that of the name server when the folder keeps one (`kept`).
+
+    Raises `OSError` when `host` is no address of this machine.
+    """
+    namesrv, broker, http = wanted.namesrv, wanted.broker, wanted.http
+    if namesrv == 0:
+        namesrv = None if kept else free_port(host, *range(1, CONTROLLER_PORTS))
+    if broker == 0:
+        broker = free_port(host, -SECOND_PORT_OFFSET)
+        while namesrv is not None and abs(broker - namesrv) < FREE_PORTS_APART:
+            broker = free_port(host, -SECOND_PORT_OFFSET)
+    return PortWishes(namesrv, broker, free_port(host) if http == 0 else http)
 
 
 def _fail_host(host: str, error: OSError) -> NoReturn:
@@ -177,16 +171,34 @@ def load_manifest(path: Path | None) -> BrokerSet:
         )
 
 
-def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wishes: PortWishes) -> LocalPlan:
+def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWishes) -> LocalPlan:
     """Decide what to run; ends the command when a port is taken, and says by whom."""
+    memory = folder.memory()
+    with_data = controllers_with_data(folder)
     try:
         return plan_local(
-            manifest, folder.path, is_free=lambda port: port_is_free(host, port), wishes=wishes, host=host
+            manifest,
+            folder.path,
+            memory=memory,
+            is_free=lambda port: port_is_free(host, port),
+            wishes=choose_ports(host, wanted, kept=bool(with_data)),
+            host=host,
+            with_data=with_data,
         )
+    except PlanRefused as error:
+        fail(error.reason, error.advice)
     except PortsTaken as error:
-        holder = port_holder(error.port)
+        taken = (
+            f"port {error.port}, which {error.wanted_by} needs, is taken by "
+            f"{port_holder(error.port) or 'someone'}"
+        )
+        if error.kept:
+            fail(
+                f"{taken}; controllers keep their ports, since they know each other by them",
+                "end that process (`brokerset down` if it is another set), then try again",
+            )
         fail(
-            f"port {error.port}, which {error.wanted_by} needs, is taken by {holder or 'someone'}",
+            taken,
             "end that process (`brokerset down` if it is another set), or choose ports with "
             "--namesrv-port, --broker-port and --http-port",
         )
@@ -194,152 +206,15 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wishes: PortWi
         _fail_host(host, error)
 
 
-def write_settings(plan: LocalPlan) -> None:
-    """Write the settings file of each process."""
-    for process in plan.processes:
-        process.folder.mkdir(parents=True, exist_ok=True)
-        head = f"# Written by `brokerset up` for {process.name}; it is replaced at each start.\n"
-        write_atomically(process.settings_file, (head + settings_text(process.settings)).encode())
-
-
-def child_spec(process: ProcessPlan) -> ChildSpec:
-    """Return how a process is started and how one sees that it serves."""
-    return ChildSpec(
-        name=process.name,
-        arguments=(sys.executable, "-m", process.module, "-c", str(process.settings_file)),
-        log_file=process.log_file,
-        ready=partial(answers, process.address),
-    )
-
-
-async def answers(address: str) -> bool:
-    """Whether the process at `address` answers requests; a broker listens before its store is recovered."""
-    try:
-        connection = await connect(address, timeout=PROBE_SECONDS_MAX)
-    except ConnectionClosed:
-        return False
-    try:
-        # A name server refuses this request, which is an answer too.
-        await connection.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO), PROBE_SECONDS_MAX)
-    except (ConnectionClosed, RequestTimeout):
-        return False
-    finally:
-        connection.close()
-    return True
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run of a set: keeps the state file up to date and tells people what happens."""
-
-    plan: LocalPlan
-    folder: DataFolder
-    phase: str = "starting"
-    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-    children: tuple[Child, ...] = ()
-
-    def say(self, child: Child, what: str) -> None:
-        """Tell what happened to a child, and store the new state."""
-        tell(f"{child.spec.name} {what}")
-        self.store()
-
-    def store(self) -> None:
-        """Write the state file."""
-        own_pid = os.getpid()
-        self.folder.write_state(
-            SetState(
-                name=self.plan.name,
-                cluster_name=self.plan.cluster_name,
-                phase=self.phase,
-                namesrv=self.plan.namesrv_address,
-                pid=own_pid,
-                start_ticks=start_ticks(own_pid),
-                started_ms=self.started_ms,
-                processes=tuple(map(_process_state, self.plan.processes, self.children)),
-            )
-        )
-
-
-def _process_state(process: ProcessPlan, child: Child) -> ProcessState:
-    return ProcessState(
-        name=process.name,
-        kind=process.kind,
-        group=process.group,
-        address=process.address,
-        http_port=process.http_port,
-        folder=str(process.folder),
-        log=str(process.log_file),
-        state=child.state,
-        pid=child.pid,
-        start_ticks=start_ticks(child.pid) if child.pid else None,
-        restarts=child.restarts,
-        started_ms=child.started_ms,
-    )
-
-
-async def _run(plan: LocalPlan, folder: DataFolder) -> None:
-    for note in plan.notes:
-        click.secho(f"Note: {note}", fg="yellow")
-    run = _Run(plan, folder)
-    supervisor = Supervisor([child_spec(p) for p in plan.processes], clock=SystemClock(), say=run.say)
-    run.children = supervisor.children
-    _end_on_signals(supervisor, run)
-
-    def started() -> None:
-        run.phase = "running"
-        run.store()
-        _greet(plan, folder)
-
-    try:
-        await supervisor.run(started)
-    except StartFailed as error:
-        tail = "".join(f"\n  | {line}" for line in error.log_tail.splitlines()[-15:])
-        fail(
-            f"{error.name} {error.reason}; the end of its log:{tail}",
-            f"correct that; the whole log is {error.log_file}",
-        )
-    finally:
-        run.phase = "stopped"
-        run.store()
-    tell("everything has stopped; the messages are kept")
-
-
-def _end_on_signals(supervisor: Supervisor, run: _Run) -> None:
-    def on_signal() -> None:
-        if run.phase == "stopping":
-            tell("second signal: killing all processes")
-            supervisor.kill()
-            return
-        run.phase = "stopping"
-        tell("stopping; a second Ctrl-C kills")
-        supervisor.stop()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, on_signal)
-
-
-def _greet(plan: LocalPlan, folder: DataFolder) -> None:
-    rows = [(p.name, p.kind, p.address, str(p.http_port or "-"), p.log_file) for p in plan.processes]
-    click.echo()
-    write_table(("name", "kind", "address", "http", "log"), rows)
-    click.echo(f"\nBrokerSet {plan.name} runs. Name server: {plan.namesrv_address}. Data: {folder.path}")
-    option = "" if plan.namesrv_address == "127.0.0.1:9876" else f" --namesrv {plan.namesrv_address}"
-    click.echo(f"Try: brokerset send hello --count 10{option}")
-
-
-def tell(text: str) -> None:
-    """Say what happens now, with the time of day."""
-    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {text}")
-
-
-def _detach(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> None:
+def _detach(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> None:
     """Start `up` in a session of its own and wait until it says that everything runs."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     # Problems that can be seen now are shown here, not in a log. The other process checks again.
-    make_plan(manifest, folder, host, wishes)
+    plan = make_plan(manifest, folder, host, wanted)
     lock.release()
+    for note in plan.notes:
+        click.secho(f"Note: {note}", fg="yellow")
     log_file = folder.path / "logs" / "up.log"
     log_file.parent.mkdir(exist_ok=True)
     manifest_file = folder.path / "manifest.json"
@@ -354,8 +229,14 @@ def _detach(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> N
         "--data",
         str(folder.path),
     ]
-    command += ["--host", host, "--namesrv-port", str(wishes.namesrv), "--broker-port", str(wishes.broker)]
-    command += ["--http-port", str(wishes.http)]
+    command += ["--host", host]
+    options = (
+        ("--namesrv-port", wanted.namesrv),
+        ("--broker-port", wanted.broker),
+        ("--http-port", wanted.http),
+    )
+    for option, port in options:
+        command += [] if port is None else [option, str(port)]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -370,8 +251,11 @@ def _detach(manifest: BrokerSet, data: Path, host: str, wishes: PortWishes) -> N
     if state is None:
         text = log_file.read_text(errors="replace").strip()
         fail(f"the set did not start:\n{text}", f"correct that; the log is {log_file}")
-    rows = [(p.name, p.kind, p.address, str(p.http_port or "-"), str(p.pid)) for p in state.processes]
-    write_table(("name", "kind", "address", "http", "pid"), rows)
+    rows = [
+        (p.name, p.kind, p.address, p.namesrv or "-", str(p.http_port or "-"), str(p.pid))
+        for p in state.processes
+    ]
+    write_table(("name", "kind", "address", "name server", "http", "pid"), rows)
     click.echo(
         f"\nBrokerSet {state.name} runs in the background. End it with: brokerset down --data {folder.path}"
     )

@@ -27,9 +27,8 @@ class NotLeader(EngineError):
     """Nothing was done: another node leads, if `leader_id` is known."""
 
     def __init__(self, leader_id: int | None) -> None:
-        super().__init__(
-            f"not the leader; {'nobody is known' if leader_id is None else f'node {leader_id}'} is"
-        )
+        known = "no leader is known; ask again soon" if leader_id is None else f"node {leader_id} leads"
+        super().__init__(f"not the leader; {known}")
         self.leader_id = leader_id
 
 

@@ -1,14 +1,25 @@
 """A folder of small durable files, as a protocol, so that tests can put a failing disk in its place.
 
 Everything written is lost at a power failure until `sync` (content) or `sync_folder` (names: created, renamed
-and deleted files) has returned; a file may then hold any prefix of unsynced appends, or torn pages of them.
+and deleted files) has returned. A file may then hold any prefix of the appends that were not synced, in which
+whole sectors may read as zeros and the end may be anything; what was synced before stays as it was. After a
+`write` that was not synced, the file may be old, empty, or any prefix. Changes of names that were not synced
+may have happened or not, each by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+OPEN_FILES_MAX = 8
+"""Most files that a `RealDisk` keeps open; the one that was used longest ago is closed for another."""
+
+T = TypeVar("T")
 
 
 class Disk(Protocol):
@@ -48,6 +59,30 @@ class Disk(Protocol):
         """Make names durable."""
 
 
+class RunBlocking(Protocol):
+    """Carries out blocking work without holding up the loop; one piece after the other, in order."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Start the work now, even if nobody awaits it; what is awaited returns or raises what it did."""
+
+
+class DiskThread:
+    """The real `RunBlocking`: one thread of its own, so that a slow disk holds up nobody else's threads."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def close(self) -> None:
+        """Wait until the work that was started is done, and end the thread; may be called again.
+
+        Close the disk only after this: work goes on in the thread when the task that asked is cancelled.
+        """
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
 def replace_file(disk: Disk, name: str, data: bytes) -> None:
     """Write a file so that a crash at any instant leaves the old content or the new, whole and synced."""
     temporary = name + ".tmp"
@@ -66,7 +101,8 @@ class RealDisk:
         self._open: dict[str, int] = {}
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file(follow_symlinks=False))
+        with os.scandir(self.folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def read(self, name: str) -> bytes:
         return (self.folder / name).read_bytes()
@@ -91,11 +127,12 @@ class RealDisk:
             view = view[os.write(descriptor, view) :]
 
     def truncate(self, name: str, size: int) -> None:
-        os.ftruncate(self._descriptor(name), size)
+        os.truncate(self.folder / name, size)
 
     def sync(self, name: str) -> None:
         descriptor = self._open.get(name)
         if descriptor is not None:
+            # The size that an append changed is part of what fdatasync makes durable.
             os.fdatasync(descriptor)
             return
         descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -126,10 +163,13 @@ class RealDisk:
             self._forget(name)
 
     def _descriptor(self, name: str) -> int:
-        descriptor = self._open.get(name)
+        descriptor = self._open.pop(name, None)
         if descriptor is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                self._forget(next(iter(self._open)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            descriptor = self._open[name] = os.open(self.folder / name, flags, 0o644)
+            descriptor = os.open(self.folder / name, flags, 0o644)
+        self._open[name] = descriptor
         return descriptor
 
     def _forget(self, name: str) -> None:

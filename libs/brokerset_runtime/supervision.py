@@ -1,4 +1,7 @@
-"""Runs child processes: starts them in order, restarts the ones that crash, stops them in reverse order."""
+"""Runs child processes: starts them in order, restarts the ones that crash, stops them in reverse order.
+
+Neighbours that name the same `together` are started, and stopped, at the same time.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +82,12 @@ class ChildSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of this process."""
 
+    together: str | None = None
+    """Neighbours with the same text wait for each other to serve, so they start at the same time."""
+
+    renew: Callable[[], ChildSpec] | None = None
+    """Asked before each restart for how to start it this time; None means: as before."""
+
 
 State = Literal["starting", "running", "waiting", "stopping", "stopped"]
 
@@ -114,37 +123,80 @@ Say = Callable[[Child, str], None]
 
 
 class Supervisor:
-    """Keeps a fixed list of processes running until `stop`."""
+    """Keeps processes running until `stop`; some may be added and removed meanwhile."""
 
     def __init__(
         self, specs: Sequence[ChildSpec], *, clock: Clock, say: Say, back_off: BackOff | None = None
     ) -> None:
         self.children = tuple(Child(spec) for spec in specs)
+        """In the order in which they were started."""
         self._clock = clock
         self._say = say
         self._back_off = back_off or BackOff()
         self._stopping = asyncio.Event()
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
 
     async def run(self, started: Callable[[], None]) -> None:
         """Start all, call `started` once every one is ready, and keep them running until `stop` is called.
 
-        Each is started when the one before is ready. Raises `StartFailed`; all that was started is
-        stopped before this method ends, however it ends.
+        Each is started when the one before is ready, but for those that start together. Raises
+        `StartFailed`; all that was started is stopped before this method ends, however it ends.
         """
         try:
-            for child in self.children:
+            for children in self._in_groups():
                 if self._stopping.is_set():
                     return
-                await self._start_first(child)
+                await self._start_first(children)
             started()
-            async with asyncio.TaskGroup() as group:
-                keepers = [group.create_task(self._keep(child)) for child in self.children]
-                keepers.append(group.create_task(self._bound_logs()))
+            async with asyncio.TaskGroup() as self._group:
+                for child in self.children:
+                    self._keepers[child.spec.name] = self._group.create_task(self._keep(child))
+                logs = self._group.create_task(self._bound_logs())
                 await self._stopping.wait()
-                for keeper in keepers:
+                for keeper in (*self._keepers.values(), logs):
                     keeper.cancel()
         finally:
+            self._group = None
             await self._stop_all()
+
+    async def add(self, spec: ChildSpec) -> None:
+        """Start one more process while `run` runs, and return when it serves. Raises `StartFailed`."""
+        assert self._group is not None, "nothing can be added before all have started"
+        child = Child(spec)
+        self.children = (*self.children, child)
+        try:
+            await self._start_first([child])
+        except BaseException:
+            await self._forget(child)
+            raise
+        if not self._stopping.is_set():
+            self._keepers[spec.name] = self._group.create_task(self._keep(child))
+
+    async def remove(self, name: str) -> None:
+        """Stop a process for good while `run` runs; does nothing when there is none of this name."""
+        child = next((child for child in self.children if child.spec.name == name), None)
+        if child is None:
+            return
+        keeper = self._keepers.pop(name, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        await self._forget(child)
+
+    async def _forget(self, child: Child) -> None:
+        await self._stop_child(child)
+        self.children = tuple(other for other in self.children if other is not child)
+
+    def _in_groups(self) -> list[list[Child]]:
+        found: list[list[Child]] = []
+        for child in self.children:
+            together = child.spec.together
+            if found and together is not None and found[-1][0].spec.together == together:
+                found[-1].append(child)
+            else:
+                found.append([child])
+        return found
 
     def stop(self) -> None:
         """Let `run` end; returns at once. May be called from a signal handler."""
@@ -158,11 +210,24 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError):
                     child.process.kill()
 
-    async def _start_first(self, child: Child) -> None:
-        await self._spawn(child)
-        problem = await self._until_ready(child)
-        if problem is not None and not self._stopping.is_set():
-            raise StartFailed(child.spec.name, problem, child.spec.log_file, log_tail(child.spec.log_file))
+    async def _start_first(self, children: Sequence[Child]) -> None:
+        for child in children:
+            await self._spawn(child)
+        waits = [asyncio.ensure_future(self._until_ready(child)) for child in children]
+        try:
+            for done in asyncio.as_completed(waits):
+                await done
+                if self._stopping.is_set():
+                    return
+                for child, wait in zip(children, waits, strict=True):
+                    problem = wait.result() if wait.done() else None
+                    if problem is not None:
+                        tail = log_tail(child.spec.log_file)
+                        raise StartFailed(child.spec.name, problem, child.spec.log_file, tail)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _keep(self, child: Child) -> None:
         while True:
@@ -185,6 +250,8 @@ class Supervisor:
             self._say(child, f"{what_happened}; starts again in {restart.delay_ms / 1000:g} s")
             await asyncio.sleep(restart.delay_ms / 1000)
             child.restarts += 1
+            if child.spec.renew is not None:
+                child.spec = child.spec.renew()
             try:
                 await self._spawn(child)
                 return
@@ -232,16 +299,19 @@ class Supervisor:
         )
 
     async def _stop_all(self) -> None:
-        for child in reversed(self.children):
-            process = child.process
-            if process is None:
-                continue
-            if process.returncode is None:
-                child.state = "stopping"
-                self._say(child, "is told to stop")
-                await self._end(child, process)
-            child.state, child.pid = "stopped", 0
-            self._say(child, "has stopped")
+        for children in reversed(self._in_groups()):
+            await asyncio.gather(*(self._stop_child(child) for child in children))
+
+    async def _stop_child(self, child: Child) -> None:
+        process = child.process
+        if process is None:
+            return
+        if process.returncode is None:
+            child.state = "stopping"
+            self._say(child, "is told to stop")
+            await self._end(child, process)
+        child.state, child.pid = "stopped", 0
+        self._say(child, "has stopped")
 
     async def _end(self, child: Child, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from brokerset_spec.setting_fields import INT64_MAX, PORT_MAX, named, number, range_problems, switch
+from brokerset_spec.setting_fields import (
+    INT32_MAX,
+    INT64_MAX,
+    PORT_MAX,
+    named,
+    number,
+    range_problems,
+    switch,
+)
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 """What cluster and broker names may look like; they also become topic names, hence the same alphabet."""
@@ -17,6 +25,9 @@ DELAY_PATTERN: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 
 RECORD_EXTRA_BYTES: Final = 64 * 1024
 """Room for everything in a record but the body: fixed fields, topic, and at most 32 KiB of properties."""
+
+OWNER_SIZE_MAX: Final = 255
+"""Characters of an owner's UID."""
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 """A consume queue file holds whole units of this size."""
@@ -33,10 +44,11 @@ class BrokerSettings:
     """Name of the broker group; all replicas of a group share it."""
 
     broker_id: int = number(0, high=INT64_MAX)
-    """Number inside the group; 0 is the master."""
+    """Number inside the group; 0 is the master. Ignored in controller mode."""
 
     broker_role: Literal["ASYNC_MASTER"] = "ASYNC_MASTER"
-    """Role of a broker without controllers; only a master without replicas is served."""
+    """Role of a broker without controllers; only a master without replicas is served. Ignored in controller
+    mode."""
 
     broker_ip1: str = named("127.0.0.1", "brokerIP1")
     """Address that is told to clients."""
@@ -87,7 +99,45 @@ class BrokerSettings:
     """Whether a topic named like the broker exists."""
 
     enable_controller_mode: bool = False
-    """Whether controllers give this broker its role."""
+    """Whether controllers give this broker its id and its role."""
+
+    controller_addr: str = ""
+    """Controllers as `host:port`, separated by `;`; at least one in controller mode."""
+
+    fetch_controller_addr_by_dns_lookup: bool = False
+    """Whether each name in `controllerAddr` stands for all controllers behind its DNS records."""
+
+    broker_heartbeat_interval: int = number(500, low=10)
+    """Milliseconds between two heartbeats to each controller. RocketMQ: 1,000."""
+
+    send_heartbeat_timeout_millis: int = number(1_000, low=10)
+    """Milliseconds that a heartbeat may take, connecting included."""
+
+    controller_heart_beat_timeout_mills: int = number(2_000, low=20)
+    """Milliseconds of silence after which controllers suspect this broker. RocketMQ: 10,000."""
+
+    sync_broker_metadata_period: int = number(1_000, low=10)
+    """Milliseconds between two questions for the group's master. RocketMQ: 5,000."""
+
+    sync_controller_metadata_period: int = number(10_000, low=10)
+    """Milliseconds between two questions which controller leads; a failed request asks at once."""
+
+    broker_election_priority: int = number(INT32_MAX)
+    """Among equals the broker with the smallest number becomes master."""
+
+    store_path_broker_identity: Path | None = None
+    """File of the id that controllers gave; empty means `brokerIdentity` in `storePathRootDir`."""
+
+    store_path_epoch_file: Path | None = None
+    """File of the master epochs; empty means `epochFileCheckpoint` in `storePathRootDir`."""
+
+    owner_uid: str = ""
+    """UID of the BrokerSet that runs the broker: controllers keep others out of its group. Not known to
+    RocketMQ."""
+
+    expected_replicas: int = number(0, high=64)
+    """Brokers that the BrokerSet runs in the group, 0 if nobody says: a new group waits for all of them
+    before its first election. Not known to RocketMQ."""
 
     long_polling_enable: bool = True
     """Whether a pull without messages is held until some arrive or its time is over."""
@@ -211,8 +261,26 @@ class BrokerSettings:
                 f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log} with "
                 f"{RECORD_EXTRA_BYTES} for the rest of a record"
             )
-        if self.enable_controller_mode:
-            found.append("enableControllerMode=true: is not served yet; leave it out")
+        found += self._controller_problems()
+        return found
+
+    def _controller_problems(self) -> list[str]:
+        """What is wrong with the settings of controller mode."""
+        found = [f"controllerAddr: {text}" for text in address_problems(self.controller_addr)]
+        if self.enable_controller_mode and not self.controller_addr.strip(" ;"):
+            found.append("controllerAddr is empty: enableControllerMode=true needs at least one HOST:PORT")
+        if self.controller_heart_beat_timeout_mills < 2 * self.broker_heartbeat_interval:
+            found.append(
+                f"controllerHeartBeatTimeoutMills={self.controller_heart_beat_timeout_mills}: must be at "
+                f"least twice brokerHeartbeatInterval={self.broker_heartbeat_interval}"
+            )
+        if len(self.owner_uid) > OWNER_SIZE_MAX or "#" in self.owner_uid:
+            found.append(
+                f"ownerUid={self.owner_uid[:64]}: must be at most {OWNER_SIZE_MAX} characters without #"
+            )
+        identity = self.store_path_broker_identity
+        if identity is not None and not identity.name:
+            found.append(f"storePathBrokerIdentity={identity}: must name a file")
         return found
 
 

@@ -9,6 +9,12 @@ from typing import Final
 
 from brokerset_spec.setting_fields import PORT_MAX, named, number, range_problems
 
+PEERS_MAX: Final = 9
+"""Most controllers of one group (`brokerset_raft.configuration.MEMBERS_MAX`)."""
+
+GROUP_BYTES_MAX: Final = 255
+"""Longest name of a group of controllers (`brokerset_raft.frames.GROUP_BYTES_MAX`)."""
+
 PEER_SHAPE: Final = re.compile(r"n(?P<id>\d{1,9})-(?P<address>(?:\[[0-9a-fA-F:.]+\]|[^:;\s\[\]]+):\d{1,5})")
 """One entry of a list of peers: `n0-host:port`."""
 
@@ -23,6 +29,8 @@ def parse_peers(text: str) -> dict[int, str]:
         if int(match["id"]) in found:
             raise ValueError(f"n{match['id']} is listed twice")
         found[int(match["id"])] = match["address"]
+    if len(found) > PEERS_MAX:
+        raise ValueError(f"lists {len(found)} nodes; {PEERS_MAX} is the most there can be")
     return found
 
 
@@ -129,6 +137,8 @@ class ControllerSettings:
         found = range_problems(self)
         if not re.fullmatch(r"n\d{1,9}", self.controller_self_id):
             return [*found, f"controllerDLegerSelfId={self.controller_self_id}: is not n<number>, like n0"]
+        if not 0 < len(self.controller_group.encode()) <= GROUP_BYTES_MAX:
+            found.append(f"controllerDLegerGroup: must have 1 to {GROUP_BYTES_MAX} bytes")
         for outside, text in (
             ("controllerDLegerPeers", self.controller_peers),
             ("raftPeers", self.raft_peers),
@@ -140,9 +150,49 @@ class ControllerSettings:
                 continue
             if self.node_id not in listed and (listed or outside == "controllerDLegerPeers"):
                 found.append(f"{outside}={text}: does not list {self.controller_self_id}, this node")
+        return found or self._address_problems()
+
+    def _address_problems(self) -> list[str]:
+        """What is wrong with addresses and ports that can be read."""
+        peers, raft = self.peers(), self.raft_addresses()
+        if sorted(peers) != sorted(raft):
+            return [f"raftPeers={self.raft_peers}: does not list the same nodes as controllerDLegerPeers"]
+        found = []
+        taken = {address: f"the controller address of n{node_id}" for node_id, address in peers.items()}
+        if len(taken) < len(peers):
+            found.append(f"controllerDLegerPeers={self.controller_peers}: lists an address twice")
+        for node_id, address in raft.items():
+            if address in taken:
+                found.append(
+                    f"raftPeers={self.raft_peers}: the raft address of n{node_id}, {address}, is also"
+                    f" {taken[address]}; give each node a raft address of its own"
+                )
+            elif address.endswith(":0"):
+                found.append(f"raftPeers={self.raft_peers}: there is no port below 1 for n{node_id}; set it")
+            taken[address] = f"the raft address of n{node_id}"
+        return found + self._port_problems(peers[self.node_id], raft[self.node_id])
+
+    def _port_problems(self, own_address: str, raft_address: str) -> list[str]:
+        """Which ports of this process are the same."""
+        ports = {
+            "listenPort": self.listen_port or _port(own_address),
+            "raftListenPort": self.raft_listen_port or _port(raft_address),
+            "namesrvListenPort": self.namesrv_listen_port if self.enable_name_server else 0,
+            "httpPort": self.http_port,
+        }
+        users: dict[int, str] = {}
+        found = []
+        for name, port in ports.items():
+            if port and port in users:
+                found.append(f"{name}={port}: is the same as {users[port]}")
+            users.setdefault(port, name)
         return found
 
 
 def _port_below(address: str) -> str:
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - 1}"
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -42,9 +42,15 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
     "bindAddress": "addresses are chosen by brokerset; leave it out",
     "listenPort": "ports are chosen by brokerset; leave it out",
     "httpPort": "ports are chosen by brokerset; leave it out",
-    "namesrvAddr": "brokerset runs the name server itself; leave it out",
+    "namesrvAddr": "brokerset runs the name servers itself; leave it out",
+    "controllerAddr": "brokerset runs the controllers itself; leave it out",
+    "fetchControllerAddrByDnsLookup": "brokerset runs the controllers itself; leave it out",
+    "ownerUid": "is given by brokerset; leave it out",
+    "expectedReplicas": "set spec.replicas instead",
     "storePathRootDir": "folders are chosen by brokerset; leave it out",
     "storePathCommitLog": "folders are chosen by brokerset; leave it out",
+    "storePathBrokerIdentity": "folders are chosen by brokerset; leave it out",
+    "storePathEpochFile": "folders are chosen by brokerset; leave it out",
     "enableControllerMode": "set spec.replication.mode instead",
 }
 """Settings that a manifest may not give under `config`, and what to do instead."""
@@ -90,8 +96,8 @@ class ControllersRef(_Part):
 class Controllers(_Part):
     """The processes that serve names and decide who is master."""
 
-    replicas: Annotated[int, Field(ge=1, le=7)] = 1
-    """Number of processes."""
+    replicas: Annotated[int, Field(ge=1, le=7)] = 3
+    """Number of processes; more than half must live, so an even number survives no more losses."""
 
     ref: ControllersRef | None = None
     """Use those of another set instead."""
@@ -148,7 +154,7 @@ class Spec(_Part):
     """Names of the groups; by default `<name>-0`, `<name>-1`, …"""
 
     replicas: Annotated[int, Field(ge=1, le=9)] = 1
-    """Brokers in each group."""
+    """Brokers in each group; one is elected, and the others stand by."""
 
     replication: Replication = Replication()
     controllers: Controllers = Controllers()
@@ -221,7 +227,7 @@ class ManifestError(ValueError):
 
 
 def default_manifest(name: str = "brokerset") -> BrokerSet:
-    """Return the set that is run when nobody writes a manifest: one name server, one group, one broker."""
+    """Return the set that is run when nobody writes a manifest: three controllers, one group, one broker."""
     return read_manifest({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}})
 
 
@@ -311,20 +317,13 @@ def _config_problems(manifest: BrokerSet) -> list[Problem]:
 def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     """Name the fields that ask for something that does not exist yet, so that nobody relies on it."""
     spec = manifest.spec
-    single = "one broker in each group is served so far"
+    minimum = spec.replication.min_in_sync_replicas
     asked = (
-        (spec.replicas > 1, "replicas", f"is {spec.replicas}, but only {single}", "use 1 or leave it out"),
-        (
-            spec.controllers.replicas > 1,
-            "controllers.replicas",
-            f"is {spec.controllers.replicas}, but only one name server is served so far, and no controllers",
-            "use 1 or leave it out",
-        ),
         (
             spec.controllers.ref is not None,
             "controllers.ref",
             "controllers of another set are not served yet",
-            "leave it out: this set then runs its own name server",
+            "leave it out: this set then runs its own",
         ),
         (
             spec.replication.mode == "dledger",
@@ -333,10 +332,10 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
             "use controller or leave it out",
         ),
         (
-            spec.replication.unclean_election,
-            "replication.uncleanElection",
-            f"is true, but there is nothing to elect: {single}",
-            "use false or leave it out",
+            minimum is not None and 1 < minimum <= spec.replicas,
+            "replication.minInSyncReplicas",
+            f"is {minimum}, but copying messages to other brokers is not served yet",
+            "use 1 or leave it out",
         ),
         (
             spec.tls.secret_name is not None,

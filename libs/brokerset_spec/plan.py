@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet, Spec
-from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_spec.set_memory import ControllerMemory, SetMemory
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
 HTTP_PORT: Final = 8080
+
+CONTROLLER_PORT_STEP: Final = 10
+"""Distance between the ports of two controllers."""
+
+CONTROLLER_PORTS: Final = 3
+"""A controller takes its name server's port, the next one for raft, and the one after it for itself."""
 
 BROKER_PORT_STEP: Final = 10
 """Distance between the ports of two brokers; each has further listeners next to its first."""
@@ -26,12 +33,22 @@ PORT_TRIES_MAX: Final = 200
 
 
 class PortsTaken(Exception):
-    """A port that the plan needs is in use."""
+    """A port that the plan needs is in use. `kept`: it cannot be replaced by another one."""
 
-    def __init__(self, port: int, wanted_by: str) -> None:
+    def __init__(self, port: int, wanted_by: str, *, kept: bool = False) -> None:
         super().__init__(f"port {port}, which {wanted_by} needs, is in use")
         self.port = port
         self.wanted_by = wanted_by
+        self.kept = kept
+
+
+class PlanRefused(Exception):
+    """What is wished for contradicts what the data folder keeps; `advice` says what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.advice = advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +56,9 @@ class ProcessPlan:
     """One process to run."""
 
     name: str
-    """Unique in the set: `namesrv-0`, `<group>-0`."""
+    """Unique in the set: `controller-0`, `<group>-0`."""
 
-    kind: Literal["namesrv", "broker"]
+    kind: Literal["controller", "broker"]
     module: str
     """Started as `python -m <module> -c <settings_file>`."""
 
@@ -58,12 +75,24 @@ class ProcessPlan:
     folder: Path
     settings_file: Path
     log_file: Path
-    settings: BrokerSettings | NamesrvSettings
+    settings: BrokerSettings | ControllerSettings
+    node_id: int | None = None
+    """Number among the controllers, for controllers."""
+
+    namesrv_address: str = ""
+    """`host:port` of the name server in a controller."""
+
+    raft_address: str = ""
+    """`host:port` where other controllers reach a controller."""
 
     @property
     def ports(self) -> tuple[int, ...]:
         """All ports it listens on."""
-        return (self.port, self.http_port) if self.http_port else (self.port,)
+        addresses = (self.address, self.namesrv_address, self.raft_address)
+        found = [int(address.rpartition(":")[2]) for address in addresses if address]
+        if self.kind == "broker" and self.port > SECOND_PORT_OFFSET:
+            found.append(self.port - SECOND_PORT_OFFSET)
+        return (*found, self.http_port) if self.http_port else tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,139 +101,358 @@ class LocalPlan:
 
     name: str
     cluster_name: str
-    namesrv_address: str
     processes: tuple[ProcessPlan, ...]
-    """In the order in which they are started; they are stopped in the reverse order."""
+    """Controllers, which are started first and all together, then brokers; they are stopped the other way."""
+
+    memory: SetMemory
+    """What the data folder is to remember."""
 
     notes: tuple[str, ...]
-    """What the manifest says and one machine does not do; to be shown to the person who asked."""
+    """What the person who asked should know."""
+
+    @property
+    def controllers(self) -> tuple[ProcessPlan, ...]:
+        """The controllers, by ascending number."""
+        return tuple(process for process in self.processes if process.kind == "controller")
+
+    @property
+    def brokers(self) -> tuple[ProcessPlan, ...]:
+        """The brokers."""
+        return tuple(process for process in self.processes if process.kind == "broker")
+
+    @property
+    def namesrv_address(self) -> str:
+        """All name servers, joined by semicolons."""
+        return ";".join(process.namesrv_address for process in self.controllers)
+
+    @property
+    def controller_address(self) -> str:
+        """All controllers, joined by semicolons."""
+        return ";".join(process.address for process in self.controllers)
 
 
 @dataclass(frozen=True, slots=True)
 class PortWishes:
-    """The first port of each kind."""
+    """The first port of each kind. None takes the one of the last start, or RocketMQ's."""
 
-    namesrv: int = NAMESRV_PORT
-    broker: int = BROKER_PORT
-    http: int = HTTP_PORT
+    namesrv: int | None = None
+    broker: int | None = None
+    http: int | None = None
 
 
 def plan_local(
     manifest: BrokerSet,
     data: Path,
     *,
+    memory: SetMemory,
     is_free: Callable[[int], bool],
     wishes: PortWishes | None = None,
     host: str = "127.0.0.1",
+    with_data: Collection[int] | None = None,
 ) -> LocalPlan:
     """Return what to run for `manifest` under the folder `data`, listening on `host`.
 
-    The name server and the first broker get exactly the ports that are wished for, because clients look for
-    them there; further brokers and HTTP endpoints take the next free ones. Raises `PortsTaken`.
+    The first name server and the first broker get exactly the ports that are wished for, because clients look
+    for them there; the others take the next free ones. Controllers never change theirs, brokers take those of
+    the last time when they are free. `with_data` has the numbers of the controllers whose folders hold data:
+    one that has served and has none is left out, as its votes are forgotten; when none has any, they start
+    anew.
+    Raises `PortsTaken`, `PlanRefused`.
     """
-    wishes = wishes or PortWishes()
-    used: set[int] = set()
+    planner = _Planner(manifest, data, host, wishes or PortWishes(), is_free)
+    return planner.plan(memory, with_data)
 
-    def take(ports: Sequence[int], wanted_by: str) -> None:
-        for port in ports:
-            if port in used or not is_free(port):
-                raise PortsTaken(port, wanted_by)
-        used.update(ports)
 
-    def next_free(first: int, step: int, wanted_by: str, also_below: int = 0) -> int:
-        for port in range(first, min(first + step * PORT_TRIES_MAX, 65_536), step):
-            try:
-                take(_with_second(port, also_below), wanted_by)
-            except PortsTaken:
+class _Planner:
+    """Takes ports one after the other."""
+
+    def __init__(
+        self,
+        manifest: BrokerSet,
+        data: Path,
+        host: str,
+        wishes: PortWishes,
+        is_free: Callable[[int], bool],
+    ) -> None:
+        self._manifest = manifest
+        self._data = data
+        self._host = host
+        self._reachable = "127.0.0.1" if host == "0.0.0.0" else host
+        self._wishes = wishes
+        self._is_free = is_free
+        self._used: set[int] = set()
+
+    def plan(self, memory: SetMemory, with_data: Collection[int] | None) -> LocalPlan:
+        notes = local_notes(self._manifest.spec)
+        wanted = self._manifest.spec.controllers.replicas
+        memory, lost = _without_lost(memory, with_data)
+        if not memory.controllers:
+            first = tuple(ControllerMemory(n) for n in range(wanted))
+            memory = replace(
+                memory, host=self._reachable, controllers=first, next_controller_id=max(wanted, 1)
+            )
+        self._check_kept(memory)
+        memory = replace(memory, controllers=self._controller_ports(memory.controllers))
+        run = tuple(each for each in memory.controllers if each.node_id not in lost)
+        names = tuple(
+            (group, f"{group}-{k}")
+            for group in self._manifest.broker_names
+            for k in range(self._manifest.spec.replicas)
+        )
+        broker_ports = self._broker_ports([name for _, name in names], memory)
+        http_names = [name for _, name in names] + [f"controller-{each.node_id}" for each in run]
+        http_ports = self._http_ports(http_names, memory)
+        memory = replace(memory, broker_ports=broker_ports, http_ports=http_ports)
+        controllers = tuple(self._controller(each, memory, http_ports) for each in run)
+        addresses = LocalPlan("", "", controllers, memory, ())
+        brokers = tuple(
+            self._broker(group, name, broker_ports[name], http_ports[name], addresses)
+            for group, name in names
+        )
+        if len(memory.controllers) != wanted:
+            notes.append(
+                f"spec.controllers.replicas: is {wanted}, and {len(memory.controllers)} controllers belong "
+                f"together; change that while they run, with `brokerset controller scale {wanted}`"
+            )
+        notes += [_lost_note(n, wanted) for n in sorted(lost)]
+        return LocalPlan(
+            name=self._manifest.metadata.name,
+            cluster_name=self._manifest.spec.cluster_name,
+            processes=controllers + brokers,
+            memory=memory,
+            notes=tuple(notes),
+        )
+
+    def _check_kept(self, memory: SetMemory) -> None:
+        if memory.host and memory.host != self._reachable:
+            raise PlanRefused(
+                f"the controllers of this data folder know each other by the address {memory.host}, "
+                f"not {self._reachable}",
+                f"give --host {memory.host}",
+            )
+        kept = memory.controllers[0].namesrv_port
+        wish = self._wishes.namesrv
+        if kept and wish is not None and wish != kept:
+            raise PlanRefused(
+                f"controllers keep their ports, and the first name server of this data folder has {kept}, "
+                f"not {wish}",
+                "leave --namesrv-port out",
+            )
+
+    def _controller_ports(self, controllers: Sequence[ControllerMemory]) -> tuple[ControllerMemory, ...]:
+        kept = [each.namesrv_port for each in controllers if each.ports]
+        base = min(kept) if kept else (self._wishes.namesrv or NAMESRV_PORT)
+        for each in controllers:
+            if each.ports:
+                self._take(each.ports, f"controller-{each.node_id}", kept=True)
+        found = []
+        for number, each in enumerate(controllers):
+            if each.ports:
+                found.append(each)
                 continue
-            return port
+            name = f"controller-{each.node_id}"
+            if number == 0:
+                self._take([base], "the name server")
+                self._take(range(base + 1, base + CONTROLLER_PORTS), name)
+                first = base
+            else:
+                first = self._next_free(
+                    base + CONTROLLER_PORT_STEP, CONTROLLER_PORT_STEP, name, range(CONTROLLER_PORTS)
+                )
+            found.append(replace(each, namesrv_port=first, raft_port=first + 1, controller_port=first + 2))
+        return tuple(found)
+
+    def _broker_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
+        found: dict[str, int] = {}
+        kept = memory.broker_ports if self._wishes.broker is None else {}
+        for name in names:  # ports of the last time first, so that nobody else takes them
+            if name in kept and self._try(_with_second(kept[name])):
+                found[name] = kept[name]
+        last = (self._wishes.broker or BROKER_PORT) - BROKER_PORT_STEP
+        for number, name in enumerate(names):
+            if name in found:
+                last = max(last, found[name])
+            elif number == 0 and name not in kept:
+                found[name] = last = self._wishes.broker or BROKER_PORT
+                self._take(_with_second(last), f"broker {name}")
+            else:
+                last = self._next_free(
+                    last + BROKER_PORT_STEP, BROKER_PORT_STEP, f"broker {name}", (0, -SECOND_PORT_OFFSET)
+                )
+                found[name] = last
+        return found
+
+    def _http_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
+        kept = memory.http_ports if self._wishes.http is None else {}
+        found = {name: kept[name] for name in names if name in kept and self._try([kept[name]])}
+        first = self._wishes.http or HTTP_PORT
+        for name in names:
+            if name not in found:
+                found[name] = self._next_free(first, 1, f"the HTTP endpoint of {name}", (0,))
+        return found
+
+    def _take(self, ports: Sequence[int], wanted_by: str, *, kept: bool = False) -> None:
+        for port in ports:
+            if port in self._used or not self._is_free(port):
+                raise PortsTaken(port, wanted_by, kept=kept)
+        self._used.update(ports)
+
+    def _try(self, ports: Sequence[int]) -> bool:
+        try:
+            self._take(ports, "")
+        except PortsTaken:
+            return False
+        return True
+
+    def _next_free(self, first: int, step: int, wanted_by: str, offsets: Sequence[int]) -> int:
+        for port in range(first, min(first + step * PORT_TRIES_MAX, 65_536 - max(offsets)), step):
+            if self._try([port + offset for offset in offsets]):
+                return port
         raise PortsTaken(first, wanted_by)
 
-    take([wishes.namesrv], "the name server")
-    namesrv = _namesrv(data, host, wishes.namesrv)
-    processes = [namesrv]
-    for index, group in enumerate(manifest.broker_names):
-        name = f"{group}-0"
-        if index == 0:
-            port = wishes.broker
-            take(_with_second(port, SECOND_PORT_OFFSET), f"broker {name}")
-        else:
-            first = processes[-1].port + BROKER_PORT_STEP
-            port = next_free(first, BROKER_PORT_STEP, f"broker {name}", SECOND_PORT_OFFSET)
-        http_port = next_free(wishes.http, 1, f"the HTTP endpoint of broker {name}")
-        processes.append(_broker(manifest, data, host, group, port, http_port, namesrv.address))
-    return LocalPlan(
-        name=manifest.metadata.name,
-        cluster_name=manifest.spec.cluster_name,
-        namesrv_address=namesrv.address,
-        processes=tuple(processes),
-        notes=tuple(local_notes(manifest.spec)),
+    def _controller(
+        self, each: ControllerMemory, memory: SetMemory, http_ports: dict[str, int]
+    ) -> ProcessPlan:
+        name = f"controller-{each.node_id}"
+        folder = controller_folder(self._data, each.node_id)
+        members = [one for one in memory.controllers if not one.joins or one is each]
+        return ProcessPlan(
+            name=name,
+            kind="controller",
+            module="brokerset_controller",
+            group=None,
+            address=self._at(each.controller_port),
+            port=each.controller_port,
+            http_port=http_ports[name],
+            folder=folder,
+            settings_file=folder / "controller.conf",
+            log_file=self._data / "logs" / f"{name}.log",
+            node_id=each.node_id,
+            namesrv_address=self._at(each.namesrv_port),
+            raft_address=self._at(each.raft_port),
+            settings=ControllerSettings(
+                # The UID keeps two sets apart that come to the same ports one after the other.
+                controller_group=f"{self._manifest.metadata.name}-{memory.uid}",
+                controller_peers=_peers(members, lambda one: self._at(one.controller_port)),
+                raft_peers=_peers(members, lambda one: self._at(one.raft_port)),
+                controller_self_id=f"n{each.node_id}",
+                raft_join=each.joins,
+                controller_store_path=controller_data_folder(self._data, each.node_id),
+                bind_address=self._host,
+                listen_port=each.controller_port,
+                raft_listen_port=each.raft_port,
+                http_port=http_ports[name],
+                namesrv_listen_port=each.namesrv_port,
+                kv_config_path=folder / "kvConfig.json",
+                config_store_path=folder / "controller.properties",
+                enable_elect_unclean_master=self._manifest.spec.replication.unclean_election,
+            ),
+        )
+
+    def _broker(
+        self, group: str, name: str, port: int, http_port: int, controllers: LocalPlan
+    ) -> ProcessPlan:
+        folder = self._data / "brokers" / name
+        own: dict[str, Any] = {
+            "broker_cluster_name": self._manifest.spec.cluster_name,
+            "broker_name": group,
+            "broker_ip1": self._reachable,
+            "bind_address": self._host,
+            "listen_port": port,
+            "http_port": http_port,
+            "namesrv_addr": controllers.namesrv_address,
+            "store_path_root_dir": folder / "store",
+            "enable_controller_mode": True,
+            "controller_addr": controllers.controller_address,
+            "owner_uid": controllers.memory.uid,
+            "expected_replicas": self._manifest.spec.replicas,
+        }
+        return ProcessPlan(
+            name=name,
+            kind="broker",
+            module="brokerset_broker",
+            group=group,
+            address=self._at(port),
+            port=port,
+            http_port=http_port,
+            folder=folder,
+            settings_file=folder / "broker.conf",
+            log_file=self._data / "logs" / f"{name}.log",
+            settings=BrokerSettings(**{**self._manifest.config_values(), **own}),
+        )
+
+    def _at(self, port: int) -> str:
+        return f"{self._reachable}:{port}"
+
+
+def controller_folder(data: Path, node_id: int) -> Path:
+    """Where everything of one controller is."""
+    return data / "controllers" / f"controller-{node_id}"
+
+
+def controller_data_folder(data: Path, node_id: int) -> Path:
+    """Where a controller keeps what must not be lost: its votes and the log."""
+    return controller_folder(data, node_id) / "raft"
+
+
+def move_broker(plan: LocalPlan, name: str, port: int) -> LocalPlan:
+    """The same plan with one broker at another port."""
+    processes = []
+    for process in plan.processes:
+        if process.name == name:
+            assert isinstance(process.settings, BrokerSettings)
+            process = replace(
+                process,
+                port=port,
+                address=f"{process.address.rpartition(':')[0]}:{port}",
+                settings=replace(process.settings, listen_port=port),
+            )
+        processes.append(process)
+    memory = replace(plan.memory, broker_ports={**plan.memory.broker_ports, name: port})
+    return replace(plan, processes=tuple(processes), memory=memory)
+
+
+def _without_lost(memory: SetMemory, with_data: Collection[int] | None) -> tuple[SetMemory, frozenset[int]]:
+    """Which controllers must not start, since they forgot what they had promised."""
+    if with_data is None or not memory.controllers:
+        return memory, frozenset()
+    if not any(each.node_id in with_data for each in memory.controllers):
+        # All of it is gone, or they never ran: nobody is left who could be contradicted.
+        return replace(memory, host="", controllers=(), next_controller_id=0), frozenset()
+    return memory, frozenset(
+        each.node_id for each in memory.controllers if each.started and each.node_id not in with_data
     )
 
 
-def _with_second(port: int, below: int) -> tuple[int, ...]:
-    return (port, port - below) if below and port > below else (port,)
-
-
-def _namesrv(data: Path, host: str, port: int) -> ProcessPlan:
-    folder = data / "namesrv-0"
-    return ProcessPlan(
-        name="namesrv-0",
-        kind="namesrv",
-        module="brokerset_namesrv",
-        group=None,
-        address=f"{_reachable(host)}:{port}",
-        port=port,
-        http_port=0,
-        folder=folder,
-        settings_file=folder / "namesrv.conf",
-        log_file=data / "logs" / "namesrv-0.log",
-        settings=NamesrvSettings(
-            listen_port=port, bind_address=host, kv_config_path=folder / "kvConfig.json"
-        ),
+def _lost_note(node_id: int, wanted: int) -> str:
+    return (
+        f"controller-{node_id} has lost its data and does not start: a member that forgot its votes could "
+        f"break the agreement. Replace it while the others run: `brokerset controller scale {wanted}`"
     )
 
 
-def _broker(
-    manifest: BrokerSet, data: Path, host: str, group: str, port: int, http_port: int, namesrv: str
-) -> ProcessPlan:
-    name = f"{group}-0"
-    folder = data / "brokers" / name
-    own = {
-        "broker_cluster_name": manifest.spec.cluster_name,
-        "broker_name": group,
-        "broker_id": 0,
-        "broker_ip1": _reachable(host),
-        "bind_address": host,
-        "listen_port": port,
-        "http_port": http_port,
-        "namesrv_addr": namesrv,
-        "store_path_root_dir": folder / "store",
-    }
-    return ProcessPlan(
-        name=name,
-        kind="broker",
-        module="brokerset_broker",
-        group=group,
-        address=f"{_reachable(host)}:{port}",
-        port=port,
-        http_port=http_port,
-        folder=folder,
-        settings_file=folder / "broker.conf",
-        log_file=data / "logs" / f"{name}.log",
-        settings=BrokerSettings(**{**manifest.config_values(), **own}),  # type: ignore[arg-type]  # checked by name
-    )
+def _peers(members: Sequence[ControllerMemory], address: Callable[[ControllerMemory], str]) -> str:
+    return ";".join(f"n{each.node_id}-{address(each)}" for each in members)
 
 
-def _reachable(host: str) -> str:
-    """An address that can be connected to, also when `host` means all interfaces."""
-    return "127.0.0.1" if host == "0.0.0.0" else host
+def _with_second(port: int) -> tuple[int, ...]:
+    return (port, port - SECOND_PORT_OFFSET) if port > SECOND_PORT_OFFSET else (port,)
 
 
 def local_notes(spec: Spec) -> list[str]:
-    """Say which wishes of a manifest have no effect on one machine; they do no harm either."""
+    """Say what a manifest asks for that has less effect on one machine than somebody may think."""
     default = Spec()
     notes = []
+    if spec.replicas > 1:
+        notes.append(
+            f"spec.replicas: {spec.replicas} brokers of each group register and one is elected; the others "
+            "stand by without copies of its messages, because replication is not served yet"
+        )
+    if spec.controllers.replicas % 2 == 0:
+        notes.append(
+            f"spec.controllers.replicas: {spec.controllers.replicas} controllers survive the loss of no more "
+            f"of them than {spec.controllers.replicas - 1} do: more than half must live"
+        )
     if spec.storage != default.storage:
         notes.append(
             "spec.storage: folders are not limited in size, and only `brokerset down --purge` deletes them"

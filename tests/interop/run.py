@@ -1,7 +1,8 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
-against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth).
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
+`controllers` (Java brokers under our controllers, our broker under Java's, volumes handed over).
 Ends with a line for each suite; exit status 1 if anything differs.
 """
 
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerset_rig import golden, mqadmin, stack, stores
+from brokerset_rig import controller_parts, golden, mqadmin, stack, stores
 
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
@@ -230,6 +231,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
     "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
+    "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
 }
 
 

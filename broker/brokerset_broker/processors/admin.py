@@ -92,7 +92,9 @@ class AdminProcessor:
         stats: BrokerStats,
         delay: DelayView,
         waiting_sends: Callable[[], int] = lambda: 0,
+        membership: Callable[[], dict[str, str]] = dict,
     ) -> None:
+        """`membership` adds to the runtime info what controllers say of this broker."""
         self._live = live
         self._clock = clock
         self._admission = admission
@@ -103,6 +105,7 @@ class AdminProcessor:
         self._stats = stats
         self._delay = delay
         self._waiting_sends = waiting_sends
+        self._membership = membership
         self._config_version = DataVersion(0, 0, stats.started_ms)
 
     def handlers(self) -> dict[int, Handler]:
@@ -155,6 +158,7 @@ class AdminProcessor:
         table = {
             **self._stats.runtime_table(),
             **self._state_table(),
+            **self._membership(),
             **queues,
             **self._disk_table(usage),
             **{

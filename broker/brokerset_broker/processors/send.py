@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Final
 
@@ -177,6 +177,7 @@ class SendProcessor:
         self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
         self._facts: dict[str, _TopicFacts] = {}
+        self._unsaved: dict[str, None] = {}
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
 
@@ -248,7 +249,12 @@ class SendProcessor:
             or facts.config is not self._topics.get(topic)
             or not admission.permission & PERM_WRITE
         ):
+            is_new = self._topics.get(topic) is None or topic in self._unsaved
             facts = self._look_up(connection, command, topic)
+            if is_new:
+                del self._facts[topic]
+                self._unsaved[topic] = None
+                return self._send_when_saved(connection, command, topic)
         if queue_id >= facts.queues:
             raise self._bad_queue(connection, facts.config, queue_id)
         if queue_id < 0:
@@ -508,6 +514,26 @@ class SendProcessor:
             connection.answer(command.reply(code, status.value))
 
     # -- topics -------------------------------------------------------------------------------------------
+
+    async def _send_when_saved(
+        self, connection: Connection, command: Command, topic: str
+    ) -> Command | bytes | None:
+        """Serve a send to a new topic once the topic is on the disk.
+
+        After a crash an acknowledged message of an unknown topic could not be consumed by anybody.
+        """
+        try:
+            await self._topics.saved()
+        except OSError as error:
+            raise Rejected(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] cannot be written down: {error}"
+            ) from error
+        self._unsaved.pop(topic, None)
+        reply = self.send(connection, command)
+        if reply is DEFERRED:
+            connection.in_flight += 1  # beside the one of this coroutine, which ends here
+            return None
+        return await reply if isinstance(reply, Coroutine) else reply
 
     def _look_up(self, connection: Connection, command: Command, topic: str) -> _TopicFacts:
         """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""

@@ -64,13 +64,13 @@ class AbortFile:
         """Whether the machine has run on since: then whatever was written to mapped files is still there."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             lines = self._path.read_text().splitlines()
-            return len(lines) > 1 and lines[1] != "" and lines[1] == _boot_id()
+            return len(lines) > 1 and lines[1] != "" and lines[1] == boot_id()
         return False
 
     def write(self) -> None:
         """Say that the store is open: process id as RocketMQ writes it, then the boot of the machine."""
         with open(self._path, "w") as stream:
-            stream.write(f"{os.getpid()}\n{_boot_id()}\n")
+            stream.write(f"{os.getpid()}\n{boot_id()}\n")
             stream.flush()
             os.fsync(stream.fileno())
         sync_folder(self._path.parent)
@@ -82,7 +82,8 @@ class AbortFile:
         sync_folder(self._path.parent)
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """The machine's current boot, empty where the system does not tell."""
     with contextlib.suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return ""

@@ -121,6 +121,8 @@ class MessageStore:
         self._refusal: str | None = "the store is not loaded"
         self._stopped: str | None = self._refusal
         self._disk_full = False
+        self.closed_cleanly = True
+        """Whether the last process closed the store in order; known once it is loaded."""
         self._readable_end = 0 if self._sync else NO_LIMIT
         self._body_size_max = settings.max_message_size
         self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
@@ -164,7 +166,7 @@ class MessageStore:
         self._update_refusal()
 
     def _load(self, accept_damage: bool) -> None:
-        clean = not self._abort.exists
+        clean = self.closed_cleanly = not self._abort.exists
         self.log.files.load()
         self.queues_table.load()
         self._checkpoints.file.load()

@@ -26,7 +26,8 @@ class BrokerIdApplied:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAdopted:
-    """A volume that already carries an id joins. Guard: the id was never given here."""
+    """A volume that already carries an id joins. Guards: the id was never given here; unless nobody is in
+    sync, the volume's epoch is not above the group's."""
 
     cluster_name: str
     broker_name: str
@@ -44,7 +45,8 @@ class ReplicaStarted:
     """A process of a known replica started. Guard: the replica's nonce is `expected_nonce`.
 
     The master's new process has no mastership: the group has none until the next election. A replica that
-    lost its page cache leaves the in-sync set, unless it is the last in it, and becomes a suspect.
+    lost its page cache leaves the in-sync set, unless it is the last in it, and becomes a suspect; one that
+    was not in sync has nothing to lose.
     """
 
     broker_name: str
@@ -54,6 +56,20 @@ class ReplicaStarted:
     address: str
     lost_cache: bool
     expected_replicas: int
+    owner: str | None = None
+    """The BrokerSet that runs the process: it takes a group over that has no owner yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MastershipEnded:
+    """The master's process was replaced by a Java process, which has no nonce: the group has no master until
+    the next election. Guards: master and master epoch."""
+
+    broker_name: str
+    master_id: int
+    expected_master_epoch: int
+    address: str
+    """Where the new process is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +94,8 @@ class SyncStateSetAltered:
 
 @dataclass(frozen=True, slots=True)
 class MasterElected:
-    """A master was chosen; the in-sync set becomes that one. Guards: master epoch, set epoch, id registered,
-    and, unless `unclean` or the group is virgin, that the id is in the in-sync set or a suspect."""
+    """A master was chosen; the in-sync set becomes that one. Guards: master epoch, set epoch, id registered
+    with that nonce, and, unless `unclean` or the group is virgin, in the in-sync set or a suspect."""
 
     broker_name: str
     master_id: int
@@ -89,6 +105,9 @@ class MasterElected:
     unclean: bool
     reason: str
     loss: PossibleLoss | None = None
+    expected_nonce: str | None = None
+    """The start that was chosen: were another process of the replica started meanwhile, both would take the
+    mastership for theirs. None for a Java process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,7 @@ Event = (
     BrokerIdApplied
     | ReplicaAdopted
     | ReplicaStarted
+    | MastershipEnded
     | ReplicaMoved
     | SyncStateSetAltered
     | MasterElected

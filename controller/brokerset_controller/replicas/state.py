@@ -13,6 +13,39 @@ from types import MappingProxyType
 LOSSES_KEPT_MAX = 16
 """Records of possibly lost ranges that a group keeps; the oldest goes first."""
 
+GROUPS_MAX = 10_000
+"""Broker groups of one set of controllers, cleaned ones included."""
+
+REPLICAS_MAX = 64
+"""Replicas of a group."""
+
+NAME_SIZE_MAX = 255
+"""Bytes of a cluster's, a group's or an owner's name."""
+
+ADDRESS_SIZE_MAX = 255
+"""Bytes of a `host:port`."""
+
+CHECK_CODE_SIZE_MAX = 255
+"""Bytes of a register check code."""
+
+NONCE_SIZE_MAX = 255
+"""Bytes of a start nonce."""
+
+TRIED_NONCES_MAX = 64
+"""Tried nonces of one registration; as many as a broker keeps."""
+
+NAMES_ASKED_MAX = 1_000
+"""Groups that one request may ask for."""
+
+BROKER_ID_MAX = 1_000_000_000
+"""Highest broker id."""
+
+ADOPTION_GAP_MAX = 1_000
+"""How far above the group's next id a volume's own id may be."""
+
+EPOCH_MAX = 0x7FFF_FFFF
+"""Highest epoch: Java keeps it in 32 bits."""
+
 NO_REPLICAS: Mapping[int, Replica] = MappingProxyType({})
 
 
@@ -72,6 +105,9 @@ class Group:
     """Replicas that lost their page cache since the last election, and maybe what they had acknowledged."""
 
     losses: tuple[PossibleLoss, ...] = ()
+    unclaimed: frozenset[int] = frozenset()
+    """Ids below the next one that were never given: an adopted volume's id was above them. Volumes with these
+    ids may still be adopted, so that the brokers of a group can be migrated in any order."""
 
     @property
     def known(self) -> bool:

@@ -58,6 +58,9 @@ class ElectMaster(Header):
     broker_id: Long = -1
     designate_elect: bool = False
     invoke_time: Long | None = None
+    # brokerset
+    unclean: bool | None = None
+    """An administrator accepts that acknowledged messages may be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,10 @@ class ElectMasterResponse(Header):
     master_address: str | None = None
     master_epoch: Int | None = None
     sync_state_set_epoch: Int | None = None
+    # brokerset
+    master_nonce: str | None = None
+    """Start nonce of the process that is master; None for a Java process. The id alone does not tell a
+    process from one that was started later with a copy of its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +135,10 @@ class RegisterBrokerToControllerResponse(Header):
     group_epoch: Int | None = None
     """The group's master epoch, also when there is no master; kept for the same reason."""
 
+    master_nonce: str | None = None
+    """Start nonce of the process that is master; None for a Java process. The id alone does not tell a
+    process from one that was started later with a copy of its store."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetReplicaInfo(Header):
@@ -143,6 +154,10 @@ class GetReplicaInfoResponse(Header):
     master_broker_id: Long | None = None
     master_address: str | None = None
     master_epoch: Int | None = None
+    # brokerset
+    master_nonce: str | None = None
+    """Start nonce of the process that is master; None for a Java process. The id alone does not tell a
+    process from one that was started later with a copy of its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +179,10 @@ class NotifyBrokerRoleChanged(Header):
     master_epoch: Int | None = None
     sync_state_set_epoch: Int | None = None
     master_broker_id: Long | None = None
+    # brokerset
+    master_nonce: str | None = None
+    """Start nonce of the process that is master; None for a Java process. The id alone does not tell a
+    process from one that was started later with a copy of its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

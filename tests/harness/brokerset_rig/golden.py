@@ -22,6 +22,13 @@ JUSTIFIED: dict[str, dict[str, str]] = {
 }
 """Golden file -> path of a field that may differ -> why. A difference that is not listed here fails the run."""
 
+JUSTIFIED_WIRE: dict[str, dict[str, str]] = {
+    "controller-1010-config": {
+        "body": "each make lists its own settings; the common ones are compared by mqadmin's text"
+    },
+}
+"""The same for `wire/`: file -> path -> why."""
+
 _EPHEMERAL = re.compile(r"127\.0\.0\.1:\d{5}\b")
 """The client's own address inside a text: the kernel chose its port."""
 
@@ -64,3 +71,54 @@ def _walk(path: str, want: Any, got: Any) -> list[tuple[str, str]]:
     if isinstance(want, str) and isinstance(got, str):
         want, got = _EPHEMERAL.sub("client", want), _EPHEMERAL.sub("client", got)
     return [] if want == got else [(path, f"{path}: {got!r} instead of {want!r}")]
+
+
+def wire_request(name: str) -> tuple[int, dict[str, str], bytes]:
+    """Code, extFields and body of the request behind a file of `wire/`."""
+    request = json.loads((GOLDEN / "wire" / f"{name}.json").read_text())["request"]
+    return request["code"], request["ext"], request["body"].encode()
+
+
+def wire_differences(name: str, code: int, remark: str | None, ext: dict[str, str], body: bytes) -> list[str]:
+    """Where an answer's form is not that of a file of `wire/`: code, remark, names and kinds of fields; not numbers and addresses."""
+    golden = json.loads((GOLDEN / "wire" / f"{name}.json").read_text())
+    header = json.loads(golden["header"])
+    want = {
+        "code": header["code"],
+        "remark": _form(header.get("remark") or ""),
+        "ext": {key: _form(value) for key, value in (header.get("extFields") or {}).items()},
+        "body": _body_form(golden["body"].encode()),
+    }
+    got = {
+        "code": code,
+        "remark": _form(remark or ""),
+        "ext": {key: _form(value) for key, value in ext.items()},
+        "body": _body_form(body),
+    }
+    allowed = JUSTIFIED_WIRE.get(name, {})
+    return [
+        text
+        for path, text in _walk("", want, got)
+        if not any(path.startswith(p) for p in allowed) and "[]" not in text
+    ]
+
+
+def _form(value: str) -> str:
+    return re.sub(r"\d+", "N", re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", value))
+
+
+def _body_form(body: bytes) -> Any:
+    if not body:
+        return ""
+    if not body.startswith((b"{", b"[")):
+        return {line.partition("=")[0]: "…" for line in body.decode().splitlines() if "=" in line}
+    return _json_form(json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body)))
+
+
+def _json_form(value: Any) -> Any:
+    """Names and kinds; of a list the form of its first element, since an empty list is like any other."""
+    if isinstance(value, dict):
+        return {_form(key): _json_form(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_json_form(inner) for inner in value[:1]]
+    return _form(value) if isinstance(value, str) else type(value).__name__

@@ -67,14 +67,66 @@ def cases(namesrv: str, broker: str) -> list[Case]:
     ]  # fmt: skip
 
 
+UNREAD_SETTINGS = {
+    "jraftConfig": "JRaft is not an engine here",
+    "rocketmqHome": "there is no such folder",
+    "controllerType": "there is one engine",
+    "controllerThreadPoolNums": "requests are served on one loop",
+    "controllerRequestThreadPoolQueueCapacity": "the same",
+    "isProcessReadEvent": "reads that decide something always pass a barrier",
+    "mappedFileSize": "the raft log is not mapped; its segments have a fixed size",
+}
+"""Keys of Java's getControllerConfig that ours may lack, and why. Those of metrics and of Netty (`_TRANSPORT`) are lacking as well."""
+
+_TRANSPORT = re.compile(r"metric|server|writeBuffer|useEpoll|enableShutdown|shutdownWait")
+
+
+def text_of(env: dict[str, str], name: str, *arguments: str) -> str:
+    """What one mqadmin command prints."""
+    done = subprocess.run(
+        [str(PEERS / "bin" / "mqadmin"), name, *arguments],
+        capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **env},
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def form(text: str) -> list[str]:
+    """The different lines of a text without its values: addresses, numbers, times; in order, each once."""
+    lines = []
+    for line in text.splitlines():
+        line = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", line.strip())
+        line = re.sub(r"\d{4}-\d\d-\d\d[ T][\d:,.]+", "TIME", line)
+        line = re.sub(r"-?\d+(\.\d+)?", "N", line)
+        line = re.sub(r"\s+", " ", line)
+        if line and not line.startswith(("$ ", "exit N")) and line not in lines:
+            lines.append(line)
+    return lines
+
+
+def form_problems(golden: str, text: str) -> list[str]:
+    """How the form of a text differs from that of a golden one."""
+    want, got = form((GOLDEN / f"{golden}.txt").read_text()), form(text)
+    missing = [f"the line {line!r} is missing" for line in want if line not in got]
+    more = [f"the line {line!r} is not Java's" for line in got if line not in want]
+    return [f"{problem}\n--- text\n{text.strip()[-1200:]}\n---" for problem in missing + more][:3]
+
+
+def config_problems(text: str) -> list[str]:
+    """Keys that Java's getControllerConfig shows and ours does not."""
+    keys = [
+        set(re.findall(r"(?m)^(\w+)\s+=", t))
+        for t in ((GOLDEN / "getControllerConfig.txt").read_text(), text)
+    ]
+    lost = sorted(
+        key for key in keys[0] - keys[1] if key not in UNREAD_SETTINGS and not _TRANSPORT.match(key)
+    )
+    return [f"keys that Java has are missing: {', '.join(lost)}"] if lost else []
+
+
 def run(case: Case, remembered: dict[str, str], env: dict[str, str]) -> list[str]:
     """What is wrong with the text of one command; `remembered` hands ids from one command to later ones."""
     arguments = [a.format(**remembered) if a.startswith("{") else a for a in case.arguments]
-    done = subprocess.run(
-        [str(PEERS / "bin" / "mqadmin"), case.name, *arguments],
-        capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **env},
-    )  # fmt: skip
-    text = done.stdout + done.stderr
+    text = text_of(env, case.name, *arguments)
     if case.name == "queryMsgByKey" and (found := re.search(r"([0-9A-F]{32,56})\s+(\d+)", text)):
         remembered.update(id=found[1], queue=found[2])
     if case.name == "queryMsgByOffset" and (found := re.search(r"OffsetID:\s+([0-9A-F]{32,56})", text)):

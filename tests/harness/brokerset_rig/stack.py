@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,6 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -28,10 +31,11 @@ class StackError(Exception):
 def free_ports(count: int, *, below: int = 0) -> list[int]:
     """`count` loopback ports that nobody listens on now, each with `below` free ports right below it.
 
-    They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile.
+    They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile, and begin
+    anywhere, so that two runs side by side hardly meet. Ports that are needed together are taken by one call.
     """
     found: list[int] = []
-    candidate = PORTS.start + (os.getpid() * 37 + time.monotonic_ns() // 1_000_000) % len(PORTS)
+    candidate = PORTS.start + random.SystemRandom().randrange(len(PORTS))
     for _ in range(len(PORTS)):
         candidate = PORTS.start + (candidate - PORTS.start + 17) % len(PORTS)
         if all(_is_free(port) for port in range(candidate - below, candidate + 3)):
@@ -88,7 +92,16 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> Server:
+        """Begin and wait until the port is open."""
+        return self.launch().ready()
+
+    def launch(self) -> Server:
+        """Begin, without waiting."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -99,8 +112,28 @@ class Server:
                 start_new_session=True,
                 env={**os.environ, **self.environment},
             )
+        return self
+
+    def ready(self) -> Server:
+        """Wait until the port is open."""
+        assert self._process is not None
         wait_port(self.port, self._process, self.log)
         return self
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        self.stop(signal.SIGKILL)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the process ends by itself within this time."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        self._process = None
+        return True
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End the process and return its exit status."""
@@ -185,6 +218,91 @@ def java_broker(folder: Path, port: int, namesrv: str, settings: Mapping[str, st
     conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     env = {"PEERS_RUN": str(folder), "BROKER_HEAP": os.environ.get("BROKER_HEAP", "1g")}
     return Server("java-broker", [str(PEERS / "bin" / "broker"), str(conf)], port, folder, env)
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """Three controllers (or as many as asked for) and the name servers beside them. A context manager, as servers are."""
+
+    servers: list[Server]
+    others: list[Server]
+    name_servers: str
+    """Addresses, joined by semicolons."""
+
+    @property
+    def addresses(self) -> str:
+        return ";".join(server.address for server in self.servers)
+
+    @property
+    def ports(self) -> list[int]:
+        return [server.port for server in self.servers]
+
+    def __enter__(self) -> Controllers:
+        every = [*self.servers, *self.others]
+        for server in every:
+            server.launch()
+        for server in every:
+            server.ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as ending:
+            for server in [*self.servers, *self.others]:
+                if server.running:
+                    ending.callback(server.kill)
+
+
+CONTROLLER_GROUP = "peers-controller"
+"""The group's name in the golden answers."""
+
+
+def peers_text(ports: list[int]) -> str:
+    """The list of controllers as both makes spell it."""
+    return ";".join(f"n{i}-127.0.0.1:{port}" for i, port in enumerate(ports))
+
+
+def our_controllers(
+    folder: Path, ports: list[int], name_server_ports: list[int], settings: Mapping[str, str] | None = None
+) -> Controllers:
+    """Our controllers with their name servers inside; the port below each of `ports` is the raft port."""
+    servers = []
+    for i, (port, name_server_port) in enumerate(zip(ports, name_server_ports, strict=True)):
+        home = folder / f"controller-{i}"
+        home.mkdir(parents=True, exist_ok=True)
+        values = {
+            "controllerDLegerGroup": CONTROLLER_GROUP,
+            "controllerDLegerPeers": peers_text(ports),
+            "controllerDLegerSelfId": f"n{i}",
+            "controllerStorePath": str(home / "store"),
+            "bindAddress": "127.0.0.1",
+            "namesrvListenPort": str(name_server_port),
+            "kvConfigPath": str(home / "kvConfig.json"),
+            "configStorePath": str(home / "controller.properties"),
+            **(settings or {}),
+        }
+        conf = home / "controller.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        command = [sys.executable, "-m", "brokerset_controller", "-c", str(conf)]
+        servers.append(Server(f"controller-{i}", command, port, home))
+    return Controllers(servers, [], ";".join(f"127.0.0.1:{port}" for port in name_server_ports))
+
+
+def java_controllers(
+    folder: Path, ports: list[int], name_server_ports: list[int], settings: Mapping[str, str] | None = None
+) -> Controllers:
+    """Java controllers (DLedger), and one name server of ours beside them on the first port."""
+    given = [f"{key}={value}" for key, value in (settings or {}).items()]
+    servers = [
+        Server(f"java-controller-{i}",
+               [str(PEERS / "bin" / "controller"), f"n{i}", peers_text(ports), str(folder / f"java-controller-{i}"),
+                f"controllerDLegerGroup={CONTROLLER_GROUP}", *given],
+               port, folder / f"java-controller-{i}", {"PEERS_RUN": str(folder)})
+        for i, port in enumerate(ports)
+    ]  # fmt: skip
+    name_server = our_namesrv(folder / "namesrv", name_server_ports[0])
+    return Controllers(servers, [name_server], name_server.address)
 
 
 class Workspace:

@@ -82,7 +82,9 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def test_status_shows_every_process_and_every_broker(cli: Cli) -> None:
     view = cli.until_healthy()
 
-    assert [p["name"] for p in view["local"]["processes"]] == ["namesrv-0", "north-0", "south-0"]
+    names = [p["name"] for p in view["local"]["processes"]]
+    assert names == ["controller-0", "controller-1", "controller-2", "north-0", "south-0"]
+    assert [g["masterId"] for g in view["groups"]] == [1, 1]
     assert [(b["cluster"], b["group"], b["role"]) for b in view["brokers"]] == [
         ("Shop", "north", "master"),
         ("Shop", "south", "master"),
@@ -203,13 +205,13 @@ def test_measurements_count_what_they_did(cli: Cli) -> None:
 def test_a_killed_broker_is_started_again_with_its_messages(cli: Cli) -> None:
     view = cli.until_healthy()
     cli("send", "survivors", "--count", "40")
-    broker = view["local"]["processes"][1]
+    broker = view["local"]["processes"][3]
     os.kill(broker["pid"], signal.SIGKILL)
-    _until(lambda: cli_state(cli)["processes"][1]["restarts"] == 1)
+    _until(lambda: cli_state(cli)["processes"][3]["restarts"] == 1)
 
     view = cli.until_healthy()
 
-    assert view["local"]["processes"][1]["pid"] != broker["pid"]
+    assert view["local"]["processes"][3]["pid"] != broker["pid"]
     assert "north-0 was ended by SIGKILL; starts again in 0.2 s" in (cli.data / "logs" / "up.log").read_text()
     shown = cli("consume", "survivors", "--group", "survivors", "--count", "40", "--json").stdout
     assert len({json.loads(line)["body"] for line in shown.splitlines()}) == 40
@@ -252,11 +254,9 @@ def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
     assert process.returncode == 0, lines
 
     told = [line[9:].strip() for line in lines if " is told to stop" in line or "has stopped" in line]
-    assert told[:4] == [
-        "brokerset-0-0 is told to stop",
-        "brokerset-0-0 has stopped",
-        "namesrv-0 is told to stop",
-        "namesrv-0 has stopped",
+    assert told[:2] == ["brokerset-0-0 is told to stop", "brokerset-0-0 has stopped"]
+    assert sorted(told[2:8]) == [
+        f"controller-{n} {what}" for n in range(3) for what in ("has stopped", "is told to stop")
     ]
     state = json.loads((tmp_path / "d" / "state.json").read_text())
     assert state["phase"] == "stopped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import socket
@@ -200,3 +201,90 @@ def _gone_or_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_neighbours_that_belong_together_wait_for_each_other(tmp_path: Path) -> None:
+    """Neither is ready before the other runs, so one after the other they would never start."""
+    both = [_free_port(), _free_port()]
+
+    async def both_listen() -> bool:
+        return all([await accepts_connections("127.0.0.1", port) for port in both])
+
+    def member(number: int) -> ChildSpec:
+        return ChildSpec(
+            name=f"member-{number}",
+            arguments=(sys.executable, "-c", LISTEN, str(both[number])),
+            log_file=tmp_path / f"member-{number}.log",
+            ready=both_listen,
+            together="members",
+        )
+
+    async def scenario() -> list[str]:
+        told = Told()
+        specs = [member(0), member(1), _listener(tmp_path, "last")]
+        supervisor = Supervisor(specs, clock=SystemClock(), say=told)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await supervisor.run(supervisor.stop)
+        return [line.split(" is process")[0] for line in told.lines]
+
+    lines = asyncio.run(scenario())
+
+    assert lines[:5] == ["member-0", "member-1", "last", "last is told to stop", "last has stopped"]
+    assert lines[5:7] == ["member-0 is told to stop", "member-1 is told to stop"]
+
+
+def test_processes_are_added_and_removed_while_others_run(tmp_path: Path) -> None:
+    """One that is removed is not started again; one that cannot be started leaves nothing behind."""
+
+    async def scenario() -> tuple[list[str], list[str]]:
+        told = Told()
+        supervisor = Supervisor([_listener(tmp_path, "a")], clock=SystemClock(), say=told)
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+            await supervisor.add(_listener(tmp_path, "b"))
+            await supervisor.add(_listener(tmp_path, "c"))
+            await supervisor.remove("b")
+            await supervisor.remove("never there")
+            broken = ChildSpec("d", (sys.executable, "-c", "raise SystemExit(3)"), tmp_path / "d.log")
+            with pytest.raises(StartFailed, match="d ended with exit code 3"):
+                await supervisor.add(dataclasses.replace(broken, ready=_never))
+        names = [child.spec.name for child in supervisor.children]
+        supervisor.stop()
+        await running
+        return names, told.lines
+
+    names, lines = asyncio.run(scenario())
+
+    assert names == ["a", "c"]
+    assert "b has stopped" in lines
+    assert not any("starts again" in line for line in lines)
+    assert lines[-4:] == ["c is told to stop", "c has stopped", "a is told to stop", "a has stopped"]
+
+
+async def _never() -> bool:
+    return False
+
+
+def test_a_restart_may_be_done_in_another_way(tmp_path: Path) -> None:
+    async def scenario() -> tuple[str, Child]:
+        told = Told()
+        first, second = _listener(tmp_path, "a"), _listener(tmp_path, "a")
+        spec = dataclasses.replace(first, renew=lambda: second)
+        supervisor = Supervisor([spec], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1))
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+        (child,) = supervisor.children
+        os.kill(child.pid, signal.SIGKILL)
+        await told.until("serves again")
+        command = await asyncio.to_thread(Path(f"/proc/{child.pid}/cmdline").read_text)
+        supervisor.stop()
+        await running
+        return command.split("\0")[3], dataclasses.replace(child, spec=second)
+
+    port, child = asyncio.run(scenario())
+
+    assert port == child.spec.arguments[3]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
-from brokerset_cli.options import namesrv_address
+from brokerset_cli.options import controller_address, namesrv_address
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.processes import start_ticks
 
@@ -97,6 +99,54 @@ def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(CommandFailed, match=r"state\.json cannot be read"):
         DataFolder(tmp_path).read_state()
+
+
+def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
+    value = _state().to_json()
+    for name in ("controllers", "wish", "wishProblem"):
+        del value[name]
+
+    assert SetState.from_json(value) == _state()
+
+
+def test_a_set_has_one_uid_for_ever(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    memory = folder.memory()
+
+    folder.write_memory(memory)
+
+    assert folder.memory() == memory
+    assert DataFolder(tmp_path / "other").memory().uid != memory.uid
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 7}'])
+def test_a_damaged_memory_is_named_and_not_replaced(tmp_path: Path, text: str) -> None:
+    """A new UID would make the brokers strangers to their own controllers."""
+    (tmp_path / "set.json").write_text(text)
+
+    with pytest.raises(CommandFailed, match=r"set\.json cannot be read"):
+        DataFolder(tmp_path).memory()
+
+
+def test_a_wish_reads_back_and_one_that_is_damaged_is_none(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    wish = folder.write_wish((2, 0))
+
+    assert folder.read_wish() == wish
+    assert wish.controllers == (0, 2)
+    (tmp_path / "wish.json").write_text("{")
+    assert folder.read_wish() is None
+
+
+def test_the_controllers_are_those_given_then_the_folders_then_the_default(tmp_path: Path) -> None:
+    before = controller_address(None, tmp_path)
+    DataFolder(tmp_path).write_state(replace(_state(), controllers="127.0.0.1:23878;127.0.0.1:23888"))
+
+    assert before == "127.0.0.1:9878"
+    assert controller_address(None, tmp_path) == "127.0.0.1:23878;127.0.0.1:23888"
+    assert controller_address("10.0.0.1:1", tmp_path) == "10.0.0.1:1"
+    with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
+        controller_address("somewhere", tmp_path)
 
 
 def test_a_process_is_alive_only_with_the_start_that_was_seen() -> None:

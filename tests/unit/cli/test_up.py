@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from brokerset_cli.folder import DataFolder
 from brokerset_cli.main import main
+from brokerset_spec.plan import controller_data_folder
+from brokerset_spec.set_memory import ControllerMemory, SetMemory
 
 
 def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
@@ -17,15 +20,14 @@ def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
 
 
 def test_a_bad_manifest_is_answered_with_all_its_problems_and_nothing_is_started(tmp_path: Path) -> None:
-    manifest = (
-        "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: X}\nspec: {replicas: 3}\n"
-    )
+    head = "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: X}\n"
+    manifest = head + "spec: {tls: {secretName: s}}\n"
 
     code, output = _run("up", "-f", "-", "--data", str(tmp_path / "d"), stdin=manifest)
 
     assert code == 1
     assert "  - metadata.name: is not a name" in output
-    assert "  - spec.replicas: is 3, but only one broker in each group is served so far" in output
+    assert "  - spec.tls.secretName: encrypted connections are not served yet" in output
     assert "nothing was started" in output
     assert not (tmp_path / "d").exists()
 
@@ -97,14 +99,14 @@ def test_a_host_that_is_none_of_this_machine_is_named(
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "d" / "namesrv-0" / "namesrv.conf").mkdir(parents=True)
+    (tmp_path / "d" / "controllers" / "controller-0" / "controller.conf").mkdir(parents=True)
     (tmp_path / "d" / "brokerset-folder.json").write_text('{"brokerSet": "brokerset"}')
     ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
 
     code, output = _run("up", "--data", str(tmp_path / "d"), *ports)
 
     assert code == 1
-    assert "namesrv.conf" in output
+    assert "controller.conf" in output
     assert "give another folder with --data" in output
 
 
@@ -122,3 +124,23 @@ def test_help_says_what_the_default_folder_is_and_how_to_change_it() -> None:
     assert "[default: ./brokerset-data]" in text
     assert "BROKERSET_DATA" in text
     assert "BROKERSET_NAMESRV" in text
+
+
+def test_a_port_that_controllers_keep_is_named_when_it_is_taken(tmp_path: Path) -> None:
+    """They know each other by it, so no other port is taken, and nothing is started."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("brokerset").release()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+        kept = ControllerMemory(0, port, port + 1, port + 2, started=True)
+        memory = SetMemory("u", "127.0.0.1", (kept,), 1)
+        folder.write_memory(memory)
+        (controller_data_folder(folder.path, 0) / "hard-state").parent.mkdir(parents=True)
+        (controller_data_folder(folder.path, 0) / "hard-state").write_bytes(b"x")
+
+        code, output = _run("up", "--data", str(folder.path), "--broker-port", "0", "--http-port", "0")
+
+    assert code == 1
+    assert f"port {port}, which controller-0 needs, is taken by process " in output
+    assert "controllers keep their ports" in output
+    assert folder.memory() == memory

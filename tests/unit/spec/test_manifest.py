@@ -39,6 +39,7 @@ def test_everything_but_the_name_has_a_default() -> None:
     assert manifest.spec.cluster_name == "DefaultCluster"
     assert manifest.broker_names == ("orders-0",)
     assert (manifest.spec.replicas, manifest.min_in_sync_replicas) == (1, 1)
+    assert manifest.spec.controllers.replicas == 3
 
 
 def test_the_default_set_has_one_group_of_one_broker() -> None:
@@ -54,8 +55,8 @@ spec:
   groups: 2
   brokerNames: [broker-a, broker-b]
   replicas: 1
-  replication: {mode: controller, acknowledge: allInSync, minInSyncReplicas: 1, uncleanElection: false}
-  controllers: {replicas: 1}
+  replication: {mode: controller, acknowledge: allInSync, minInSyncReplicas: 1, uncleanElection: true}
+  controllers: {replicas: 5}
   storage: {size: 20Gi, className: null, whenDeleted: Retain}
   config: {flushDiskType: SYNC_FLUSH, fileReservedTime: 72, autoCreateTopicEnable: false, deleteWhen: "04"}
   advertise: masterService
@@ -87,7 +88,7 @@ spec:
   groops: 2
   replicas: "3"
   replication: {mode: dleger, minInSyncReplicas: 2, uncleanElection: true}
-  controllers: {replicas: 3}
+  controllers: {replicas: 8}
   config: {flushDiskType: X, fileReservedTim: 2, listenPort: 1, deleteWhen: 30, traceOn: [1]}
   tls: {secretName: a}
   brokerNames: [a, a]
@@ -100,6 +101,7 @@ spec:
         "metadata.name: is missing; add name: orders",
         "spec.replicas: is not a whole number; give a whole number",
         "spec.replication.mode: is not 'controller' or 'dledger'; use one of these",
+        "spec.controllers.replicas: is more than 7; use 7 or less",
         "spec.config.traceOn: is not a text, a number, or true or false; "
         "give a text, a number, or true or false",
         "spec.groops: is not a field; did you mean groups?",
@@ -109,10 +111,6 @@ spec:
         "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?",
         "spec.config.listenPort: is set by brokerset itself; ports are chosen by brokerset; leave it out",
         "spec.config.deleteWhen: '30' is not an hour from 00 to 23; correct the value",
-        "spec.controllers.replicas: is 3, but only one name server is served so far, and no controllers; "
-        "use 1 or leave it out",
-        "spec.replication.uncleanElection: is true, but there is nothing to elect: "
-        "one broker in each group is served so far; use false or leave it out",
         "spec.tls.secretName: encrypted connections are not served yet; "
         "leave it out, and let nobody else reach the ports",
     ]
@@ -121,10 +119,8 @@ spec:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"replicas": 3}, "spec.replicas"),
+        ({"replicas": 3, "replication": {"minInSyncReplicas": 2}}, "spec.replication.minInSyncReplicas"),
         ({"replication": {"mode": "dledger"}}, "spec.replication.mode"),
-        ({"replication": {"uncleanElection": True}}, "spec.replication.uncleanElection"),
-        ({"controllers": {"replicas": 3}}, "spec.controllers.replicas"),
         ({"controllers": {"ref": {"name": "other"}}}, "spec.controllers.ref"),
         ({"tls": {"secretName": "s"}}, "spec.tls.secretName"),
         ({"acl": {"secretName": "s"}}, "spec.acl.secretName"),

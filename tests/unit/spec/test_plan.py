@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet, default_manifest, read_manifest
-from brokerset_spec.namesrv_settings import NamesrvSettings
-from brokerset_spec.plan import PortsTaken, PortWishes, plan_local
+from brokerset_spec.plan import LocalPlan, PlanRefused, PortsTaken, PortWishes, move_broker, plan_local
+from brokerset_spec.set_memory import ControllerMemory, SetMemory
 
 DATA = Path("/data")
+NEW = SetMemory(uid="u1")
 
 
 def _manifest(**spec: Any) -> BrokerSet:
@@ -20,80 +23,213 @@ def _manifest(**spec: Any) -> BrokerSet:
     return read_manifest({**head, "spec": spec})
 
 
-def test_the_default_set_is_a_name_server_and_a_broker_at_rocketmqs_ports() -> None:
-    plan = plan_local(default_manifest(), DATA, is_free=lambda _: True)
+def _plan(
+    manifest: BrokerSet | None = None,
+    *,
+    memory: SetMemory = NEW,
+    is_free: Callable[[int], bool] = lambda _: True,
+    wishes: PortWishes | None = None,
+    host: str = "127.0.0.1",
+    with_data: Collection[int] | None = None,
+) -> LocalPlan:
+    return plan_local(
+        manifest or _manifest(),
+        DATA,
+        memory=memory,
+        is_free=is_free,
+        wishes=wishes,
+        host=host,
+        with_data=with_data,
+    )
 
-    assert [(p.name, p.address, p.http_port) for p in plan.processes] == [
-        ("namesrv-0", "127.0.0.1:9876", 0),
-        ("brokerset-0-0", "127.0.0.1:10911", 8080),
+
+def _brokers(plan: LocalPlan) -> list[BrokerSettings]:
+    return [p.settings for p in plan.brokers if isinstance(p.settings, BrokerSettings)]
+
+
+def _controllers(plan: LocalPlan) -> list[ControllerSettings]:
+    return [p.settings for p in plan.controllers if isinstance(p.settings, ControllerSettings)]
+
+
+def test_the_default_set_is_three_controllers_and_a_broker_at_rocketmqs_ports() -> None:
+    plan = _plan(default_manifest())
+
+    assert [(p.name, p.address, p.namesrv_address, p.raft_address, p.http_port) for p in plan.processes] == [
+        ("controller-0", "127.0.0.1:9878", "127.0.0.1:9876", "127.0.0.1:9877", 8081),
+        ("controller-1", "127.0.0.1:9888", "127.0.0.1:9886", "127.0.0.1:9887", 8082),
+        ("controller-2", "127.0.0.1:9898", "127.0.0.1:9896", "127.0.0.1:9897", 8083),
+        ("brokerset-0-0", "127.0.0.1:10911", "", "", 8080),
     ]
+    assert plan.namesrv_address == "127.0.0.1:9876;127.0.0.1:9886;127.0.0.1:9896"
     assert plan.notes == ()
 
 
 def test_each_process_gets_folders_and_settings_of_its_own() -> None:
-    plan = plan_local(
-        _manifest(groups=2, clusterName="C", config={"fileReservedTime": 5}), DATA, is_free=lambda _: True
-    )
+    plan = _plan(_manifest(groups=2, replicas=3, clusterName="C", config={"fileReservedTime": 5}))
 
-    namesrv, first, second = (p.settings for p in plan.processes)
-    assert isinstance(namesrv, NamesrvSettings)
-    assert isinstance(first, BrokerSettings)
-    assert isinstance(second, BrokerSettings)
-    assert namesrv.kv_config_path == DATA / "namesrv-0/kvConfig.json"
-    assert first.store_path_root_dir == DATA / "brokers/orders-0-0/store"
-    assert second.store_path_root_dir == DATA / "brokers/orders-1-0/store"
-    assert (second.broker_name, second.broker_cluster_name, second.namesrv_addr) == (
-        "orders-1",
-        "C",
-        "127.0.0.1:9876",
+    brokers, controllers = _brokers(plan), _controllers(plan)
+    assert [p.name for p in plan.brokers] == [f"orders-{g}-{k}" for g in range(2) for k in range(3)]
+    assert brokers[4].store_path_root_dir == DATA / "brokers/orders-1-1/store"
+    assert (brokers[4].broker_name, brokers[4].broker_cluster_name) == ("orders-1", "C")
+    assert (brokers[4].namesrv_addr, brokers[4].controller_addr) == (
+        plan.namesrv_address,
+        plan.controller_address,
     )
-    assert (first.file_reserved_time, second.file_reserved_time) == (5, 5)
+    assert (brokers[4].owner_uid, brokers[4].expected_replicas, brokers[4].file_reserved_time) == ("u1", 3, 5)
+    assert all(settings.enable_controller_mode for settings in brokers)
+    assert controllers[1].controller_store_path == DATA / "controllers/controller-1/raft"
+    assert controllers[1].controller_peers == "n0-127.0.0.1:9878;n1-127.0.0.1:9888;n2-127.0.0.1:9898"
+    assert controllers[1].raft_peers == "n0-127.0.0.1:9877;n1-127.0.0.1:9887;n2-127.0.0.1:9897"
+    assert not any(settings.raft_join for settings in controllers)
     assert all(p.settings.problems() == [] for p in plan.processes)
+    taken = [port for process in plan.processes for port in process.ports]
+    assert len(taken) == len(set(taken))
 
 
-def test_further_brokers_take_the_next_free_ports() -> None:
-    taken = {10921, 10929, 8080}
+def test_unclean_elections_are_a_setting_of_the_controllers() -> None:
+    plan = _plan(_manifest(replication={"uncleanElection": True}))
 
-    plan = plan_local(_manifest(groups=3), DATA, is_free=lambda port: port not in taken)
+    assert all(settings.enable_elect_unclean_master for settings in _controllers(plan))
 
-    assert [(p.port, p.http_port) for p in plan.processes[1:]] == [
-        (10911, 8081),
-        (10941, 8082),
-        (10951, 8083),
-    ]
+
+def test_further_processes_take_the_next_free_ports() -> None:
+    taken = {9887, 10921, 10929, 8080}
+
+    plan = _plan(_manifest(groups=3), is_free=lambda port: port not in taken)
+
+    assert [p.namesrv_address[-4:] for p in plan.controllers] == ["9876", "9896", "9906"]
+    assert [(p.port, p.http_port) for p in plan.brokers] == [(10911, 8081), (10941, 8082), (10951, 8083)]
 
 
 @pytest.mark.parametrize(
     ("port", "wanted_by"),
-    [(9876, "the name server"), (10911, "broker orders-0-0"), (10909, "broker orders-0-0")],
+    [
+        (9876, "the name server"),
+        (9877, "controller-0"),
+        (10911, "broker orders-0-0"),
+        (10909, "broker orders-0-0"),
+    ],
 )
 def test_a_port_where_clients_look_is_never_replaced_by_another(port: int, wanted_by: str) -> None:
     with pytest.raises(PortsTaken) as caught:
-        plan_local(_manifest(), DATA, is_free=lambda asked: asked != port)
+        _plan(is_free=lambda asked: asked != port)
 
-    assert (caught.value.port, caught.value.wanted_by) == (port, wanted_by)
+    assert (caught.value.port, caught.value.wanted_by, caught.value.kept) == (port, wanted_by, False)
 
 
 def test_one_port_is_never_planned_twice() -> None:
     with pytest.raises(PortsTaken):
-        plan_local(_manifest(), DATA, is_free=lambda _: True, wishes=PortWishes(namesrv=10911, broker=10911))
+        _plan(wishes=PortWishes(namesrv=10911, broker=10911))
 
 
 def test_no_port_beyond_the_last_is_planned() -> None:
     with pytest.raises(PortsTaken):
-        plan_local(_manifest(groups=3), DATA, is_free=lambda _: True, wishes=PortWishes(broker=65_530))
+        _plan(_manifest(groups=3), wishes=PortWishes(broker=65_530))
+
+
+def test_the_next_start_takes_the_ports_of_the_last_one() -> None:
+    first = _plan(_manifest(replicas=2), wishes=PortWishes(namesrv=20000, broker=21000, http=22000))
+
+    again = _plan(_manifest(replicas=2), memory=first.memory)
+
+    assert again == first
+
+
+def test_a_broker_whose_port_is_taken_gets_another_and_a_controller_never_does() -> None:
+    memory = _plan(_manifest(replicas=2)).memory
+
+    moved = _plan(_manifest(replicas=2), memory=memory, is_free=lambda port: port != 10911)
+    with pytest.raises(PortsTaken) as caught:
+        _plan(memory=memory, is_free=lambda port: port != 9887)
+
+    assert [p.port for p in moved.brokers] == [10931, 10921]
+    assert (caught.value.port, caught.value.wanted_by, caught.value.kept) == (9887, "controller-1", True)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "host", "says"),
+    [
+        (PortWishes(namesrv=9900), "127.0.0.1", "first name server of this data folder has 9876, not 9900"),
+        (PortWishes(), "127.0.0.2", "by the address 127.0.0.1, not 127.0.0.2"),
+    ],
+)
+def test_controllers_do_not_move(wishes: PortWishes, host: str, says: str) -> None:
+    """The others know them by their addresses; brokers may move."""
+    memory = _plan().memory
+
+    with pytest.raises(PlanRefused) as caught:
+        _plan(memory=memory, wishes=wishes, host=host)
+
+    assert says in caught.value.reason
+    assert _plan(memory=memory, wishes=PortWishes(broker=30000)).brokers[0].port == 30000
+
+
+def test_the_number_of_controllers_is_what_it_was_whatever_the_manifest_says_and_that_is_noted() -> None:
+    memory = _plan().memory
+
+    plan = _plan(_manifest(controllers={"replicas": 5}), memory=memory)
+
+    assert len(plan.controllers) == 3
+    assert any("brokerset controller scale 5" in note for note in plan.notes)
+
+
+def test_added_controllers_wait_to_be_added_and_get_numbers_and_ports_of_their_own() -> None:
+    before = _plan()
+
+    plan = _plan(memory=before.memory.with_controllers((0, 1, 2, 3)))
+    settings = _controllers(plan)[3]
+
+    assert (settings.controller_self_id, settings.raft_join) == ("n3", True)
+    assert "n3-127.0.0.1:9908" in settings.controller_peers
+    assert settings.problems() == []
+    assert plan.controllers[:3] == before.controllers
+    assert _brokers(plan)[0].controller_addr.endswith(";127.0.0.1:9908")
+    assert plan.memory.with_controllers((0, 1, 2)).next_controller_id == 4
+
+
+def test_a_controller_that_lost_its_data_stays_out_and_when_all_have_they_start_anew() -> None:
+    memory = _plan().memory.with_started((0, 1, 2)).with_controllers((0, 1, 2, 3)).with_started((3,))
+
+    some = _plan(memory=memory, with_data={0, 2, 3})
+    none = _plan(memory=memory, with_data=())
+
+    assert [p.node_id for p in some.controllers] == [0, 2, 3]
+    assert any("controller-1 has lost its data" in note for note in some.notes)
+    assert [(p.node_id, p.port) for p in none.controllers] == [(0, 9878), (1, 9888), (2, 9898)]
+    assert none.memory.uid == "u1"
+    assert not any(each.started or each.joins for each in none.memory.controllers)
+
+
+def test_a_controller_that_never_served_starts_without_data() -> None:
+    memory = _plan().memory.with_started((0, 1))
+
+    assert len(_plan(memory=memory, with_data={0, 1}).controllers) == 3
+
+
+def test_a_moved_broker_keeps_everything_but_its_port() -> None:
+    plan = move_broker(_plan(_manifest(replicas=2)), "orders-0-1", 30000)
+
+    assert [
+        (p.port, p.address, s.listen_port) for p, s in zip(plan.brokers, _brokers(plan), strict=True)
+    ] == [
+        (10911, "127.0.0.1:10911", 10911),
+        (30000, "127.0.0.1:30000", 30000),
+    ]
+    assert plan.memory.broker_ports["orders-0-1"] == 30000
 
 
 def test_all_interfaces_are_reached_through_loopback() -> None:
-    plan = plan_local(_manifest(), DATA, is_free=lambda _: True, host="0.0.0.0")
+    plan = _plan(host="0.0.0.0")
 
-    settings = plan.processes[1].settings
-    assert isinstance(settings, BrokerSettings)
-    assert (settings.bind_address, settings.broker_ip1) == ("0.0.0.0", "127.0.0.1")
+    assert (_brokers(plan)[0].bind_address, _brokers(plan)[0].broker_ip1) == ("0.0.0.0", "127.0.0.1")
+    assert _controllers(plan)[0].bind_address == "0.0.0.0"
+    assert plan.controllers[0].address == "127.0.0.1:9878"
 
 
-def test_what_has_no_effect_on_one_machine_is_said() -> None:
+def test_what_has_less_effect_than_somebody_may_think_is_said() -> None:
     manifest = _manifest(
+        replicas=2,
+        controllers={"replicas": 4},
         storage={"size": "5Gi"},
         advertise="podIP",
         update={"strategy": "supervised"},
@@ -101,8 +237,23 @@ def test_what_has_no_effect_on_one_machine_is_said() -> None:
         podTemplate={"resources": {}},
     )
 
-    notes = plan_local(manifest, DATA, is_free=lambda _: True).notes
+    notes = _plan(manifest).notes
 
     assert [note.split(":")[0] for note in notes] == [
+        "spec.replicas", "spec.controllers.replicas",
         "spec.storage", "spec.advertise", "spec.update", "spec.monitoring", "spec.podTemplate",
     ]  # fmt: skip
+
+
+def test_what_is_remembered_reads_back_as_it_was_written() -> None:
+    memory = _plan().memory.with_started((1,))
+
+    assert SetMemory.from_json(memory.to_json()) == memory
+    with pytest.raises(ValueError, match="format 9"):
+        SetMemory.from_json({**memory.to_json(), "format": 9})
+
+
+def test_a_number_is_never_given_to_two_controllers() -> None:
+    memory = SetMemory(uid="u", controllers=(ControllerMemory(0),), next_controller_id=5)
+
+    assert memory.with_controllers((0, 5)).with_controllers((0,)).next_controller_id == 6

@@ -73,7 +73,16 @@ def test_names_outside_are_rocketmqs(name: str, outside: str) -> None:
             "messageDelayLevel: '5x' is not a number followed by s, m, h or d",
         ),
         ({"delete_when": "04;25"}, "deleteWhen: '25' is not an hour from 00 to 23"),
-        ({"enable_controller_mode": True}, "enableControllerMode=true: is not served yet; leave it out"),
+        (
+            {"enable_controller_mode": True},
+            "controllerAddr is empty: enableControllerMode=true needs at least one HOST:PORT",
+        ),
+        ({"controller_addr": "c0"}, "controllerAddr: 'c0' is not HOST:PORT"),
+        (
+            {"broker_heartbeat_interval": 1_500},
+            "controllerHeartBeatTimeoutMills=2000: must be at least twice brokerHeartbeatInterval=1500",
+        ),
+        ({"owner_uid": "a#b"}, "ownerUid=a#b: must be at most 255 characters without #"),
         ({"broker_ip1": ""}, "brokerIP1 is empty: give the address under which clients reach this broker"),
     ],
 )

@@ -1,0 +1,131 @@
+"""Which role a broker has, and what an answer or a notice of a controller means for it. Pure.
+
+Epochs only grow: news of a smaller one is ignored. Why news that name this broker as master can be trusted
+from the epoch on that the answer to its registration named: the controllers' state behind that answer has
+this process's start in it, and the start took away whatever mastership an earlier process had, with a higher
+epoch. So a mastership in that epoch or a later one was given to this process. Controllers of RocketMQ name no
+epoch there, and let a restarted master go on in the old one; then any epoch is taken, as Java's broker does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What the broker is in its group."""
+
+    NONE = "none"
+    SLAVE = "slave"
+    MASTER = "master"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What the log has: its last master epoch (-1 without any), its end, and up to where it is confirmed."""
+
+    epoch: int
+    offset: int
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """A role, and everything known that belongs to it. Each one replaces the one before."""
+
+    role: Role = Role.NONE
+    epoch: int = 0
+    """Master epoch in which the role was told; without a role the smallest epoch that counts as news."""
+
+    set_epoch: int = 0
+    master_id: int | None = None
+    master_address: str | None = None
+    sync_state_set: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a controller said: an answer to 1002, 1003 or 1004, or the notice 1008."""
+
+    epoch: int | None
+    """None when it said nothing about a master (Java's answer to 1003)."""
+
+    master_id: int | None = None
+    master_address: str | None = None
+    set_epoch: int = 0
+    sync_state_set: frozenset[int] = frozenset()
+    master_nonce: str | None = None
+    """Which process is master; None when it is a Java process, or RocketMQ's controllers speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do: take another role, ask for an election, find out whether this process was overtaken, or
+    nothing."""
+
+    change: RoleChange | None = None
+    elect: bool = False
+    suspect: bool = False
+
+
+NOTHING = Verdict()
+
+
+def decide_role(now: RoleChange, told: Told, own_id: int, own_nonce: str | None = None) -> Verdict:
+    """What `told` means for the broker with `own_id`, started with `own_nonce`, whose role is `now`.
+
+    A master with our id and another nonce is a process that was registered after this one with a copy of its
+    store: its mastership is not ours.
+    """
+    if told.master_id == own_id and told.master_nonce not in (None, own_nonce):
+        return Verdict(suspect=True)
+    if told.epoch is None:
+        return Verdict(elect=now.master_id is None)
+    if told.epoch < now.epoch:
+        return NOTHING
+    is_newer = told.epoch > now.epoch
+    if told.master_id is None:
+        return _without_master(now, told.epoch, is_newer)
+    role = Role.MASTER if told.master_id == own_id else Role.SLAVE
+    wanted = RoleChange(
+        role, told.epoch, told.set_epoch, told.master_id, told.master_address, told.sync_state_set
+    )
+    if told.epoch <= 0:  # no election has epoch 0
+        return NOTHING
+    if is_newer or now.role is Role.NONE:
+        return Verdict(wanted)
+    return _same_epoch(now, wanted)
+
+
+def stood_down(now: RoleChange) -> RoleChange:
+    """The role of a broker that another process has overtaken."""
+    return RoleChange(epoch=now.epoch, set_epoch=now.set_epoch)
+
+
+def registered(now: RoleChange, group_epoch: int | None) -> RoleChange:
+    """The role after a registration: one that the broker has goes on, else epochs begin with the group's."""
+    if now.role is not Role.NONE or group_epoch is None:
+        return now
+    return RoleChange(epoch=max(now.epoch, group_epoch), set_epoch=now.set_epoch)
+
+
+def _without_master(now: RoleChange, epoch: int, is_newer: bool) -> Verdict:
+    if now.role is Role.MASTER:
+        return Verdict(RoleChange(epoch=epoch, set_epoch=now.set_epoch), elect=True) if is_newer else NOTHING
+    if now.role is Role.SLAVE and is_newer:
+        return Verdict(replace(now, epoch=epoch, master_id=None, master_address=None), elect=True)
+    return Verdict(elect=True)
+
+
+def _same_epoch(now: RoleChange, wanted: RoleChange) -> Verdict:
+    """News within an epoch: another set, or another address of the master; never another master."""
+    if wanted.role is not now.role or wanted.master_id != now.master_id:
+        return NOTHING
+    if wanted.set_epoch < now.set_epoch:
+        return NOTHING
+    if wanted.set_epoch == now.set_epoch:
+        wanted = replace(wanted, sync_state_set=now.sync_state_set or wanted.sync_state_set)
+    if wanted.master_address is None:
+        wanted = replace(wanted, master_address=now.master_address)
+    return Verdict(wanted) if wanted != now else NOTHING

@@ -1,0 +1,173 @@
+"""Elections that brokers, administrators and the controllers themselves ask for (1002)."""
+
+from __future__ import annotations
+
+from brokerset_controller.liveness import LiveView
+from brokerset_controller.replicas import election
+from brokerset_controller.replicas.decisions import Decision, refused
+from brokerset_controller.replicas.election import Choice, NoChoice
+from brokerset_controller.replicas.events import MasterElected
+from brokerset_controller.replicas.state import EPOCH_MAX, Group, PossibleLoss
+from brokerset_protocol.bodies.replicas import ElectMasterBody
+from brokerset_protocol.bodies.routes import BrokerMemberGroup
+from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.headers.controller import ElectMaster, ElectMasterResponse
+
+NOBODY = -1
+"""The broker id of a request that names no broker."""
+
+
+def decide_elect(
+    group: Group | None, header: ElectMaster, view: LiveView, *, unclean_allowed: bool
+) -> Decision:
+    """Answer 1002: 0 with the new master, 2011 with the living one, or 2012 (2004 without a broker id).
+
+    An administrator (`designateElect`) may name any living in-sync replica, and in a group that has no
+    in-sync set yet any living one. A broker gets the best candidate, whoever it is.
+    """
+    empty = ElectMasterResponse()
+    if group is None or not group.known:
+        return refused(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"Broker hasn't been registered: the group {header.broker_name} is unknown here",
+            empty,
+        )
+    wanted = header.broker_id if header.designate_elect and header.broker_id != NOBODY else None
+    target = group.master_id if wanted is None else wanted
+    own_master = header.broker_id == group.master_id and not header.designate_elect
+    if (
+        group.master_id is not None
+        and target == group.master_id
+        and (own_master or view.alive(group.master_id))
+    ):
+        return _still_master(group, group.master_id)
+    unclean = unclean_allowed or bool(header.designate_elect and header.unclean)
+    if wanted is not None:
+        found = _choose_wanted(group, view, wanted, unclean)
+    else:
+        if group.virgin and not header.designate_elect and header.broker_id not in (NOBODY, *group.replicas):
+            return refused(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"replica {header.broker_id} of {group.broker_name} is not registered:"
+                f" it cannot become master",
+                empty,
+            )
+        requester = None if header.designate_elect else header.broker_id
+        found = election.choose_master(group, view, unclean_allowed=unclean, requester=requester)
+    code = (
+        ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+        if header.broker_id == NOBODY
+        else ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    )
+    return _elected(group, view, found, code)
+
+
+def decide_failover(group: Group | None, view: LiveView, *, unclean_allowed: bool) -> Decision | None:
+    """The election that a controller starts by itself; None when none is needed, or nobody can be elected."""
+    if group is None or not group.known:
+        return None
+    found = election.choose_master(group, view, unclean_allowed=unclean_allowed)
+    if isinstance(found, NoChoice):
+        return None
+    decision = _elected(group, view, found, ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE)
+    return decision if decision.accepted else None
+
+
+def _choose_wanted(group: Group, view: LiveView, wanted: int, unclean: bool) -> Choice | NoChoice:
+    """An administrator's candidate, if it may become master."""
+    if wanted not in group.replicas:
+        return NoChoice(
+            f"replica {wanted} of {group.broker_name} is not registered; registered are"
+            f" {', '.join(map(str, group.replicas))}"
+        )
+    if not view.alive(wanted):
+        return NoChoice(
+            f"replica {wanted} of {group.broker_name} at {group.replicas[wanted].address} is"
+            f" {view.standing(wanted).value}, not alive: start it, or elect another one"
+        )
+    if group.virgin:
+        reason = "the first master: named by an administrator"
+        if election.may_hold_more(group, view, wanted):
+            return Choice(
+                wanted,
+                f"{reason} while another replica has, or may have, a longer log",
+                loss_from=election.max_offset(view, wanted),
+            )
+        return Choice(wanted, reason)
+    if wanted in group.sync_state_set - group.suspects:
+        return Choice(wanted, "named by an administrator")
+    found = election.choose_master(group, view, unclean_allowed=False)
+    if isinstance(found, Choice) and found.broker_id == wanted:
+        return found
+    if unclean:
+        return election.choose_unclean(group, view, wanted)
+    what = "lost its page cache" if wanted in group.suspects else "is not in sync"
+    in_sync = ", ".join(map(str, sorted(group.sync_state_set)))
+    return NoChoice(
+        f"replica {wanted} of {group.broker_name} {what} (in sync: {in_sync}): elect one that is, or, if none"
+        f" can be started, accept the loss of messages with `--unclean`"
+    )
+
+
+def _elected(group: Group, view: LiveView, found: Choice | NoChoice, failure: ResponseCode) -> Decision:
+    if isinstance(found, NoChoice):
+        return refused(failure, f"Failed to elect a new master: {found.advice}", ElectMasterResponse())
+    epoch = election.new_epoch(group, view)
+    if epoch > EPOCH_MAX:
+        return refused(
+            failure,
+            f"Failed to elect a new master: a replica of {group.broker_name} reports the epoch {epoch - 1},"
+            f" the highest there is: find it with `brokerset status` and repair its epoch file",
+            ElectMasterResponse(),
+        )
+    master_id = found.broker_id
+    loss = None
+    if found.loss_from is not None:
+        loss = PossibleLoss(epoch, master_id, found.loss_from, found.reason)
+    return Decision(
+        int(ResponseCode.SUCCESS),
+        None,
+        ElectMasterResponse(
+            master_broker_id=master_id,
+            master_address=group.replicas[master_id].address,
+            master_epoch=epoch,
+            sync_state_set_epoch=group.sync_state_set_epoch + 1,
+            master_nonce=group.replicas[master_id].nonce,
+        ),
+        ElectMasterBody(
+            BrokerMemberGroup(group.cluster_name, group.broker_name, addresses(group)),
+            frozenset((master_id,)),
+        ),
+        MasterElected(
+            group.broker_name,
+            master_id,
+            epoch,
+            group.master_epoch,
+            group.sync_state_set_epoch,
+            found.unclean,
+            found.reason,
+            loss,
+            group.replicas[master_id].nonce,
+        ),
+    )
+
+
+def _still_master(group: Group, master_id: int) -> Decision:
+    return refused(
+        ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+        f"The old master {group.replicas[master_id].address} is still existed, not need to elect new master"
+        f" for broker {group.broker_name}",
+        ElectMasterResponse(
+            master_broker_id=master_id,
+            master_address=group.replicas[master_id].address,
+            master_epoch=group.master_epoch,
+            sync_state_set_epoch=group.sync_state_set_epoch,
+            master_nonce=group.replicas[master_id].nonce,
+        ),
+        ElectMasterBody(None, group.sync_state_set),
+    )
+
+
+def addresses(group: Group) -> dict[int, str]:
+    """Where the registered replicas are, by id."""
+    return {broker_id: replica.address for broker_id, replica in group.replicas.items()}

@@ -1,0 +1,479 @@
+"""The controller's requests: decide on the agreed state, have the event agreed on, then answer.
+
+Nothing is serialised: many requests are under way at once, also about one group. That is safe because every
+event carries guards that are checked again when it is applied; who comes second is `Superseded` and decides
+anew. An answer that depends on the state without changing it is given behind a read barrier, so a deposed
+leader never answers from the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
+
+import structlog
+
+from brokerset_controller.engine_errors import TimedOut, not_leader, refused_by_engine
+from brokerset_controller.figures import Figures, Status, timed
+from brokerset_controller.liveness import (
+    PRIORITY_DEFAULT,
+    TIMEOUT_MS_DEFAULT,
+    Beat,
+    Liveness,
+    LiveView,
+    ReplicaKey,
+    Standing,
+)
+from brokerset_controller.machine import Change, ReplicasMachine
+from brokerset_controller.notices import Notices
+from brokerset_controller.questions import UNKNOWN, Questions
+from brokerset_controller.replicas.codec import encode_event
+from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
+from brokerset_controller.replicas.decide_election import decide_elect
+from brokerset_controller.replicas.decide_identity import decide_apply_id, decide_next_id, decide_register
+from brokerset_controller.replicas.decide_sync_set import decide_alter_sync_state_set
+from brokerset_controller.replicas.decisions import Decision
+from brokerset_controller.replicas.describe import decide_replica_info, describe_group, describe_sync_states
+from brokerset_controller.replicas.events import (
+    Applied,
+    Event,
+    MasterElected,
+    Outcome,
+    ReplicasCleaned,
+    Superseded,
+)
+from brokerset_controller.replicas.state import Group
+from brokerset_controller.watch import Watch
+from brokerset_protocol.bodies.controllers import GroupStates
+from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, SyncStateSet
+from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.controller import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    BrokerHeartbeat,
+    CleanControllerBrokerData,
+    ElectMaster,
+    GetNextBrokerId,
+    GetReplicaInfo,
+    RegisterBrokerToController,
+)
+from brokerset_raft.engine import Engine, EngineStatus
+from brokerset_runtime.asking import Asker
+from brokerset_runtime.clock import Clock
+from brokerset_spec.controller_settings import ControllerSettings
+
+log = structlog.get_logger(__name__)
+
+GROUPS_SHOWN_MAX: Final = 2_000
+"""Broker groups in one answer; for more the request must name the ones that it wants."""
+
+
+class ControllerService:
+    """All requests of one controller, and what it does unasked while `run` is on."""
+
+    def __init__(
+        self,
+        *,
+        settings: ControllerSettings,
+        engine: Engine,
+        machine: ReplicasMachine,
+        liveness: Liveness,
+        clock: Clock,
+        asker: Asker,
+        figures: Figures | None = None,
+    ) -> None:
+        """`asker` must use a new connection for each question: an old one may be half-open."""
+        self.settings = settings
+        self.engine = engine
+        self.machine = machine
+        self.liveness = liveness
+        self.clock = clock
+        self.figures = figures if figures is not None else Figures()
+        self._notices = Notices(asker, self.figures)
+        self._questions = Questions(
+            asker=asker,
+            liveness=liveness,
+            machine=machine,
+            clock=clock,
+            timeout=lambda: self.settings.probe_timeout / 1000,
+            on_answer=self._answered,
+            figures=self.figures,
+        )
+        self._watch = Watch(
+            settings=lambda: self.settings,
+            engine=engine,
+            machine=machine,
+            liveness=liveness,
+            questions=self._questions,
+            clock=clock,
+            propose=self._propose_now,
+            figures=self.figures,
+        )
+        machine.listeners.append(self._applied)
+
+    async def run(self) -> None:
+        """Scan, ask, elect and tell, for as long as this task runs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.run())
+            group.create_task(self._questions.run())
+            group.create_task(self._notices.run())
+
+    def use_settings(self, settings: ControllerSettings) -> None:
+        """Take changed settings; they count from the next request and the next scan on."""
+        self.settings = settings
+
+    def engine_changed(self, status: EngineStatus) -> None:
+        """For the engine's `on_change`; without it the role is looked at often enough."""
+        self._watch.role_changed(status)
+
+    def connection_closed(self, connection: Hashable) -> None:
+        """A connection to this controller ended."""
+        self._watch.connection_closed(connection)
+
+    @property
+    def masterless_groups(self) -> int:
+        """Groups without a living master, as far as this node leads and has looked."""
+        return self._watch.masterless
+
+    def view(self, broker_name: str) -> LiveView:
+        """Who of a group is alive, as this controller has heard."""
+        return self.liveness.view(broker_name, self.clock.monotonic())
+
+    # -- brokers ------------------------------------------------------------------------------------------
+
+    def heartbeat(self, header: BrokerHeartbeat, broker_id: int, connection: Hashable) -> bool:
+        """904: whether the beat counts. It does not when this node knows no such replica, or knows that
+        another process with the replica's identity was registered (later, unless this node lags)."""
+        self.figures.heartbeats += 1
+        if not self._beat_counts(header, broker_id):
+            self.figures.heartbeats_ignored += 1
+            return False
+        self._hear(
+            ReplicaKey(header.broker_name, broker_id),
+            Beat(
+                address=header.broker_addr,
+                nonce=header.nonce,
+                epoch=_or(header.epoch, UNKNOWN),
+                max_offset=_or(header.max_offset, UNKNOWN),
+                confirm_offset=_or(header.confirm_offset, UNKNOWN),
+                timeout_ms=_or(header.heartbeat_timeout_mills, TIMEOUT_MS_DEFAULT),
+                priority=_or(header.election_priority, PRIORITY_DEFAULT),
+            ),
+            connection,
+        )
+        return True
+
+    async def check_overtaken(self, header: BrokerHeartbeat, broker_id: int) -> None:
+        """Raise `Rejected` (2100) when it is certain that the sender of a beat was overtaken.
+
+        Only a leader can be certain, behind a read barrier: a lagging node may not know the latest process
+        yet, and the sender gives up its role on this answer.
+        """
+        if not self.engine.status.leading:
+            return
+        await self._barrier()
+        group = self.machine.groups.get(header.broker_name)
+        replica = group.replicas.get(broker_id) if group is not None else None
+        if replica is not None and header.nonce is not None and header.nonce != replica.nonce:
+            raise Rejected(
+                ResponseCode.BROKERSET_IDENTITY_CONFLICT,
+                f"another process was registered as replica {broker_id} of {header.broker_name} (start"
+                f" {replica.incarnation}, address {replica.address}): stop this one; if it is the right one,"
+                " stop the other and restart this one",
+            )
+
+    async def next_broker_id(self, header: GetNextBrokerId) -> Decision:
+        """1012."""
+        return await self._read(lambda: decide_next_id(self._group(header.broker_name), header))
+
+    async def apply_broker_id(self, header: ApplyBrokerId) -> Decision:
+        """1013."""
+        return await self._commit(
+            lambda: decide_apply_id(self._group(header.broker_name), header, group_count=self._group_count)
+        )
+
+    async def register_broker(self, header: RegisterBrokerToController, connection: Hashable) -> Decision:
+        """1003: a process of a replica starts. The answer is decided on the state after its event."""
+        self._must_lead()
+        broker_name, broker_id = header.broker_name or "", _or(header.broker_id, 0)
+        if header.next_nonce is not None:
+            await self._settle_previous_process(broker_name, broker_id, header.next_nonce)
+        decision = await self._commit(
+            lambda: decide_register(
+                self._group(broker_name), header, self.view(broker_name), group_count=self._group_count
+            ),
+            decide_again=True,
+        )
+        if decision.code == ResponseCode.SUCCESS and header.next_nonce is not None:
+            self._hear(
+                ReplicaKey(broker_name, broker_id),
+                Beat(
+                    address=header.broker_address or "",
+                    nonce=header.next_nonce,
+                    epoch=_or(header.log_epoch, UNKNOWN),
+                    max_offset=_or(header.log_offset, UNKNOWN),
+                ),
+                connection,
+            )
+        return decision
+
+    async def replica_info(self, header: GetReplicaInfo) -> Decision:
+        """1004."""
+        return await self._read(lambda: decide_replica_info(self._group(header.broker_name), header))
+
+    async def alter_sync_state_set(self, header: AlterSyncStateSet, body: SyncStateSet) -> Decision:
+        """1001."""
+        name = header.broker_name or ""
+        return await self._commit(
+            lambda: decide_alter_sync_state_set(self._group(name), header, body, self.view(name))
+        )
+
+    async def elect_master(self, header: ElectMaster, connection: Hashable) -> Decision:
+        """1002: from a broker (its own id), or from an administrator (`designate_elect`)."""
+        self._must_lead()
+        name = header.broker_name
+        if not header.designate_elect:
+            self._hear_candidate(header, connection)
+        group = self._group(name)
+        if header.designate_elect or group is None or not self._has_living_master(group):
+            await self._settle_unknown(name)
+        decision = await self._commit(
+            lambda: decide_elect(
+                self._group(name),
+                header,
+                self.view(name),
+                unclean_allowed=self.settings.enable_elect_unclean_master,
+            )
+        )
+        if decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+            self.figures.election_done(header.cluster_name, name, "keep_current_master")
+        elif decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED:
+            self.figures.election_done(header.cluster_name, name, "no_master_elected")
+        return decision
+
+    # -- administrators -----------------------------------------------------------------------------------
+
+    async def sync_states(self, names: Sequence[str]) -> BrokerReplicasInfo:
+        """1006: the known ones among these groups."""
+        await self._barrier()
+        found = (self.machine.groups.get(name) for name in names)
+        return describe_sync_states([group for group in found if group is not None], self.view)
+
+    async def clean(self, header: CleanControllerBrokerData) -> Decision:
+        """1011."""
+        self._must_lead()
+        name = header.broker_name
+        await self._settle_unknown(name)
+        return await self._commit(lambda: decide_clean(self._group(name), header, self.view(name)))
+
+    async def rebuild(self, wanted: Group) -> Decision:
+        """21006: take in a group that was put together from what its brokers hold."""
+        return await self._commit(
+            lambda: decide_rebuild(self._group(wanted.broker_name), wanted, group_count=self._group_count)
+        )
+
+    async def group_states(self, names: Sequence[str], *, local: bool) -> GroupStates:
+        """21005: these groups, or all. `local` asks for this node's own state, which may lag; it is for times
+        without a leader."""
+        if not local:
+            await self._barrier()
+        groups = self.machine.groups
+        wanted = list(names) if names else sorted(groups)
+        if len(wanted) > GROUPS_SHOWN_MAX:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR,
+                f"there are {len(wanted)} groups; name those to show, GROUPS_SHOWN_MAX is {GROUPS_SHOWN_MAX}",
+            )
+        now = self.clock.monotonic()
+        return GroupStates(
+            tuple(
+                describe_group(groups[name], self.liveness.view(name, now), now)
+                for name in wanted
+                if name in groups
+            )
+        )
+
+    # -- agreement ----------------------------------------------------------------------------------------
+
+    async def _read(self, decide: Callable[[], Decision]) -> Decision:
+        await self._barrier()
+        return decide()
+
+    async def _commit(self, decide: Callable[[], Decision], *, decide_again: bool = False) -> Decision:
+        """Decide until the event is applied, or until there is none on a state that was current.
+
+        With `decide_again` the answer is what the state after the event gives.
+        """
+        deadline = self._deadline()
+        attempts = self.settings.elect_master_max_retry_count
+        current = False
+        for _ in range(attempts):
+            self._must_lead()
+            decision = decide()
+            if decision.event is None and not current:
+                await self._barrier(deadline)
+                decision = decide()
+            if decision.event is None:
+                return decision
+            outcome = await self._propose(decision.event, deadline)
+            if isinstance(outcome, Applied):
+                if not decide_again:
+                    return decision
+                final = decide()
+                if final.event is None:
+                    return final
+            current = True  # what this node has applied is at least as new as its own entry
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR,
+            f"other changes of the group came in between {attempts} times; repeat the request",
+        )
+
+    async def _propose_now(self, event: Event) -> Outcome:
+        return await self._propose(event, self._deadline())
+
+    async def _propose(self, event: Event, deadline: float) -> Outcome:
+        since = self.clock.monotonic()
+        timeout = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        try:
+            with refused_by_engine():
+                outcome = await self.engine.propose(encode_event(event), timeout)
+        except Rejected as rejected:
+            status: Status = "timeout" if isinstance(rejected, TimedOut) else "failed"
+            self.figures.proposal_done(status, timed(self.clock.monotonic, since))
+            raise
+        self.figures.proposal_done("success", timed(self.clock.monotonic, since))
+        assert isinstance(outcome, Applied | Superseded), outcome
+        return outcome
+
+    async def _barrier(self, deadline: float | None = None) -> None:
+        self._must_lead()
+        until = deadline if deadline is not None else self._deadline()
+        with refused_by_engine():
+            await self.engine.read_barrier(max(until - asyncio.get_running_loop().time(), 0.0))
+
+    def _must_lead(self) -> None:
+        status = self.engine.status
+        if not status.leading:
+            raise not_leader(status.leader_id if status.leader_id != status.node_id else None)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self.settings.request_timeout / 1000
+
+    def _group(self, broker_name: str | None) -> Group | None:
+        return self.machine.group(broker_name)
+
+    @property
+    def _group_count(self) -> int:
+        return len(self.machine.groups)
+
+    # -- signs of life ------------------------------------------------------------------------------------
+
+    def _beat_counts(self, header: BrokerHeartbeat, broker_id: int) -> bool:
+        group = self.machine.groups.get(header.broker_name)
+        replica = group.replicas.get(broker_id) if group is not None else None
+        return replica is not None and (header.nonce is None or header.nonce == replica.nonce)
+
+    def _hear(self, key: ReplicaKey, beat: Beat, connection: Hashable) -> None:
+        self.liveness.heard(key, beat, connection, self.clock.monotonic())
+        self._watch.heard(key.broker_name)
+
+    def _hear_candidate(self, header: ElectMaster, connection: Hashable) -> None:
+        """A Java broker may ask for an election before its first heartbeat arrives: the request is one.
+
+        Of a replica with a nonce it does not tell which process sent it; such a one is asked instead.
+        """
+        group = self._group(header.broker_name)
+        replica = group.replicas.get(header.broker_id) if group is not None else None
+        if (
+            replica is None
+            or replica.nonce is not None
+            or self.view(header.broker_name).alive(header.broker_id)
+        ):
+            return
+        self._hear(ReplicaKey(header.broker_name, header.broker_id), Beat(replica.address), connection)
+
+    def _has_living_master(self, group: Group) -> bool:
+        return group.master_id is not None and self.view(group.broker_name).alive(group.master_id)
+
+    async def _settle_unknown(self, broker_name: str) -> None:
+        """Ask those of a group that nobody knows about, so that the decision need not be put off."""
+        group = self._group(broker_name)
+        if group is None:
+            return
+        view = self.view(broker_name)
+        unknown = [
+            replica
+            for broker_id, replica in sorted(group.replicas.items())
+            if view.standing(broker_id) is Standing.UNKNOWN
+        ]
+        await asyncio.gather(
+            *(
+                self._questions.ask_now(ReplicaKey(broker_name, replica.broker_id), replica.address)
+                for replica in unknown
+            )
+        )
+
+    async def _settle_previous_process(self, broker_name: str, broker_id: int, next_nonce: str) -> None:
+        """Know whether the replica's latest process still runs before another may take its place."""
+        group = self._group(broker_name)
+        replica = group.replicas.get(broker_id) if group is not None else None
+        if replica is None or replica.nonce == next_nonce:
+            return
+        standing = self.view(broker_name).standing(broker_id)
+        if replica.nonce is None and standing is Standing.UNKNOWN:
+            return  # the first start of ours, and nothing was heard of a Java process
+        if standing is not Standing.DEAD:
+            await self._questions.ask_now(ReplicaKey(broker_name, broker_id), replica.address)
+
+    def _answered(self, broker_name: str) -> None:
+        if self.engine.status.leading:
+            self._watch.answered(broker_name)
+
+    # -- what was agreed on -------------------------------------------------------------------------------
+
+    def _applied(self, change: Change) -> None:
+        """An event took effect here, whoever proposed it: also one whose request was cut off meanwhile."""
+        event, group = change.event, change.after
+        if group is None or group is change.before:
+            return
+        if isinstance(event, ReplicasCleaned):
+            for broker_id in sorted(event.broker_ids):
+                self.liveness.forget(ReplicaKey(event.broker_name, broker_id))
+            if not group.known:
+                self._watch.forget(event.broker_name)
+        if not self.engine.status.leading:
+            return
+        if isinstance(event, MasterElected):
+            self._elected(event, group)
+        elif group.master_id is None:
+            self._watch.judge_soon(group.broker_name)
+
+    def _elected(self, event: MasterElected, group: Group) -> None:
+        self.figures.election_done(group.cluster_name, group.broker_name, "new_master_elected")
+        self.figures.elected(event.reason)
+        log.info(
+            "elected master",
+            broker=group.broker_name,
+            id=event.master_id,
+            address=group.replicas[event.master_id].address,
+            epoch=event.new_epoch,
+            reason=event.reason,
+        )
+        if event.loss is not None:
+            self.figures.possible_losses += 1
+            log.warning(
+                "acknowledged messages may be lost",
+                broker=group.broker_name,
+                epoch=event.loss.master_epoch,
+                from_offset=event.loss.from_offset,
+                reason=event.loss.reason,
+            )
+        self._watch.forget(group.broker_name)
+        if self.settings.notify_broker_role_changed:
+            self._notices.tell(group, self.view(group.broker_name))
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

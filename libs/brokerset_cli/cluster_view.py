@@ -1,0 +1,173 @@
+"""What `brokerset status` knows of controllers and replicas, and what is wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerset_cli.folder import SetState
+from brokerset_cli.readiness import broker_problems
+from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
+from brokerset_client.errors import ClientError
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
+
+LEADER_SECONDS: Final = 1.0
+"""A look does not wait longer than this for a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllersView:
+    """The controllers, and the groups as they know them."""
+
+    looks: tuple[ControllerLook, ...]
+    groups: tuple[GroupState, ...]
+    leader: ControllerStatus | None
+    """What the leader says; None without one. The groups are then an older state."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether any of them answered."""
+        return any(look.status is not None for look in self.looks)
+
+
+async def look_at_controllers(addresses: str) -> ControllersView:
+    """Ask every controller once; groups come from the leader, or from the one that knows most."""
+    async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
+        looks = tuple(await admin.look())
+        answers = [(look.address, look.status) for look in looks if look.status is not None]
+        leader = next((status for _, status in answers if status.leading), None)
+        groups: tuple[GroupState, ...] = ()
+        try:
+            if leader is not None:
+                groups = await admin.groups()
+            elif answers:
+                groups = await admin.groups_at(max(answers, key=lambda each: each[1].applied_index)[0])
+        except ClientError:
+            leader = None
+        return ControllersView(looks, groups, leader)
+
+
+def controller_problems(view: ControllersView, state: SetState | None) -> list[str]:
+    """What is wrong with the controllers and the groups, with what to do where it is known."""
+    found = []
+    names = process_names(state)
+    for look in view.looks:
+        if look.status is None:
+            found.append(f"{names.get(look.address, 'controller')} at {look.address} does not answer")
+    if view.leader is None:
+        answering = sum(look.status is not None for look in view.looks)
+        found.append(
+            f"no controller leads ({answering} of {len(view.looks)} answer): ids and masters cannot change "
+            "until more than half of the voters run"
+        )
+    else:
+        found += _member_problems(view.leader, state)
+    for group in view.groups:
+        if group.master_id is None and group.replicas:
+            found.append(
+                f"{group.broker_name} has no master: {group.advice or 'the controllers give no reason'}"
+            )
+    return found
+
+
+def _member_problems(leader: ControllerStatus, state: SetState | None) -> list[str]:
+    members = {member.node_id for member in leader.members}
+    found = [
+        f"controller n{member.node_id} at {member.service_address} has no vote yet; "
+        f"`brokerset controller members promote {member.node_id}` gives it one"
+        for member in leader.members
+        if not member.voter
+    ]
+    if state is not None:
+        ours = {p.node_id: p for p in state.processes if p.kind == "controller"}
+        advice = "`brokerset controller scale N` sets that right"
+        found += [
+            f"{p.name} runs and is no member of the controllers; {advice}"
+            for n, p in ours.items()
+            if n not in members
+        ]
+        found += [
+            f"controller n{n} is a member and has no process here; {advice}"
+            for n in sorted(members - set(ours))
+        ]
+    return found
+
+
+async def broker_reasons(state: SetState | None) -> dict[str, list[str]]:
+    """By address: what each broker that runs here says about why it does not serve."""
+    mine = [p for p in (state.processes if state else ()) if p.kind == "broker" and p.alive and p.http_port]
+    answers = await asyncio.gather(
+        *(broker_problems(p.address.rpartition(":")[0], p.http_port) for p in mine)
+    )
+    return {p.address: problems for p, problems in zip(mine, answers, strict=True) if problems}
+
+
+def process_names(state: SetState | None) -> dict[str, str]:
+    """Names of the processes that run here, by address."""
+    return {process.address: process.name for process in (state.processes if state else ())}
+
+
+def replica_role(group: GroupState, broker_id: int) -> str:
+    """What a replica is in its group."""
+    if group.master_id == broker_id:
+        return "master"
+    return "slave" if group.master_id is not None else "none"
+
+
+def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]:
+    """The controllers' part of `status --json`."""
+    return {
+        "controllers": [
+            {
+                "address": look.address,
+                "process": names.get(look.address),
+                "answers": look.status is not None,
+                "problem": look.problem,
+                **(_without_members(look.status) if look.status is not None else {}),
+            }
+            for look in view.looks
+        ],
+        "leaderId": view.leader.node_id if view.leader is not None else None,
+        "term": view.leader.term if view.leader is not None else None,
+        "members": [member.to_object() for member in view.leader.members] if view.leader is not None else [],
+        "groups": [_group_json(group, names) for group in view.groups],
+    }
+
+
+def _without_members(status: ControllerStatus) -> dict[str, object]:
+    return {key: value for key, value in status.to_object().items() if key != "members"}
+
+
+def _group_json(group: GroupState, names: Mapping[str, str]) -> dict[str, Any]:
+    found = group.to_object()
+    found["replicas"] = [
+        {
+            **replica.to_object(),
+            "process": names.get(replica.address),
+            "role": replica_role(group, replica.broker_id),
+            "inSync": replica.broker_id in group.sync_state_set,
+        }
+        for replica in group.replicas
+    ]
+    return found
+
+
+def group_lines(groups: Sequence[GroupState]) -> list[str]:
+    """One line for each group."""
+    lines = []
+    for group in groups:
+        in_sync = ", ".join(map(str, group.sync_state_set)) or "nobody"
+        master = f"master {group.master_id}" if group.master_id is not None else "no master"
+        owner = f", set {group.owner[:8]}" if group.owner else ""
+        lines.append(
+            f"{group.broker_name}: {master}, epoch {group.master_epoch}; in sync: {in_sync} "
+            f"(epoch {group.sync_state_set_epoch}); next id {group.next_broker_id}{owner}"
+        )
+        lines += [
+            f"  possible loss: epoch {loss.master_epoch}, replica {loss.broker_id}, from offset "
+            f"{loss.from_offset}: {loss.reason}"
+            for loss in group.losses
+        ]
+    return lines

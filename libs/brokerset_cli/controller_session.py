@@ -1,0 +1,60 @@
+"""Runs a command's work against controllers; turns what can go wrong into errors that say what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from brokerset_cli.output import CommandFailed
+from brokerset_client.controller_admin import ControllerAdmin, ControllersUnavailable
+from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
+from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_protocol.codes import ResponseCode
+from brokerset_runtime.logs import configure_logs
+
+T = TypeVar("T")
+
+
+def run(controllers: str, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
+    """Connect to controllers, do `work`, disconnect; ends the command when that fails."""
+    configure_logs("error", json=False)
+
+    async def session() -> T:
+        async with ControllerAdmin(controllers) as admin:
+            return await work(admin)
+
+    try:
+        return asyncio.run(session())
+    except ClientError as error:
+        raise CommandFailed(str(error), advice_for(error, controllers)) from None
+
+
+def advice_for(error: ClientError, controllers: str) -> str:
+    """Return what to do next about an error of a request to controllers."""
+    match error:
+        case ControllersUnavailable():
+            return (
+                "see `brokerset status` whether they run, more than half of them must; "
+                f"name others than {controllers} with --controller"
+            )
+        case RequestRefused(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, address=address):
+            return f"{address} is no controller of brokerset; name one with --controller"
+        case RequestRefused():
+            return "nothing was changed; `brokerset status` shows controllers, groups and replicas"
+        case BrokerUnreachable() | AnswerTimeout():
+            return "whether it was carried out is unknown; see `brokerset status`, then try again"
+        case _:
+            return "see `brokerset status`"
+
+
+async def one_group(admin: ControllerAdmin, name: str) -> GroupState:
+    """Return a group that the controllers know; ends the command with the names of those that they know."""
+    groups = await admin.groups()
+    for group in groups:
+        if group.broker_name == name:
+            return group
+    names = ", ".join(sorted(group.broker_name for group in groups)) or "none"
+    raise CommandFailed(
+        f"the controllers know no group {name!r}, only: {names}", "correct the name; see `brokerset status`"
+    )

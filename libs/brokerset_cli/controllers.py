@@ -1,0 +1,211 @@
+"""`brokerset controller`: who belongs to the controllers, who leads, and how many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brokerset_cli import rebuilding
+from brokerset_cli.controller_session import run
+from brokerset_cli.folder import DataFolder
+from brokerset_cli.options import controller_address, controller_options, data_option, json_option
+from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_cli.replicas import clean, elect
+from brokerset_cli.scaling import running_state, scale, transfer_target
+from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
+from brokerset_protocol.bodies.controllers import ControllerStatus
+from brokerset_spec.broker_settings import address_problems
+
+
+@click.group()
+def controller() -> None:
+    """Look after the controllers: members, leader, number, snapshots; rebuild what they have lost."""
+
+
+@controller.group(invoke_without_command=True)
+@controller_options
+@json_option
+@click.pass_context
+def members(context: click.Context, controller: str | None, data: Path, as_json: bool) -> None:
+    """Show the members; `add`, `promote` and `remove` change them."""
+    if context.invoked_subcommand is not None:
+        return
+
+    async def work(admin: ControllerAdmin) -> tuple[ControllerStatus, list[ControllerLook]]:
+        status, looks = await asyncio.gather(admin.status(), admin.look())
+        return status, looks
+
+    status, looks = run(controller_address(controller, data), work)
+    rows = member_rows(status, looks)
+    if as_json:
+        write_json({"term": status.term, "leaderId": status.leader_id, "members": rows})
+        return
+    write_table(
+        ("node", "role", "vote", "address", "raft", "last index", "answers"),
+        [
+            (
+                row["nodeId"],
+                row["role"],
+                "yes" if row["voter"] else "learner",
+                row["serviceAddress"],
+                row["raftAddress"],
+                row["matchIndex"],
+                "yes" if row["answers"] else "no",
+            )
+            for row in rows
+        ],
+    )
+
+
+def member_rows(status: ControllerStatus, looks: list[ControllerLook]) -> list[dict[str, Any]]:
+    """Return the members as the leader knows them, with what each says about itself."""
+    own = {look.status.node_id: look.status for look in looks if look.status is not None}
+    return [
+        {
+            "nodeId": member.node_id,
+            "role": own[member.node_id].role if member.node_id in own else None,
+            "voter": member.voter,
+            "serviceAddress": member.service_address,
+            "raftAddress": member.raft_address,
+            "matchIndex": member.match_index,
+            "answers": member.node_id in own,
+        }
+        for member in status.members
+    ]
+
+
+@members.command()
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@click.argument("raft_address", metavar="RAFT")
+@click.argument("service_address", metavar="SERVICE")
+@controller_options
+def add(node_id: int, raft_address: str, service_address: str, controller: str | None, data: Path) -> None:
+    """Add a controller that waits for it (raftJoin=true) as a learner: its addresses RAFT and SERVICE."""
+    for address in (raft_address, service_address):
+        if problems := address_problems(address):
+            raise click.BadParameter("; ".join(problems))
+    run(
+        controller_address(controller, data),
+        lambda admin: admin.add_member(node_id, raft_address, service_address),
+    )
+    click.echo(f"Node {node_id} receives the log. Next: brokerset controller members promote {node_id}")
+
+
+@members.command()
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@controller_options
+def promote(node_id: int, controller: str | None, data: Path) -> None:
+    """Give the learner ID a vote; refused while it lags behind."""
+    run(controller_address(controller, data), lambda admin: admin.promote_member(node_id))
+    click.echo(f"Node {node_id} votes.")
+
+
+@members.command()
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@controller_options
+def remove(node_id: int, controller: str | None, data: Path) -> None:
+    """Remove the member ID; stop its process afterwards, and never start it again with its data."""
+    run(controller_address(controller, data), lambda admin: admin.remove_member(node_id))
+    click.echo(f"Node {node_id} is no member any more. Stop its process now.")
+
+
+@controller.command()
+@click.option("--node", "node_id", type=click.IntRange(0), metavar="ID", help="Only this one. [default: all]")
+@controller_options
+@json_option
+def snapshot(node_id: int | None, controller: str | None, data: Path, as_json: bool) -> None:
+    """Let controllers write a snapshot of their state now, and cut their logs."""
+
+    async def work(admin: ControllerAdmin) -> dict[int, int]:
+        status = await admin.status()
+        chosen = [m for m in status.members if node_id in (None, m.node_id)]
+        if not chosen:
+            raise _no_member(node_id, status)
+        return {m.node_id: await admin.take_snapshot(m.service_address) for m in chosen}
+
+    found = run(controller_address(controller, data), work)
+    if as_json:
+        write_json([{"nodeId": n, "snapshotIndex": index} for n, index in found.items()])
+        return
+    for number, index in found.items():
+        click.echo(f"Node {number} has everything up to entry {index} in its snapshot.")
+
+
+@controller.command()
+@click.argument("node_id", metavar="[ID]", type=click.IntRange(0), required=False)
+@controller_options
+def transfer(node_id: int | None, controller: str | None, data: Path) -> None:
+    """Let another controller lead: ID, or the one that has most of the log."""
+
+    async def work(admin: ControllerAdmin) -> tuple[int | None, int]:
+        status = await admin.status()
+        voters = [m.node_id for m in status.members if m.voter]
+        target = transfer_target(status, voters) if node_id is None else node_id
+        if target is None:
+            raise CommandFailed(
+                "there is no other voting controller", "add one: `brokerset controller scale 3`"
+            )
+        if target not in voters:
+            raise _no_member(target, status)
+        if target != status.leader_id:
+            await admin.transfer(target)
+            status = await _led_by(admin, target)
+        return status.leader_id, target
+
+    leader, target = run(controller_address(controller, data), work)
+    if leader != target:
+        raise CommandFailed(
+            f"node {leader} leads, not {target}",
+            "try again; `brokerset controller members` shows whether it is far behind",
+        )
+    click.echo(f"Node {leader} leads.")
+
+
+async def _led_by(admin: ControllerAdmin, target: int) -> ControllerStatus:
+    """The leader's status once `target` leads, or the last one seen when that takes too long."""
+    for _ in range(20):
+        status = await admin.status()
+        if status.leader_id == target and status.leading:
+            break
+        await asyncio.sleep(0.05)
+    return status
+
+
+def _no_member(node_id: int | None, status: ControllerStatus) -> CommandFailed:
+    known = ", ".join(str(m.node_id) for m in status.members if m.voter)
+    return CommandFailed(
+        f"node {node_id} is no voting member, only: {known}", "see `brokerset controller members`"
+    )
+
+
+@controller.command("scale")
+@click.argument("count", metavar="N", type=click.IntRange(1, 7))
+@data_option
+@json_option
+def scale_command(count: int, data: Path, as_json: bool) -> None:
+    """Run N controllers in the local set from now on, while everything goes on.
+
+    New ones are started, receive the log and get a vote, one after the other; when there are too many, the
+    newest leave and are stopped. Whatever an interrupted call left half done is finished.
+    """
+    folder = DataFolder(data)
+    state = running_state(folder)
+    status = run(
+        state.controllers,
+        lambda admin: scale(admin, folder, count, lambda text: click.echo(text, err=as_json)),
+    )
+    if as_json:
+        write_json(status.to_object())
+        return
+    click.echo(f"{count} controllers; node {status.leader_id} leads in term {status.term}.")
+    if count % 2 == 0:
+        click.echo(f"Note: {count} survive the loss of no more of them than {count - 1} do.")
+    click.echo(f"Write controllers: {{replicas: {count}}} into your manifest as well.")
+
+
+controller.add_command(rebuilding.rebuild)
+controller.add_command(clean)
+controller.add_command(elect)

@@ -1,0 +1,189 @@
+"""The crashes of `brokerset demo`: processes are killed, and what must not change is compared."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from brokerset_cli import client_session, controller_session
+from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.output import fail, write_table
+from brokerset_cli.processes import send_signal
+from brokerset_cli.readiness import broker_is_ready
+from brokerset_cli.scaling import running_state
+from brokerset_client.controller_admin import ControllerAdmin
+from brokerset_client.errors import ClientError
+from brokerset_client.instance import ClientInstance
+from brokerset_client.messages import Message
+from brokerset_client.producer import Producer
+from brokerset_protocol.bodies.controllers import ControllerStatus
+
+CRASH_SECONDS: Final = 2.0
+"""Time over which messages are sent one by one while the leading controller dies."""
+
+RETURN_SECONDS_MAX: Final = 60.0
+"""Longest time that what was killed may take to come back."""
+
+LOOK_SECONDS: Final = 0.05
+"""Pause between two looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a broker process is to the controllers."""
+
+    broker_id: int
+    address: str
+    starts: int
+    role: str
+
+
+def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> None:
+    """Kill the leader with SIGKILL while `messages` are sent one by one; all must be acknowledged."""
+    state = running_state(folder)
+    before = controller_session.run(state.controllers, lambda admin: admin.status())
+    leader = _controller(state, before)
+
+    async def work(instance: ClientInstance) -> tuple[float, ControllerStatus, float]:
+        async with Producer("brokerset-demo", instance=instance) as producer:
+            sending = asyncio.create_task(_send_slowly(producer, messages))
+            await asyncio.sleep(CRASH_SECONDS / 10)
+            killed = time.perf_counter()
+            send_signal(leader.pid, leader.start_ticks, signal.SIGKILL)
+            rest = [a for a in state.controllers.split(";") if a != leader.address]
+            after = await _next_leader(rest, before.node_id)
+            led_after = time.perf_counter() - killed
+            return await sending, after, led_after
+
+    longest, after, led_after = client_session.run(state.namesrv, work)
+    click.echo(
+        f"{leader.name} (process {leader.pid}) led in term {before.term} and was killed; after "
+        f"{led_after:.2f} s {_controller(state, after).name} leads in term {after.term}."
+    )
+    click.echo(
+        f"{len(messages):,} messages were sent one by one meanwhile; all were acknowledged, the slowest "
+        f"after {longest * 1000:.0f} ms."
+    )
+    _wait(lambda: _runs_again(folder, leader), f"{leader.name} runs again")
+    click.echo(f"{leader.name} runs again, as process {_process(folder, leader.name).pid}.")
+
+
+async def _send_slowly(producer: Producer, messages: Sequence[Message]) -> float:
+    """Send over `CRASH_SECONDS`; returns the longest time until an acknowledgement, in seconds."""
+    longest = 0.0
+    began = time.perf_counter()
+    for number, message in enumerate(messages):
+        await asyncio.sleep(max(0.0, began + CRASH_SECONDS * number / len(messages) - time.perf_counter()))
+        sent = time.perf_counter()
+        await producer.send(message)
+        longest = max(longest, time.perf_counter() - sent)
+    return longest
+
+
+async def _next_leader(addresses: Sequence[str], before: int) -> ControllerStatus:
+    async with ControllerAdmin(addresses, timeout=RETURN_SECONDS_MAX) as admin:
+        async with asyncio.timeout(RETURN_SECONDS_MAX):
+            while True:
+                for look in await admin.look():
+                    if look.status is not None and look.status.leading and look.status.node_id != before:
+                        return look.status
+                await asyncio.sleep(LOOK_SECONDS)
+
+
+def kill_brokers(folder: DataFolder) -> None:
+    """Kill every broker with SIGKILL; ends the command when one does not come back with the id it had."""
+    state = running_state(folder)
+    before = _identities(state)
+    for process in _brokers(state):
+        send_signal(process.pid, process.start_ticks, signal.SIGKILL)
+    _wait(lambda: _all_back(folder, state, before), "every broker has registered again")
+    after = _identities(running_state(folder))
+    write_table(
+        ("process", "id before", "id after", "address before", "address after", "starts"),
+        [
+            (
+                name,
+                was.broker_id,
+                after[name].broker_id,
+                was.address,
+                after[name].address,
+                f"{was.starts} → {after[name].starts}",
+            )
+            for name, was in before.items()
+        ],
+    )
+    for name, was in before.items():
+        if after[name].broker_id != was.broker_id or after[name].address == was.address:
+            fail(f"{name} came back with another id, or at its old port", "please report this, with the logs")
+
+
+def _identities(state: SetState) -> dict[str, Identity]:
+    """By name of the process; only brokers whose present address the controllers know."""
+    return controller_session.run(state.controllers, lambda admin: identities(admin, state))
+
+
+async def identities(admin: ControllerAdmin, state: SetState) -> dict[str, Identity]:
+    """Who the broker processes of a set are, by name; those that have not registered are left out."""
+    names = {process.address: process.name for process in _brokers(state)}
+    found = {
+        names[replica.address]: Identity(
+            replica.broker_id,
+            replica.address,
+            replica.incarnation,
+            "master" if group.master_id == replica.broker_id else "slave",
+        )
+        for group in await admin.groups()
+        for replica in group.replicas
+        if replica.address in names
+    }
+    return dict(sorted(found.items()))
+
+
+async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Identity]) -> bool:
+    found = folder.read_state()
+    if found is None or any(p.state != "running" for p in _brokers(found)):
+        return False
+    async with ControllerAdmin(state.controllers) as admin:
+        try:
+            now = await identities(admin, found)
+        except ClientError:
+            return False
+    ready = [await broker_is_ready(p.address.rpartition(":")[0], p.http_port) for p in _brokers(found)]
+    masters = any(identity.role == "master" for identity in now.values())
+    back = all(name in now and now[name].starts > was.starts for name, was in before.items())
+    return all(ready) and masters and back
+
+
+async def _runs_again(folder: DataFolder, was: ProcessState) -> bool:
+    process = _process(folder, was.name)
+    return process.state == "running" and process.pid != was.pid
+
+
+def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def wait() -> None:
+        async with asyncio.timeout(RETURN_SECONDS_MAX):
+            while not await condition():  # noqa: ASYNC110  # what other processes do sets no event
+                await asyncio.sleep(LOOK_SECONDS)
+
+    try:
+        asyncio.run(wait())
+    except TimeoutError:
+        fail(f"not within {RETURN_SECONDS_MAX:g} s: {what}", "please report this, with the logs")
+
+
+def _brokers(state: SetState) -> list[ProcessState]:
+    return [process for process in state.processes if process.kind == "broker"]
+
+
+def _controller(state: SetState, status: ControllerStatus) -> ProcessState:
+    return next(process for process in state.processes if process.node_id == status.node_id)
+
+
+def _process(folder: DataFolder, name: str) -> ProcessState:
+    return next(process for process in running_state(folder).processes if process.name == name)

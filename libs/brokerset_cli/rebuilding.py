@@ -1,0 +1,241 @@
+"""`brokerset controller rebuild`: gives controllers that lost everything the groups back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from brokerset_cli.controller_session import run
+from brokerset_cli.folder import DataFolder
+from brokerset_cli.options import controller_address, controller_options, json_option, namesrv_address
+from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_client.admin import Admin
+from brokerset_client.controller_admin import BrokerLook, ControllerAdmin
+from brokerset_client.errors import ClientError
+from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
+from brokerset_spec.broker_settings import address_problems
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What would be proposed, and what people must know first."""
+
+    groups: tuple[GroupState, ...]
+    notes: tuple[str, ...]
+    """What was left out, or may be missing."""
+
+    obstacles: tuple[str, ...]
+    """Why nothing can be proposed; empty when all is well."""
+
+
+def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPlan:
+    """Decide what to propose: for each group the ids and the highest epoch that its brokers ever saw.
+
+    `known` are the groups of which the controllers know replicas; they are not touched.
+    """
+    known = set(known)
+    notes: list[str] = []
+    obstacles: list[str] = []
+    by_group: dict[str, list[BrokerLook]] = {}
+    for look in sorted(
+        looks, key=lambda each: (each.broker_name, each.identity.replica_id or 0, each.address)
+    ):
+        if look.identity.replica_id is None:
+            notes.append(f"{look.address} has no id yet and registers by itself")
+        elif look.broker_name in known:
+            notes.append(
+                f"{look.address}: the controllers know the group {look.broker_name}; it stays as it is"
+            )
+        else:
+            by_group.setdefault(look.broker_name, []).append(look)
+    groups = []
+    for name, members in by_group.items():
+        obstacles += _contradictions(name, members)
+        group = _group(name, members)
+        if len(members) < group.expected_replicas:
+            notes.append(
+                f"{name}: {len(members)} of {group.expected_replicas} brokers were found; one that is "
+                "missing now, and has an id above theirs or the newest messages, is not taken into account"
+            )
+        groups.append(group)
+    return RebuildPlan(tuple(groups), tuple(notes), tuple(obstacles))
+
+
+def _contradictions(name: str, members: Sequence[BrokerLook]) -> list[str]:
+    found = []
+    owners = sorted({look.identity.owner_uid or "" for look in members})
+    if len(owners) > 1:
+        found.append(f"{name}: its brokers belong to several sets ({', '.join(owners)}); stop those of one")
+    clusters = sorted({look.cluster_name for look in members})
+    if len(clusters) > 1:
+        found.append(f"{name}: its brokers belong to several clusters ({', '.join(clusters)})")
+    seen: dict[int, str] = {}
+    for look in members:
+        replica_id = look.identity.replica_id
+        assert replica_id is not None
+        if replica_id in seen:
+            found.append(
+                f"{name}: {seen[replica_id]} and {look.address} both have the id {replica_id}; one is a "
+                "copy: stop it, and `brokerset replica replace` its folder"
+            )
+        seen[replica_id] = look.address
+    return found
+
+
+def _group(name: str, members: Sequence[BrokerLook]) -> GroupState:
+    identities = [look.identity for look in members]
+    ids = [identity.replica_id or 0 for identity in identities]
+    told = [identity.next_broker_id or 0 for identity in identities]
+    epochs = [max(identity.group_epoch or 0, identity.log_epoch or 0) for identity in identities]
+    return GroupState(
+        cluster_name=members[0].cluster_name,
+        broker_name=name,
+        owner=identities[0].owner_uid or None,
+        expected_replicas=max(identity.expected_replicas or 0 for identity in identities),
+        next_broker_id=max(*told, *(n + 1 for n in ids)),
+        master_id=None,
+        master_epoch=max(epochs),
+        sync_state_set=(),
+        sync_state_set_epoch=0,
+        suspects=(),
+        losses=(),
+        replicas=tuple(
+            ReplicaState(
+                broker_id=look.identity.replica_id or 0,
+                address=look.address,
+                check_code=look.identity.check_code or "",
+                incarnation=look.identity.incarnation or 0,
+                nonce=look.identity.nonce,
+                standing="unknown",
+                log_epoch=look.identity.log_epoch,
+                max_offset=look.identity.log_offset,
+            )
+            for look in members
+        ),
+    )
+
+
+@click.command()
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="HOST:PORT", help="Also ask this broker; repeatable."
+)
+@click.option("--namesrv", metavar="HOST:PORT", help="Name servers that know brokers. [default: the set's]")
+@click.option("--yes", is_flag=True, help="Do not ask before proposing.")
+@controller_options
+@json_option
+def rebuild(
+    brokers: tuple[str, ...],
+    namesrv: str | None,
+    yes: bool,
+    controller: str | None,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Give controllers that lost all their data the groups back, from what the brokers hold.
+
+    Brokers are looked for in the local set, at the name servers, and at the addresses that are given. Let all
+    of them run first. Groups that the controllers know are never touched.
+    """
+    for address in brokers:
+        if problems := address_problems(address):
+            raise click.BadParameter("; ".join(problems), param_hint="--broker")
+
+    async def gather(admin: ControllerAdmin) -> tuple[list[BrokerLook], list[str], RebuildPlan]:
+        known = [group.broker_name for group in await admin.groups() if group.replicas]
+        addresses = dict.fromkeys([*brokers, *_local_brokers(data)])
+        addresses |= dict.fromkeys(await _registered_brokers(namesrv_address(namesrv, data)))
+        answers = await asyncio.gather(*(_ask(admin, address) for address in addresses))
+        looks = [answer for answer in answers if isinstance(answer, BrokerLook)]
+        silent = [answer for answer in answers if isinstance(answer, str)]
+        return looks, silent, plan_rebuild(looks, known)
+
+    target = controller_address(controller, data)
+    looks, silent, plan = run(target, gather)
+    if not as_json:
+        _show(looks, plan)
+    for text in (*silent, *plan.notes):
+        click.secho(f"Note: {text}", fg="yellow", err=True)
+    if plan.obstacles:
+        raise CommandFailed("; ".join(plan.obstacles), "nothing was proposed; correct that and try again")
+    if not plan.groups:
+        if as_json:
+            write_json({"rebuilt": []})
+        raise CommandFailed(
+            "there is nothing to rebuild",
+            "start the brokers, or name them with --broker; see the notes above",
+        )
+    if not yes:
+        click.confirm(f"Propose {counted(len(plan.groups), 'group')} to the controllers?", abort=True)
+
+    async def propose(admin: ControllerAdmin) -> None:
+        for group in plan.groups:
+            await admin.rebuild(group)
+
+    run(target, propose)
+    if as_json:
+        write_json({"rebuilt": [group.to_object() for group in plan.groups]})
+    else:
+        names = ", ".join(group.broker_name for group in plan.groups)
+        click.echo(f"Rebuilt: {names}. Brokers register within seconds; see `brokerset status`.")
+
+
+def _local_brokers(data: Path) -> list[str]:
+    state = DataFolder(data).read_state()
+    return [p.address for p in (state.processes if state else ()) if p.kind == "broker" and p.alive]
+
+
+async def _registered_brokers(namesrv: str) -> list[str]:
+    """Brokers that a name server knows; none when it does not answer, as brokers may be named otherwise."""
+    try:
+        async with Admin(namesrv=namesrv) as admin:
+            table = (await admin.cluster_info()).broker_addr_table
+    except ClientError:
+        return []
+    return sorted(address for data in table.values() for address in data.broker_addrs.values())
+
+
+async def _ask(admin: ControllerAdmin, address: str) -> BrokerLook | str:
+    try:
+        return await admin.broker(address)
+    except ClientError as error:
+        return str(error)
+
+
+def _show(looks: Sequence[BrokerLook], plan: RebuildPlan) -> None:
+    click.echo("Found:")
+    write_table(
+        ("broker", "group", "id", "starts", "log epoch", "log end", "next id told", "epoch told"),
+        [
+            (
+                look.address,
+                look.broker_name,
+                look.identity.replica_id,
+                look.identity.incarnation,
+                look.identity.log_epoch,
+                look.identity.log_offset,
+                look.identity.next_broker_id,
+                look.identity.group_epoch,
+            )
+            for look in looks
+        ],
+        empty="no broker",
+    )
+    click.echo("\nTo be proposed:")
+    write_table(
+        ("group", "ids", "next id", "epoch", "master"),
+        [
+            (
+                group.broker_name,
+                ", ".join(str(replica.broker_id) for replica in group.replicas),
+                group.next_broker_id,
+                group.master_epoch,
+                "the best of them is elected",
+            )
+            for group in plan.groups
+        ],
+        empty="nothing",
+    )

@@ -1,0 +1,282 @@
+"""One run of a set: its processes, what people are told of them, and the wishes that come while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import click
+
+from brokerset_cli.folder import DataFolder, ProcessState, SetState, Wish
+from brokerset_cli.output import fail, write_table
+from brokerset_cli.processes import free_port, port_is_free, start_ticks
+from brokerset_cli.readiness import readiness
+from brokerset_runtime.clock import SystemClock
+from brokerset_runtime.files import write_atomically
+from brokerset_runtime.settings import settings_text
+from brokerset_runtime.supervision import Child, ChildSpec, StartFailed, Supervisor
+from brokerset_spec.manifest import BrokerSet
+from brokerset_spec.plan import (
+    SECOND_PORT_OFFSET,
+    LocalPlan,
+    PlanRefused,
+    PortsTaken,
+    ProcessPlan,
+    controller_data_folder,
+    move_broker,
+    plan_local,
+)
+
+
+def controllers_with_data(folder: DataFolder) -> frozenset[int]:
+    """The controllers whose folders hold what must not be lost."""
+    found = set()
+    for each in folder.memory().controllers:
+        kept = controller_data_folder(folder.path, each.node_id)
+        if kept.is_dir() and any(kept.iterdir()):
+            found.add(each.node_id)
+    return frozenset(found)
+
+
+def write_settings(plan: LocalPlan) -> None:
+    """Write the settings file of each process."""
+    for process in plan.processes:
+        process.folder.mkdir(parents=True, exist_ok=True)
+        head = f"# Written by `brokerset up` for {process.name}; it is replaced at each start.\n"
+        write_atomically(process.settings_file, (head + settings_text(process.settings)).encode())
+
+
+@dataclass(slots=True)
+class Run:
+    """Keeps the state file up to date, tells people what happens, and fulfils wishes."""
+
+    manifest: BrokerSet
+    plan: LocalPlan
+    folder: DataFolder
+    host: str
+    floating: bool = False
+    """Whether a broker takes another free port each time it is started."""
+
+    phase: str = "starting"
+    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    supervisor: Supervisor = field(init=False)
+    wish: str = ""
+    wish_problem: str = ""
+    _told_name_servers: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        specs = [self.child_spec(process) for process in self.plan.processes]
+        self.supervisor = Supervisor(specs, clock=SystemClock(), say=self.say)
+        self._told_name_servers = self.plan.namesrv_address
+
+    def child_spec(self, process: ProcessPlan) -> ChildSpec:
+        """Return how a process is started and how one sees that it serves."""
+        joins = any(m.joins for m in self.plan.memory.controllers if m.node_id == process.node_id)
+        floats = self.floating and process.kind == "broker"
+        return ChildSpec(
+            name=process.name,
+            arguments=(sys.executable, "-m", process.module, "-c", str(process.settings_file)),
+            log_file=process.log_file,
+            ready=readiness(process, joins),
+            together=process.kind,
+            renew=partial(self._elsewhere, process.name) if floats else None,
+        )
+
+    def say(self, child: Child, what: str) -> None:
+        """Tell what happened to a child, and store the new state."""
+        tell(f"{child.spec.name} {what}")
+        self.store()
+
+    def store(self) -> None:
+        """Write the state file."""
+        own_pid = os.getpid()
+        children = {child.spec.name: child for child in self.supervisor.children}
+        running = {process.namesrv_address for process in self.plan.controllers}
+        self.folder.write_state(
+            SetState(
+                name=self.plan.name,
+                cluster_name=self.plan.cluster_name,
+                phase=self.phase,
+                # A name server that was added later knows only the brokers that were started after it.
+                namesrv=";".join(one for one in self._told_name_servers.split(";") if one in running),
+                controllers=self.plan.controller_address,
+                pid=own_pid,
+                start_ticks=start_ticks(own_pid),
+                started_ms=self.started_ms,
+                processes=tuple(
+                    _process_state(process, children[process.name])
+                    for process in self.plan.processes
+                    if process.name in children
+                ),
+                wish=self.wish,
+                wish_problem=self.wish_problem,
+            )
+        )
+
+    def remember(self) -> None:
+        """Store that the controllers have served."""
+        ids = tuple(p.node_id for p in self.plan.controllers if p.node_id is not None)
+        self.plan = replace(self.plan, memory=self.plan.memory.with_started(ids))
+        self.folder.write_memory(self.plan.memory)
+
+    async def keep_wishes(self, told: asyncio.Event) -> None:
+        """Look at the wish each time when it is told to; until cancelled."""
+        while True:
+            await told.wait()
+            told.clear()
+            wish = self.folder.read_wish()
+            if wish is None or wish.name == self.wish or self.phase != "running":
+                continue
+            problem = ""
+            try:
+                await self._fulfil(wish)
+            except PortsTaken as error:
+                problem = str(error)
+            except PlanRefused as error:
+                problem = error.reason
+            except StartFailed as error:
+                problem = f"{error.name} {error.reason}; its log is {error.log_file}"
+            except OSError as error:
+                problem = f"{error.filename or self.folder.path}: {error.strerror}"
+            self.wish, self.wish_problem = wish.name, problem
+            self.store()
+
+    async def _fulfil(self, wish: Wish) -> None:
+        """Start and stop controllers, so that those that are wished for run."""
+        before = self.plan
+        own = {port for process in before.processes for port in process.ports}
+        plan = plan_local(
+            self.manifest,
+            self.folder.path,
+            memory=before.memory.with_controllers(wish.controllers),
+            is_free=lambda port: port in own or port_is_free(self.host, port),
+            host=self.host,
+        )
+        was = {process.name for process in before.controllers}
+        will = {process.name for process in plan.controllers}
+        for process in before.controllers:
+            if process.name not in will:
+                await self.supervisor.remove(process.name)
+        self._adopt(plan)
+        for process in plan.controllers:
+            if process.name in was:
+                continue
+            try:
+                await self.supervisor.add(self.child_spec(process))
+            except StartFailed:
+                kept = [p.node_id for p in before.controllers if p.name in will and p.node_id is not None]
+                memory = replace(
+                    before.memory.with_controllers(tuple(kept)),
+                    next_controller_id=plan.memory.next_controller_id,
+                )
+                processes = tuple(p for p in before.processes if p.kind == "broker" or p.node_id in kept)
+                self._adopt(replace(before, processes=processes, memory=memory))
+                raise
+        self.remember()
+
+    def _adopt(self, plan: LocalPlan) -> None:
+        self.plan = plan
+        self.folder.write_memory(plan.memory)
+        write_settings(plan)
+        self.store()
+
+    def _elsewhere(self, name: str) -> ChildSpec:
+        """Move a broker to another port; where none is found, it stays where it is."""
+        with contextlib.suppress(OSError):
+            self._adopt(move_broker(self.plan, name, free_port(self.host, -SECOND_PORT_OFFSET)))
+        return self.child_spec(next(process for process in self.plan.processes if process.name == name))
+
+
+def _process_state(process: ProcessPlan, child: Child) -> ProcessState:
+    return ProcessState(
+        name=process.name,
+        kind=process.kind,
+        group=process.group,
+        address=process.address,
+        http_port=process.http_port,
+        folder=str(process.folder),
+        log=str(process.log_file),
+        state=child.state,
+        pid=child.pid,
+        start_ticks=start_ticks(child.pid) if child.pid else None,
+        restarts=child.restarts,
+        started_ms=child.started_ms,
+        node_id=process.node_id,
+        namesrv=process.namesrv_address,
+        raft=process.raft_address,
+    )
+
+
+async def run_set(run: Run) -> None:
+    """Run a set until it is told to stop; ends the command when something does not start."""
+    for note in run.plan.notes:
+        click.secho(f"Note: {note}", fg="yellow")
+    told = asyncio.Event()
+    _take_signals(run, told)
+
+    def started() -> None:
+        run.phase = "running"
+        run.remember()
+        run.store()
+        greet(run.plan, run.folder.path)
+
+    wishes = asyncio.create_task(run.keep_wishes(told))
+    wishes.add_done_callback(lambda _: run.supervisor.stop())
+    try:
+        await run.supervisor.run(started)
+    except StartFailed as error:
+        tail = "".join(f"\n  | {line}" for line in error.log_tail.splitlines()[-15:])
+        fail(
+            f"{error.name} {error.reason}; the end of its log:{tail}",
+            f"correct that; the whole log is {error.log_file}",
+        )
+    finally:
+        wishes.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await wishes
+        run.phase = "stopped"
+        run.store()
+    tell("everything has stopped; the messages are kept")
+
+
+def _take_signals(run: Run, told: asyncio.Event) -> None:
+    def on_signal() -> None:
+        if run.phase == "stopping":
+            tell("second signal: killing all processes")
+            run.supervisor.kill()
+            return
+        run.phase = "stopping"
+        tell("stopping; a second Ctrl-C kills")
+        run.supervisor.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGUSR1, told.set)
+
+
+def greet(plan: LocalPlan, folder: Path) -> None:
+    """Say that everything runs, where, and what to do with it."""
+    rows = [
+        (p.name, p.kind, p.address, p.namesrv_address or "-", str(p.http_port or "-"), p.log_file)
+        for p in plan.processes
+    ]
+    click.echo()
+    write_table(("name", "kind", "address", "name server", "http", "log"), rows)
+    click.echo(f"\nBrokerSet {plan.name} runs. Name servers: {plan.namesrv_address}. Data: {folder}")
+    first = plan.namesrv_address.split(";")[0]
+    option = "" if first == "127.0.0.1:9876" else f" --namesrv {first}"
+    click.echo(f"Try: brokerset send hello --count 10{option}")
+
+
+def tell(text: str) -> None:
+    """Say what happens now, with the time of day."""
+    click.echo(f"{datetime.now().astimezone():%H:%M:%S} {text}")

@@ -1,0 +1,198 @@
+"""Changes the number of controllers of a local set while everything runs, one member at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.output import CommandFailed
+from brokerset_cli.processes import send_signal
+from brokerset_client.controller_admin import ControllerAdmin
+from brokerset_client.errors import ClientError, RequestRefused
+from brokerset_protocol.bodies.controllers import ControllerStatus
+
+WISH_SECONDS_MAX: Final = 60.0
+"""Longest time that `up` may take to start or stop a controller."""
+
+CAUGHT_UP_SECONDS_MAX: Final = 60.0
+"""Longest time that a new controller may take to receive the log."""
+
+LOOK_SECONDS: Final = 0.05
+"""Pause between two looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSteps:
+    """What is to be done, in this order."""
+
+    forget: tuple[int, ...]
+    """Members that have no process here: their data is lost, or they were removed by hand."""
+
+    start: tuple[int, ...]
+    """New controllers that need a process."""
+
+    join: tuple[int, ...]
+    """Controllers with a process that are to become members."""
+
+    promote: tuple[int, ...]
+    """Members that are to get a vote."""
+
+    leave: tuple[int, ...]
+    """Members that are removed."""
+
+    stop: tuple[int, ...]
+    """Processes that end."""
+
+
+def decide_steps(
+    members: Mapping[int, bool], running: Collection[int], next_id: int, wanted: int
+) -> ScaleSteps:
+    """Return how to come to `wanted` members; `members` says who votes.
+
+    Whatever was left half done is finished. Members with small numbers stay: brokers and clients were told
+    their addresses first.
+    """
+    forget = sorted(set(members) - set(running))
+    present = sorted(set(members) & set(running))
+    stay = present[:wanted]
+    leave = present[wanted:]
+    missing = wanted - len(stay)
+    idle = sorted(set(running) - set(members))
+    join = idle[:missing]
+    first = max([next_id, *(n + 1 for n in (*members, *running))])
+    start = list(range(first, first + missing - len(join)))
+    return ScaleSteps(
+        forget=tuple(forget),
+        start=tuple(start),
+        join=(*join, *start),
+        promote=tuple([n for n in stay if not members[n]] + join + start),
+        leave=tuple(reversed(leave)),
+        stop=tuple(sorted([*leave, *idle[len(join) :]])),
+    )
+
+
+async def scale(
+    admin: ControllerAdmin, folder: DataFolder, wanted: int, say: Callable[[str], None]
+) -> ControllerStatus:
+    """Come to `wanted` controllers; returns the leader's view afterwards. Can be repeated after a failure."""
+    state = running_state(folder)
+    status = await admin.status()
+    members = {member.node_id: member.voter for member in status.members}
+    running = tuple(_controllers(state))
+    steps = decide_steps(members, running, folder.memory().next_controller_id, wanted)
+    for node_id in steps.forget:
+        await _remove(admin, node_id, [n for n in members if n != node_id])
+        say(f"controller-{node_id}, which has no process here, is no member any more")
+    if steps.start:
+        state = await ask_up(folder, state, (*running, *steps.start))
+        for node_id in steps.start:
+            say(f"controller-{node_id} runs")
+    for node_id in steps.join:
+        process = _controllers(state)[node_id]
+        await admin.add_member(node_id, process.raft, process.address)
+        say(f"controller-{node_id} receives the log")
+        await _promote(admin, node_id)
+        say(f"controller-{node_id} votes")
+    for node_id in steps.promote:
+        if node_id not in steps.join:
+            await _promote(admin, node_id)
+            say(f"controller-{node_id} votes")
+    stay = [n for n in (*members, *steps.join) if n not in (*steps.leave, *steps.forget)]
+    for node_id in steps.leave:
+        await _remove(admin, node_id, stay)
+        say(f"controller-{node_id} is no member any more")
+    if steps.stop:
+        rest = tuple(n for n in _controllers(state) if n not in steps.stop)
+        await ask_up(folder, state, rest)
+        for node_id in steps.stop:
+            say(f"controller-{node_id} has stopped; its folder is not used again")
+    return await admin.status()
+
+
+def running_state(folder: DataFolder) -> SetState:
+    """Return what runs in a folder; ends the command when nothing does."""
+    state = folder.read_state()
+    if state is None or not state.alive or state.phase != "running":
+        raise CommandFailed(
+            f"no set runs in {folder.path}",
+            "start it with `brokerset up`, or name its folder with --data; controllers that something else "
+            "runs are added and removed with `brokerset controller members`",
+        )
+    return state
+
+
+async def ask_up(folder: DataFolder, state: SetState, controllers: tuple[int, ...]) -> SetState:
+    """Let `up` run exactly these controllers, and wait until it does; ends the command when it cannot."""
+    wish = folder.write_wish(controllers)
+    deadline = time.monotonic() + WISH_SECONDS_MAX
+    while True:
+        if not send_signal(state.pid, state.start_ticks, signal.SIGUSR1):
+            raise CommandFailed("`brokerset up` has ended meanwhile", "start it again, then repeat this")
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            found = folder.read_state()
+            if found is not None and found.wish == wish.name:
+                if found.wish_problem:
+                    raise CommandFailed(
+                        f"`brokerset up` could not do it: {found.wish_problem}",
+                        "correct that, then repeat this",
+                    )
+                return found
+            await asyncio.sleep(LOOK_SECONDS)
+        if time.monotonic() >= deadline:
+            raise CommandFailed(
+                f"`brokerset up` (process {state.pid}) has not done it after {WISH_SECONDS_MAX:g} s",
+                f"look into the logs in {folder.path / 'logs'}, then repeat this",
+            )
+
+
+def _controllers(state: SetState) -> dict[int, ProcessState]:
+    return {process.node_id: process for process in state.processes if process.node_id is not None}
+
+
+async def _promote(admin: ControllerAdmin, node_id: int) -> None:
+    """Give a learner its vote, as soon as it has received the log."""
+    deadline = time.monotonic() + CAUGHT_UP_SECONDS_MAX
+    while True:
+        try:
+            await admin.promote_member(node_id)
+            return
+        except RequestRefused:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _remove(admin: ControllerAdmin, node_id: int, others: Collection[int]) -> None:
+    """Remove a member; when it leads, another one leads first."""
+    status = await admin.status()
+    if status.leader_id == node_id:
+        target = transfer_target(status, others)
+        if target is not None:
+            await admin.transfer(target)
+    deadline = time.monotonic() + CAUGHT_UP_SECONDS_MAX
+    while True:
+        try:
+            await admin.remove_member(node_id)
+        except ClientError:
+            # A change is refused while the one before is not committed, or by a leader that has just begun.
+            if time.monotonic() >= deadline:
+                raise
+        if node_id not in {member.node_id for member in (await admin.status()).members}:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def transfer_target(status: ControllerStatus, among: Collection[int]) -> int | None:
+    """Return the voter that has most of the log, other than the leader; None when there is none."""
+    found = [
+        member
+        for member in status.members
+        if member.voter and member.node_id in among and member.node_id != status.leader_id
+    ]
+    return max(found, key=lambda m: (m.match_index or 0, -m.node_id)).node_id if found else None

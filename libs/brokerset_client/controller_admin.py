@@ -1,0 +1,280 @@
+"""What an administrator asks controllers: members, broker groups, elections; and brokers: who they are.
+
+It needs no name server. A request that only the leader answers goes to the leader, wherever it is by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
+from brokerset_client.instance import name_server_list, readable
+from brokerset_protocol import headers
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, GroupStates
+from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.headers import controller as fields
+from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+
+ASK_SECONDS = 5.0
+"""Time-out of one request, and of finding the leader again when it has changed."""
+
+LOOK_SECONDS = 1.0
+"""Time-out of a request whose only purpose is to see who is there."""
+
+LEADER_PAUSE_SECONDS = 0.05
+"""Pause between two rounds of asking who leads."""
+
+
+class ControllersUnavailable(ClientError):
+    """No controller of the list answered, or none of them leads; `problems` has one text for each address."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("no leading controller was found: " + "; ".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLook:
+    """What one controller says about itself."""
+
+    address: str
+    status: ControllerStatus | None
+    """None when it does not answer."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLook:
+    """Who a broker says it is."""
+
+    address: str
+    cluster_name: str
+    broker_name: str
+    identity: fields.BrokerIdentityAnswer
+    """Without an id for brokers that have none yet, and for Java's."""
+
+
+class ControllerAdmin:
+    """Requests to a group of controllers; use it with `async with`."""
+
+    def __init__(self, controllers: str | Sequence[str], *, timeout: float = ASK_SECONDS) -> None:
+        self.addresses = name_server_list(controllers)
+        self._timeout = timeout
+        self._pool = ConnectionPool()
+        self._leader: str | None = None
+
+    async def __aenter__(self) -> ControllerAdmin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
+
+    # -- who is there -------------------------------------------------------------------------------------
+
+    async def leader(self) -> str:
+        """Address of the leading controller. Raises `ControllersUnavailable` when none is found in time.
+
+        An election is waited for; controllers of which none answers are given up much sooner.
+        """
+        problems: list[str] = []
+        loop = asyncio.get_running_loop()
+        silent_until = loop.time() + LOOK_SECONDS
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    found, problems = await self._ask_who_leads()
+                    if found is not None:
+                        return found
+                    if len(problems) < len(self.addresses):
+                        silent_until = loop.time() + LOOK_SECONDS
+                    elif loop.time() >= silent_until:
+                        raise ControllersUnavailable(problems)
+                    await asyncio.sleep(LEADER_PAUSE_SECONDS)
+        except TimeoutError:
+            nobody = "those that answer know no leader: more than half of the controllers must run"
+            raise ControllersUnavailable([*problems, nobody]) from None
+
+    async def look(self) -> list[ControllerLook]:
+        """What every controller says about itself: those of the list, then members that it does not name."""
+        found = await asyncio.gather(*(self._look_at(address) for address in self.addresses))
+        known = {look.address for look in found}
+        more = dict.fromkeys(
+            member.service_address
+            for look in found
+            if look.status is not None
+            for member in look.status.members
+            if member.service_address and member.service_address not in known
+        )
+        return [*found, *await asyncio.gather(*(self._look_at(address) for address in more))]
+
+    async def status(self, address: str | None = None) -> ControllerStatus:
+        """BROKERSET_CONTROLLER_STATUS (21001) of one controller, by default of the leader."""
+        code = RequestCode.BROKERSET_CONTROLLER_STATUS
+        if address is None:
+            return readable(ControllerStatus.from_json, (await self._ask_leader(code)).body)
+        return readable(ControllerStatus.from_json, (await self._request(address, code)).body)
+
+    # -- members ------------------------------------------------------------------------------------------
+
+    async def add_member(self, node_id: int, raft_address: str, service_address: str) -> None:
+        """Add a controller, which waits for that, as a learner; or tell a member's new addresses."""
+        header = fields.ChangeMembers(
+            action="add", node_id=node_id, raft_address=raft_address, service_address=service_address
+        )
+        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+
+    async def promote_member(self, node_id: int) -> None:
+        """Let a learner vote. Refused while it is too far behind."""
+        header = fields.ChangeMembers(action="promote", node_id=node_id)
+        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+
+    async def remove_member(self, node_id: int) -> None:
+        """Remove a controller from the group; its process goes on until somebody stops it."""
+        header = fields.ChangeMembers(action="remove", node_id=node_id)
+        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+
+    async def transfer(self, node_id: int) -> None:
+        """Make another controller lead."""
+        await self._ask_leader(RequestCode.BROKERSET_TRANSFER_LEADER, fields.TransferLeader(node_id=node_id))
+        self._leader = None
+
+    async def take_snapshot(self, address: str) -> int:
+        """Let one controller write a snapshot and cut its log; returns the snapshot's index."""
+        answer = await self._request(address, RequestCode.BROKERSET_TAKE_SNAPSHOT)
+        return fields.TakeSnapshotResponse.from_ext(answer.ext).snapshot_index
+
+    # -- broker groups ------------------------------------------------------------------------------------
+
+    async def groups(self, names: Sequence[str] = ()) -> tuple[GroupState, ...]:
+        """The groups of these names, or all, as agreed and as the leader hears them."""
+        body = orjson.dumps(list(names)) if names else b""
+        answer = await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
+        return readable(GroupStates.from_json, answer.body).groups
+
+    async def groups_at(self, address: str) -> tuple[GroupState, ...]:
+        """All groups as one controller knows them, which may lag; for times without a leader."""
+        answer = await self._request(
+            address, RequestCode.BROKERSET_GROUP_STATES, ext={"local": "true"}, timeout=LOOK_SECONDS
+        )
+        return readable(GroupStates.from_json, answer.body).groups
+
+    async def clean(self, group: GroupState, ids: Sequence[int], *, living: bool = False) -> None:
+        """Forget replicas of a group for good; with `living` also those whose heartbeats arrive."""
+        header = fields.CleanControllerBrokerData(
+            cluster_name=group.cluster_name,
+            broker_name=group.broker_name,
+            broker_controller_ids_to_clean=";".join(map(str, ids)),
+            is_clean_living_broker=living,
+        )
+        await self._ask_leader(RequestCode.CLEAN_BROKER_DATA, header)
+
+    async def elect(
+        self, group: GroupState, broker_id: int | None, *, unclean: bool = False
+    ) -> fields.ElectMasterResponse:
+        """Elect a master; `broker_id` is the one that is wished for. Raises `RequestRefused`."""
+        header = fields.ElectMaster(
+            cluster_name=group.cluster_name,
+            broker_name=group.broker_name,
+            broker_id=-1 if broker_id is None else broker_id,
+            designate_elect=True,  # so it comes from an administrator
+            unclean=True if unclean else None,
+        )
+        answer = await self._ask_leader(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        return fields.ElectMasterResponse.from_ext(answer.ext)
+
+    async def rebuild(self, group: GroupState) -> None:
+        """Put a group together that the controllers have lost. Refused when they know replicas of it."""
+        await self._ask_leader(RequestCode.BROKERSET_REBUILD_GROUP, body=group.to_json())
+
+    async def broker(self, address: str) -> BrokerLook:
+        """Ask a broker who it is (1007)."""
+        answer = await self._request(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout=LOOK_SECONDS)
+        cache = readable(EpochEntryCache.from_json, answer.body)
+        identity = fields.BrokerIdentityAnswer.from_ext(answer.ext)
+        return BrokerLook(address, cache.cluster_name, cache.broker_name, identity)
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    async def _ask_who_leads(self) -> tuple[str | None, list[str]]:
+        """The leader's address if somebody knows it, and why each of those that do not answer does not."""
+        problems = []
+        for address in self.addresses:
+            try:
+                answer = await self._request(
+                    address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=LOOK_SECONDS
+                )
+            except ClientError as error:
+                problems.append(str(error))
+                continue
+            found = fields.GetMetaDataResponse.from_ext(answer.ext)
+            if found.is_leader:
+                return address, []
+            if found.controller_leader_address:
+                return found.controller_leader_address, []
+        return None, problems
+
+    async def _look_at(self, address: str) -> ControllerLook:
+        try:
+            answer = await self._request(
+                address, RequestCode.BROKERSET_CONTROLLER_STATUS, timeout=LOOK_SECONDS
+            )
+            return ControllerLook(address, readable(ControllerStatus.from_json, answer.body))
+        except ClientError as error:
+            return ControllerLook(address, None, str(error))
+
+    async def _ask_leader(
+        self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Ask the leader; again when it does not lead any more. Every such request may be repeated."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        while True:
+            address = self._leader or await self.leader()
+            try:
+                answer = await self._request(address, code, header, body)
+                self._leader = address
+                return answer
+            except RequestRefused as error:
+                if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                    raise
+                problem: ClientError = error
+            except BrokerUnreachable as error:
+                problem = error
+            self._leader = None
+            if asyncio.get_running_loop().time() >= deadline:
+                raise problem
+            await asyncio.sleep(LEADER_PAUSE_SECONDS)
+
+    async def _request(
+        self,
+        address: str,
+        code: RequestCode,
+        header: headers.Header | None = None,
+        body: bytes = b"",
+        *,
+        ext: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Command:
+        seconds = self._timeout if timeout is None else timeout
+        command = Command(code, header.to_ext() if header is not None else dict(ext or {}), body)
+        try:
+            connection = await self._pool.get(address, seconds)
+            answer = await connection.call(command, seconds)
+        except RequestTimeout as error:
+            raise AnswerTimeout(str(error)) from error
+        except (ConnectionClosed, ValueError) as error:
+            raise BrokerUnreachable(address, str(error)) from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefused(answer.code, answer.remark or "no reason given", address)
+        return answer

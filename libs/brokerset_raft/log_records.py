@@ -1,0 +1,331 @@
+"""What the files of a raft node hold: records of log segments, headers of snapshots. Bytes in, values out.
+
+A record is `length, CRC-32, index, term, kind, back, data`, big-endian. Its CRC also covers the number of the
+segment and the position in it, so that neither stale blocks nor a record inside a command's data pass for
+one. `back` is the distance to the first record of the same save. As a save begins only after everything
+before it was synced, any readable record proves that all bytes before the beginning of its save had been on
+the disk.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from brokerset_raft.configuration import Configuration
+from brokerset_raft.messages import Entry, EntryKind, HardState, SnapshotMeta
+
+FORMAT_VERSION = 1
+"""Of segments and snapshots; files of another version are refused."""
+
+ENTRY_BYTES_MAX = 8 << 20
+"""Most bytes of one entry's data; a larger proposal is refused before it enters the log."""
+
+CONFIGURATION_BYTES_MAX = 64 << 10
+"""Most bytes of an encoded configuration in a snapshot's meta."""
+
+SECTOR_BYTES = 512
+"""What a disk writes as a whole, at least; a page that never arrived reads as zeros."""
+
+LOST_BYTES_MIN = 64
+"""So many zeros in a row, or the rest of a sector, are taken for a page that never arrived."""
+
+_HEADER = struct.Struct(">IIQQBI")
+_PREFIX = struct.Struct(">II")
+_SALT = struct.Struct(">QQ")
+_SEGMENT = struct.Struct(">HQQBQ")
+_HARD_STATE = struct.Struct(">BQ")
+_META = struct.Struct(">QQQII")
+_SNAPSHOT = struct.Struct(">8sHII")
+_SNAPSHOT_MAGIC = b"BRKSNAP\0"
+
+_REST_MIN = _HEADER.size - _PREFIX.size
+_REST_MAX = _REST_MIN + ENTRY_BYTES_MAX
+
+_PLAUSIBLE = re.compile(
+    rb"(?=[\x00](?!\x00\x00\x00)[\s\S]{3}[\s\S]{4}[\x00]{2}[\s\S]{6}[\x00]{2}[\s\S]{6}[\x00-\x02\x10\x11])"
+)
+"""Where a record may begin: its length fits, index and term are below 2**48, its kind is known."""
+
+
+class RecordKind(IntEnum):
+    """What a record is: an entry of that kind, or something about the log."""
+
+    NOOP = EntryKind.NOOP
+    DATA = EntryKind.DATA
+    CONFIGURATION = EntryKind.CONFIGURATION
+    HARD_STATE = 16
+    """`term` and, as data, the vote."""
+
+    SEGMENT = 17
+    """First of each segment: `index` and `term` of the entry before it; version, sequence and hard state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. `data` is a copy of its own."""
+
+    index: int
+    term: int
+    kind: RecordKind
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A record that can be read."""
+
+    record: Record
+    end: int
+    """Position of the next record."""
+
+    save: int
+    """Position of the first record of the same save: everything before that was synced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """No record can be read here."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The end of a segment that was being written when the power went: cut it. Nothing of it was promised."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Bytes that had been synced cannot be read."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStart:
+    """What the first record of a segment says."""
+
+    sequence: int
+    base_index: int
+    """The entry before the first of this segment; entries above it in older segments are void."""
+
+    base_term: int
+    """Its term; with another term in the older segments all of their entries are void."""
+
+    hard_state: HardState
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A segment that was read to its end, or to the first fault."""
+
+    records: tuple[tuple[int, Record], ...]
+    """With their positions."""
+
+    end: int
+    """Where the readable part ends."""
+
+    fault: Torn | Damaged | None
+
+
+def encode_record(record: Record, *, sequence: int, position: int, save: int) -> bytes:
+    """A record for `position` of segment `sequence`, in a save that began at position `save`."""
+    assert len(record.data) <= ENTRY_BYTES_MAX, f"{len(record.data)} bytes are more than {ENTRY_BYTES_MAX}"
+    packed = _HEADER.pack(
+        _REST_MIN + len(record.data), 0, record.index, record.term, record.kind, position - save
+    )
+    crc = zlib.crc32(packed[8:], zlib.crc32(packed[:4], _salt(sequence, position)))
+    crc = zlib.crc32(record.data, crc)
+    return b"".join((packed[:4], crc.to_bytes(4, "big"), packed[8:], record.data))
+
+
+def encode_save(records: Iterable[Record], *, sequence: int, position: int) -> bytes:
+    """All records of one save, which is written at `position` and synced once."""
+    parts: list[bytes] = []
+    at = position
+    for record in records:
+        part = encode_record(record, sequence=sequence, position=at, save=position)
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+def decode_record(content: bytes, position: int, *, sequence: int) -> Whole | Broken:
+    """The record at `position` of a segment's content."""
+    left = len(content) - position
+    if left < _HEADER.size:
+        return Broken(f"{left} bytes are less than the {_HEADER.size} of a record's header")
+    length, crc, index, term, kind, back = _HEADER.unpack_from(content, position)
+    if not _REST_MIN <= length <= _REST_MAX:
+        return Broken(f"{length} is no length of a record")
+    end = position + _PREFIX.size + length
+    if end > len(content):
+        return Broken(f"the record has {length + _PREFIX.size} bytes, but only {left} are left")
+    view = memoryview(content)
+    found = zlib.crc32(view[position : position + 4], _salt(sequence, position))
+    found = zlib.crc32(view[position + 8 : end], found)
+    if found != crc:
+        return Broken(f"the CRC is {found:#010x} and should be {crc:#010x}")
+    if back > position:
+        return Broken("its save would begin before the segment")
+    try:
+        known = RecordKind(kind)
+    except ValueError:
+        return Broken(f"{kind} is no kind of a record that this version knows")
+    data = bytes(view[position + _HEADER.size : end])
+    return Whole(Record(index, term, known, data), end, position - back)
+
+
+def scan_segment(content: bytes, *, sequence: int, last: bool) -> Scan:
+    """Read a segment. Only the end of the `last` one can be torn; whatever else is broken is damaged."""
+    records: list[tuple[int, Record]] = []
+    position = 0
+    while position < len(content):
+        found = decode_record(content, position, sequence=sequence)
+        if isinstance(found, Broken):
+            fault = _judge(content, position, found.reason, sequence, last)
+            return Scan(tuple(records), position, fault)
+        records.append((position, found.record))
+        position = found.end
+    return Scan(tuple(records), position, None)
+
+
+def entry_record(entry: Entry) -> Record:
+    """The record that keeps an entry."""
+    return Record(entry.index, entry.term, RecordKind(entry.kind), entry.data)
+
+
+def record_entry(record: Record) -> Entry:
+    """The entry that a record keeps; it must be of an entry's kind."""
+    return Entry(record.index, record.term, EntryKind(record.kind), record.data)
+
+
+def hard_state_record(state: HardState) -> Record:
+    """The record that keeps a hard state."""
+    return Record(0, state.term, RecordKind.HARD_STATE, _pack_vote(state))
+
+
+def record_hard_state(record: Record) -> HardState:
+    """The hard state that a record keeps. Raises `ValueError`."""
+    if len(record.data) != _HARD_STATE.size:
+        raise ValueError(f"{len(record.data)} bytes are no hard state")
+    voted, voted_for = _HARD_STATE.unpack(record.data)
+    return HardState(record.term, voted_for if voted else None)
+
+
+def segment_record(start: SegmentStart) -> Record:
+    """The first record of a segment."""
+    state = start.hard_state
+    data = _SEGMENT.pack(
+        FORMAT_VERSION, start.sequence, state.term, state.voted_for is not None, state.voted_for or 0
+    )
+    return Record(start.base_index, start.base_term, RecordKind.SEGMENT, data)
+
+
+def record_segment(record: Record) -> SegmentStart:
+    """What the first record of a segment says. Raises `ValueError`, also for another version."""
+    if record.kind is not RecordKind.SEGMENT or len(record.data) < 2:
+        raise ValueError("the segment does not begin with its header")
+    version = int.from_bytes(record.data[:2], "big")
+    if version != FORMAT_VERSION or len(record.data) != _SEGMENT.size:
+        raise ValueError(f"format version {version} is not {FORMAT_VERSION}, the one this program reads")
+    _, sequence, term, voted, voted_for = _SEGMENT.unpack(record.data)
+    return SegmentStart(sequence, record.index, record.term, HardState(term, voted_for if voted else None))
+
+
+def encode_meta(meta: SnapshotMeta) -> bytes:
+    """The meta of a snapshot, for its file and for the wire."""
+    configuration = meta.configuration.encode()
+    assert len(configuration) <= CONFIGURATION_BYTES_MAX, "a configuration of impossible size"
+    return _META.pack(meta.index, meta.term, meta.size, meta.crc, len(configuration)) + configuration
+
+
+def decode_meta(data: bytes | memoryview, position: int = 0) -> tuple[SnapshotMeta, int]:
+    """The meta at `position`, and where it ends. Raises `ValueError`."""
+    if len(data) - position < _META.size:
+        raise ValueError("the meta of a snapshot is cut off")
+    index, term, size, crc, length = _META.unpack_from(data, position)
+    begin = position + _META.size
+    if length > CONFIGURATION_BYTES_MAX or length > len(data) - begin:
+        raise ValueError(f"a configuration of {length} bytes is too long")
+    configuration = Configuration.decode(bytes(data[begin : begin + length]))
+    return SnapshotMeta(index, term, configuration, size, crc), begin + length
+
+
+def encode_snapshot_header(meta: SnapshotMeta) -> bytes:
+    """What stands before the state in a snapshot's file."""
+    body = encode_meta(meta)
+    return _SNAPSHOT.pack(_SNAPSHOT_MAGIC, FORMAT_VERSION, len(body), zlib.crc32(body)) + body
+
+
+def decode_snapshot_header(content: bytes) -> tuple[SnapshotMeta, int]:
+    """The meta of a snapshot's file, and where the state begins. Raises `ValueError`."""
+    if len(content) < _SNAPSHOT.size:
+        raise ValueError("the file is shorter than a snapshot's header")
+    magic, version, length, crc = _SNAPSHOT.unpack_from(content)
+    if magic != _SNAPSHOT_MAGIC:
+        raise ValueError("the file does not begin like a snapshot")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"format version {version} is not {FORMAT_VERSION}, the one this program reads")
+    body = content[_SNAPSHOT.size : _SNAPSHOT.size + length]
+    if len(body) != length or zlib.crc32(body) != crc:
+        raise ValueError("the CRC of the snapshot's header is wrong")
+    meta, end = decode_meta(body)
+    if end != length:
+        raise ValueError("the snapshot's header has bytes too many")
+    return meta, _SNAPSHOT.size + length
+
+
+def check_snapshot(content: bytes) -> tuple[SnapshotMeta, bytes]:
+    """Meta and state of a snapshot's file. Raises `ValueError` when any of it is not as it was written."""
+    meta, begin = decode_snapshot_header(content)
+    data = content[begin:]
+    if len(data) != meta.size:
+        raise ValueError(f"the state has {len(data)} bytes and should have {meta.size}")
+    if zlib.crc32(data) != meta.crc:
+        raise ValueError("the CRC of the state is wrong")
+    return meta, data
+
+
+def _judge(content: bytes, position: int, reason: str, sequence: int, last: bool) -> Torn | Damaged:
+    """Tell an end that never got to the disk from synced bytes that were lost."""
+    if not last:
+        return Damaged(position, reason)
+    for match in _PLAUSIBLE.finditer(content, position + 1):
+        later = match.start()
+        found = decode_record(content, later, sequence=sequence)
+        if isinstance(found, Broken):
+            continue
+        if found.save > position:
+            return Damaged(position, f"{reason}; the record at {later} was written after it had been synced")
+        if not _has_lost_bytes(content, position, later):
+            return Damaged(position, f"{reason}; the record at {later} can be read")
+    return Torn(position, reason)
+
+
+def _has_lost_bytes(content: bytes, begin: int, end: int) -> bool:
+    """Whether zeros, as of pages that never arrived, end within the range.
+
+    The first page of a save may hold little of it: then all of that is zeros, up to the end of the sector.
+    """
+    rest_of_sector = content[begin : min(end, begin + SECTOR_BYTES - begin % SECTOR_BYTES)]
+    if rest_of_sector.count(0) == len(rest_of_sector):
+        return True
+    return bytes(LOST_BYTES_MIN) in content[max(0, begin - LOST_BYTES_MIN + 1) : end]
+
+
+def _pack_vote(state: HardState) -> bytes:
+    return _HARD_STATE.pack(state.voted_for is not None, state.voted_for or 0)
+
+
+def _salt(sequence: int, position: int) -> int:
+    return zlib.crc32(_SALT.pack(sequence, position))

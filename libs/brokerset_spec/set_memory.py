@@ -1,0 +1,115 @@
+"""What the data folder of a local set remembers between two starts: its UID, its controllers, all ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+FORMAT: Final = 1
+"""Version of the file."""
+
+NO_PORTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerMemory:
+    """One controller of the set. Its addresses are agreed on by all controllers, so they never change."""
+
+    node_id: int
+    namesrv_port: int = 0
+    """Port of its name server; 0, like the others, while it has never been planned."""
+
+    raft_port: int = 0
+    controller_port: int = 0
+    joins: bool = False
+    """Whether it was added to running controllers, instead of forming the first group with them."""
+
+    started: bool = False
+    """Whether it has served: a folder without data then means that the data was lost."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports that it may never change; empty while it has none."""
+        return (self.namesrv_port, self.raft_port, self.controller_port) if self.namesrv_port else ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetMemory:
+    """What a set keeps."""
+
+    uid: str
+    """Names the set for ever; its broker groups belong to it."""
+
+    host: str = ""
+    """Address that the controllers know each other by; empty before the first start."""
+
+    controllers: tuple[ControllerMemory, ...] = ()
+    next_controller_id: int = 0
+    """The number of the next new controller; no number is used twice, since votes hang on it."""
+
+    broker_ports: Mapping[str, int] = field(default_factory=lambda: NO_PORTS)
+    """By name of the process; taken again when they are free."""
+
+    http_ports: Mapping[str, int] = field(default_factory=lambda: NO_PORTS)
+
+    def with_controllers(self, node_ids: tuple[int, ...]) -> SetMemory:
+        """Keep the controllers with these numbers, and add those that are new."""
+        known = {controller.node_id: controller for controller in self.controllers}
+        chosen = tuple(known.get(n, ControllerMemory(n, joins=True)) for n in sorted(node_ids))
+        highest = max((*node_ids, self.next_controller_id - 1))
+        return replace(self, controllers=chosen, next_controller_id=highest + 1)
+
+    def with_started(self, node_ids: tuple[int, ...]) -> SetMemory:
+        """Remember that these controllers have served."""
+        controllers = tuple(
+            replace(each, started=True) if each.node_id in node_ids else each for each in self.controllers
+        )
+        return replace(self, controllers=controllers)
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content, with camelCase names."""
+        return {
+            "format": FORMAT,
+            "uid": self.uid,
+            "host": self.host,
+            "nextControllerId": self.next_controller_id,
+            "controllers": [
+                {
+                    "nodeId": each.node_id,
+                    "namesrvPort": each.namesrv_port,
+                    "raftPort": each.raft_port,
+                    "controllerPort": each.controller_port,
+                    "joins": each.joins,
+                    "started": each.started,
+                }
+                for each in self.controllers
+            ],
+            "brokerPorts": dict(self.broker_ports),
+            "httpPorts": dict(self.http_ports),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` made; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']} is not {FORMAT}")
+        return cls(
+            uid=str(value["uid"]),
+            host=str(value["host"]),
+            controllers=tuple(
+                ControllerMemory(
+                    int(each["nodeId"]),
+                    int(each["namesrvPort"]),
+                    int(each["raftPort"]),
+                    int(each["controllerPort"]),
+                    bool(each["joins"]),
+                    bool(each["started"]),
+                )
+                for each in value["controllers"]
+            ),
+            next_controller_id=int(value["nextControllerId"]),
+            broker_ports={str(name): int(port) for name, port in value["brokerPorts"].items()},
+            http_ports={str(name): int(port) for name, port in value["httpPorts"].items()},
+        )

@@ -1,0 +1,113 @@
+"""A BrokerSet that the `brokerset` command runs in a folder, for tests that treat it as a person does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WAIT_SECONDS = 60.0
+FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
+
+
+@dataclass(frozen=True)
+class LocalSet:
+    """The command with one data folder, and what it has written there."""
+
+    data: Path
+
+    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run one command; fails unless it ends with `code`."""
+        command = [sys.executable, "-m", "brokerset_cli.main", *arguments]
+        environment = {**os.environ, "BROKERSET_DATA": str(self.data)}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def up(self, manifest: str, *options: str) -> None:
+        """Start in the background, on any ports unless `options` say otherwise."""
+        path = self.data.parent / "set.yaml"
+        path.write_text(manifest)
+        self("up", "--detach", "-f", str(path), *FREE_PORTS, *options)
+
+    def state(self) -> dict[str, Any]:
+        """What `up` has written down."""
+        state: dict[str, Any] = json.loads((self.data / "state.json").read_text())
+        return state
+
+    def processes(self, kind: str) -> dict[str, dict[str, Any]]:
+        """The processes of a kind, by name."""
+        return {p["name"]: p for p in self.state()["processes"] if p["kind"] == kind}
+
+    def status(self) -> dict[str, Any]:
+        """`status --json`, whether all is well or not."""
+        command = [sys.executable, "-m", "brokerset_cli.main", "status", "--json", "--data", str(self.data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        view: dict[str, Any] = json.loads(done.stdout)
+        return view
+
+    def until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """The first status that meets the condition."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            view = self.status()
+            if condition(view):
+                return view
+            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}; {view['problems']}"
+
+    def until_healthy(self) -> dict[str, Any]:
+        """The first status without problems."""
+        return self.until(lambda view: bool(view["healthy"]), "all is well")
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL processes at once, and wait until `up` runs new ones."""
+        before = {p["name"]: p["pid"] for p in self.state()["processes"] if p["name"] in names}
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not all(
+            p["pid"] not in (0, before[p["name"]]) and p["state"] == "running"
+            for p in self.state()["processes"]
+            if p["name"] in before
+        ):
+            assert time.monotonic() < deadline, f"{names} do not run again"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Stop everything; no process is left, whatever happened before."""
+        with contextlib.suppress(AssertionError):
+            self("down")
+        if (self.data / "state.json").exists():
+            pids = [p["pid"] for p in self.state()["processes"] if p["pid"]]
+            assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@contextlib.contextmanager
+def local_set(folder: Path, manifest: str, *options: str) -> Iterator[LocalSet]:
+    """A set that runs, and is stopped at the end."""
+    found = LocalSet(folder / "data")
+    try:
+        found.up(manifest, *options)
+        yield found
+    finally:
+        found.end()
+
+
+def identities(view: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """By name of the process: group and persistent id, from a status."""
+    return {
+        replica["process"]: (group["brokerName"], replica["brokerId"])
+        for group in view["groups"]
+        for replica in group["replicas"]
+        if replica["process"]
+    }

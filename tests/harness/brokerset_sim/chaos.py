@@ -1,0 +1,284 @@
+"""Faults, one after the other, drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import TYPE_CHECKING
+
+from brokerset_broker.membership.diagnosis import ProblemKind
+from brokerset_formats.epochs import EpochEntry, EpochHistory, encode_epoch_file
+from brokerset_formats.identity import BrokerIdentity
+from brokerset_sim.broker_node import BrokerNode
+from brokerset_sim.controller_node import ControllerNode
+from brokerset_sim.java_broker import JavaBroker
+from brokerset_sim.process import Process
+
+if TYPE_CHECKING:
+    from brokerset_sim.world import World
+
+STEPS = ("WriteTemp", "ApplyId", "WriteIdentity", "WriteStart", "DeleteTemp", "Register", "FinishStart")
+DOWN_SECONDS_MAX = 3.0
+PAUSE_SECONDS_MAX = 4.0
+CUT_SECONDS_MAX = 4.0
+BROKERS_MAX = 7
+
+
+class Chaos:
+    """Breaks things in a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice: random.Random = world.random_for("chaos")
+        self._waits: list[asyncio.Task[None]] = []
+        self._copies = itertools.count()
+
+    async def run(self, seconds: float) -> None:
+        """Break things for a while."""
+        world = self.world
+        plan = world.plan
+        names, weights = list(plan.faults), list(plan.faults.values())
+        rebuild_at = seconds * self.dice.uniform(0.3, 0.7) if plan.rebuild else None
+        try:
+            await asyncio.sleep(1.5)
+            until = world.loop.time() + seconds
+            begun = world.loop.time()
+            while (now := world.loop.time()) < until:
+                if rebuild_at is not None and now - begun > rebuild_at:
+                    rebuild_at = None
+                    await self._lose_controllers()
+                    until += world.loop.time() - now
+                elif names:
+                    fault = self.dice.choices(names, weights)[0]
+                    world.note("fault", fault)
+                    self._do(fault)
+                for broker in world.brokers:
+                    if self.dice.random() < 0.1:
+                        broker.back_up()
+                await asyncio.sleep(self.dice.expovariate(1 / plan.pause_between))
+        finally:
+            for wait in self._waits:
+                wait.cancel()
+            await asyncio.gather(*self._waits, return_exceptions=True)
+
+    # -- faults -------------------------------------------------------------------------------------------
+
+    def _do(self, fault: str) -> None:
+        dice = self.dice
+        world = self.world
+        controllers = [node for node in world.controllers.values() if not node.removed]
+        running = [node for node in controllers if node.up]
+        brokers = [node for node in world.brokers if node.up]
+        match fault:
+            case "kill controller" | "power controller" if running:
+                self._stop(dice.choice(running), power=fault == "power controller")
+            case "crash controller at a write" if running:
+                self._crash_at(dice.choice(running), dice.randint(1, 40))
+            case "pause controller" if running:
+                self._pause(dice.choice(running))
+            case "pause leader":
+                leader = world.leader()
+                if leader is not None:
+                    self._pause(leader)
+            case "cut off controller" if running:
+                self._cut_off(dice.choice(running))
+            case "kill broker" if brokers or world.java:
+                victims: list[BrokerNode | JavaBroker] = [*brokers, *world.java]
+                self._stop(dice.choice(victims), power=False)
+            case "reboot broker host" if brokers:
+                self._stop(dice.choice(brokers), power=True)
+            case "crash broker at a write" if world.brokers:
+                node = dice.choice(world.brokers)
+                self._crash_at(node, dice.randint(1, 12))
+                if node.up and dice.random() < 0.7:
+                    node.stop(power=False)
+                    world.restart_later(node, dice.random())
+            case "crash broker after a step" if world.brokers:
+                node = dice.choice(world.brokers)
+                node.crash_after_step = dice.choice(STEPS)
+                node.crash_loses_power = dice.random() < 0.3
+                if node.up and dice.random() < 0.7:
+                    node.stop(power=False)
+                    world.restart_later(node, dice.random())
+            case "close broker" if brokers:
+                node = dice.choice(brokers)
+                node.stop(power=False, cleanly=True)
+                if dice.random() < 0.5:
+                    node.stop(power=True)
+                world.restart_later(node, dice.random() * DOWN_SECONDS_MAX)
+            case "pause broker" if brokers:
+                self._pause(dice.choice(brokers))
+            case "move broker" if brokers:
+                node = dice.choice(brokers)
+                node.stop(power=False)
+                node.port += 1
+                world.restart_later(node, dice.random() * DOWN_SECONDS_MAX)
+            case "isolate" | "isolate leader" | "split" | "one way":
+                self._cut(fault)
+            case "jump clock":
+                host = world.hosts[dice.choice(list(world.hosts))]
+                host.clock_error_ms += dice.choice((-3_600_000, -2_000, 2_000, 3_600_000))
+            case "fail sync" if running:
+                everybody: list[ControllerNode | BrokerNode] = [*running, *brokers]
+                dice.choice(everybody).disk.fail_sync = True
+            case "copy broker" if world.brokers and len(world.brokers) < BROKERS_MAX:
+                self._copy(dice.choice(world.brokers))
+            case "roll back broker" if world.brokers:
+                self._roll_back(dice.choice(world.brokers))
+            case "power everything":
+                for each in world.everybody():
+                    self._stop(each, power=True)
+            case "empty broker":
+                self._empty()
+            case "new broker" if world.brokers and len(world.brokers) < BROKERS_MAX:
+                old = dice.choice(world.brokers)
+                node = world.add_broker(old.group, expected=old.expected, name=f"n{next(self._copies)}")
+                node.start()
+            case "foreign volume" if world.brokers and len(world.brokers) < BROKERS_MAX:
+                self._bring_volume(dice.choice(world.brokers))
+            case _:
+                pass
+
+    def _stop(self, node: ControllerNode | BrokerNode | JavaBroker, *, power: bool) -> None:
+        node.stop(power=power)
+        self.world.restart_later(node, self.dice.random() * DOWN_SECONDS_MAX)
+
+    def _crash_at(self, node: ControllerNode | BrokerNode, operations: int) -> None:
+        node.crash_at = node.disk.operations + operations
+        node.crash_loses_power = self.dice.random() < 0.7
+
+    def _pause(self, node: ControllerNode | BrokerNode) -> None:
+        process = node.process
+        assert process is not None
+        process.pause()
+        self._later(self.dice.random() * PAUSE_SECONDS_MAX, process)
+
+    def _cut(self, kind: str) -> None:
+        world, dice = self.world, self.dice
+        names = list(world.hosts)
+        if kind == "isolate leader":
+            leader = world.leader()
+            chosen = [leader.host.name] if leader is not None else [dice.choice(names)]
+        elif kind == "split":
+            chosen = [name for name in names if dice.random() < 0.5]
+        else:
+            chosen = [dice.choice(names)]
+        both = kind != "one way"
+        out = dice.random() < 0.5
+        for one in chosen:
+            for other in names:
+                if other in chosen:
+                    continue
+                if both or out:
+                    world.network.cut(one, other)
+                if both or not out:
+                    world.network.cut(other, one)
+        self._later(dice.random() * CUT_SECONDS_MAX, None)
+
+    def _cut_off(self, node: ControllerNode) -> None:
+        """Brokers still reach it; other controllers do not."""
+        for other in self.world.controllers.values():
+            if other is not node:
+                self.world.network.cut(node.host.name, other.host.name)
+                self.world.network.cut(other.host.name, node.host.name)
+        self._later(self.dice.random() * CUT_SECONDS_MAX, None)
+
+    def _later(self, seconds: float, process: Process | None) -> None:
+        self._waits.append(self.world.loop.create_task(self._undo(seconds, process)))
+
+    async def _undo(self, seconds: float, process: Process | None) -> None:
+        await asyncio.sleep(seconds)
+        if process is None:
+            self.world.network.heal()
+        else:
+            process.unpause()
+
+    def _copy(self, node: BrokerNode) -> None:
+        """Somebody starts a copy of the volume elsewhere; the original may live."""
+        copy = self.world.add_broker(node.group, expected=node.expected, name=f"k{next(self._copies)}")
+        copy.disk.put(node.disk.durable() if self.dice.random() < 0.5 else node.disk.content())
+        copy.log.offset = copy.log.synced = node.log.synced
+        copy.closed_cleanly = False
+        copy.lineage = node.lineage
+        copy.start()
+
+    def _roll_back(self, node: BrokerNode) -> None:
+        """A volume is restored from before its latest committed start."""
+        identity = node.identity()
+        group = self.world.witness.history.groups.get(node.group)
+        if identity is None or group is None or not node.backups:
+            return
+        replica = group.replicas.get(identity.broker_id)
+        files, log = self.dice.choice(node.backups)
+        if replica is None or replica.nonce is None:
+            return
+        shown = b"".join(files.values())
+        if replica.nonce.encode() in shown or "brokerIdentity" not in files:
+            return
+        node.stop(power=False)
+        node.disk.put(files)
+        node.log.offset, node.log.synced = log.offset, log.synced
+        node.closed_cleanly = False
+        self.world.note("rolled back", node.name)
+        self.world.restart_later(node, self.dice.random())
+
+    def _bring_volume(self, old: BrokerNode) -> None:
+        """A broker starts on a volume whose identity was made elsewhere."""
+        number = next(self._copies)
+        node = self.world.add_broker(old.group, expected=old.expected, name=f"f{number}")
+        identity = BrokerIdentity("sim", old.group, 20 + 10 * number)
+        epochs = EpochHistory((EpochEntry(self.dice.randint(1, 3), 0),))
+        node.disk.put({"brokerIdentity": identity.encode(), "epochFileCheckpoint": encode_epoch_file(epochs)})
+        node.log.offset = node.log.synced = self.dice.randint(0, 5000)
+        node.foreign = True
+        node.start()
+
+    def _empty(self) -> None:
+        """An administrator empties the folder of a broker that can do no more."""
+        for node in self.world.brokers:
+            membership = node.membership
+            problem = membership.problem if membership is not None else None
+            if (
+                node.up
+                and problem is not None
+                and problem.kind in (ProblemKind.CONFLICT, ProblemKind.RETIRED)
+            ):
+                node.stop(power=False)
+                node.empty()
+                self.world.restart_later(node, self.dice.random())
+                return
+
+    async def _lose_controllers(self) -> None:
+        """All controllers' data is gone; an administrator rebuilds the groups from what the brokers hold."""
+        world = self.world
+        if world.java:
+            return
+        world.note("lose controllers")
+        world.frozen = True
+        world.network.heal()
+        for node in world.controllers.values():
+            node.stop(power=True)
+        for broker in world.brokers:
+            if broker.process is not None:
+                broker.process.unpause()
+            broker.crash_at = None
+            broker.crash_after_step = None
+            if broker.disk.durable().get("brokerIdentity") is None or broker.is_stranger():
+                broker.stop(power=False)
+            elif not broker.up and world.may_start(broker):
+                broker.start()
+        await asyncio.sleep(2.0)
+        world.new_era()
+        for node in world.controllers.values():
+            node.disk.put({})
+            node.removed = node.joins
+            if not node.removed:
+                node.crash_at = None
+                node.start()
+        rebuilt = await world.admin.rebuild()
+        world.note("rebuilt", rebuilt)
+        world.frozen = False
+        for each in world.everybody():
+            if not each.up and world.may_start(each):
+                world.restart_later(each, self.dice.random())

@@ -1,0 +1,130 @@
+"""What a run consists of, drawn from its seed: sizes, faults, and what administrators do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+SIZES = (3, 3, 3, 5, 5, 1, 2, 4, 7)
+"""Controllers of a run; even sizes see an off-by-one in a majority, odd ones do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything but the dice themselves. Chances are per fault drawn, rates per second."""
+
+    controllers: int = 3
+    brokers: tuple[int, ...] = (2,)
+    """Our brokers in each group."""
+
+    java_brokers: int = 0
+    """Brokers without nonces, in a group of their own."""
+
+    seconds: float = 16.0
+    """Length of the phase with faults."""
+
+    tick_ms: int = 150
+    snapshot_entries: int = 100
+    unclean: bool = False
+    pause_between: float = 1.0
+    """Mean seconds between two faults."""
+
+    faults: dict[str, float] = field(default_factory=dict)
+    """Weight of each fault; those that are missing do not happen."""
+
+    admin: dict[str, float] = field(default_factory=dict)
+    """Weight of each thing that administrators do."""
+
+    lost: float = 0.0
+    doubled: float = 0.0
+    late: float = 0.0
+    reset: float = 0.0
+    stalls: float = 0.0
+    admin_pause: float = 0.4
+    """Mean seconds between two wishes of administrators."""
+
+    append_bytes: int = 1 << 20
+    """Most bytes of entries in one raft message; small, so that a log travels in pieces."""
+
+    chunk_bytes: int = 1 << 20
+    """Likewise for snapshots."""
+
+    rebuild: bool = False
+    """Whether the controllers' data is lost altogether, once."""
+
+    disk_looks: float = 0.15
+    """Chance that a promise is compared with the disk as it leaves."""
+
+
+ALL_FAULTS = {
+    "kill controller": 3.0,
+    "power controller": 3.0,
+    "crash controller at a write": 2.0,
+    "pause controller": 1.5,
+    "pause leader": 1.0,
+    "cut off controller": 1.0,
+    "kill broker": 3.0,
+    "reboot broker host": 2.0,
+    "crash broker at a write": 2.0,
+    "crash broker after a step": 2.0,
+    "close broker": 0.7,
+    "pause broker": 1.5,
+    "move broker": 1.0,
+    "isolate": 2.0,
+    "split": 1.5,
+    "one way": 1.5,
+    "isolate leader": 1.5,
+    "jump clock": 1.0,
+    "fail sync": 0.4,
+    "copy broker": 0.8,
+    "roll back broker": 0.6,
+    "power everything": 0.5,
+    "empty broker": 0.5,
+    "new broker": 0.5,
+    "foreign volume": 0.4,
+}
+
+ALL_ADMIN = {
+    "read": 4.0,
+    "read states": 4.0,
+    "status": 1.0,
+    "elect": 1.0,
+    "elect unclean": 0.3,
+    "clean": 0.7,
+    "clean dead": 0.5,
+    "snapshot": 1.0,
+    "transfer": 1.0,
+    "add controller": 0.7,
+    "remove controller": 0.5,
+    "config": 0.3,
+    "nonsense": 0.7,
+    "next id": 0.5,
+}
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    dice = random.Random(f"plan {seed}")
+    faults = {name: weight for name, weight in ALL_FAULTS.items() if dice.random() < 0.6}
+    admin = {name: weight for name, weight in ALL_ADMIN.items() if dice.random() < 0.7}
+    rough = dice.random()
+    return Plan(
+        controllers=dice.choice(SIZES),
+        brokers=tuple(dice.randint(1, 4 if number == 0 else 2) for number in range(dice.choice((1, 1, 2)))),
+        java_brokers=dice.choice((0, 0, 0, 1, 2)),
+        seconds=dice.choice((10.0, 14.0, 18.0)),
+        snapshot_entries=dice.choice((10, 25, 100)),
+        unclean=dice.random() < 0.15,
+        pause_between=dice.choice((0.5, 0.8, 1.2)),
+        faults=faults,
+        admin=admin,
+        lost=rough * dice.choice((0.0, 0.02, 0.1)),
+        doubled=rough * dice.choice((0.0, 0.05, 0.2)),
+        late=rough * dice.choice((0.0, 0.05, 0.2)),
+        reset=rough * dice.choice((0.0, 0.02, 0.05)),
+        stalls=dice.choice((0.0, 0.0, 0.01, 0.03)),
+        rebuild=dice.random() < 0.1,
+        admin_pause=dice.choice((0.1, 0.4)),
+        append_bytes=dice.choice((1, 300, 1 << 20)),
+        chunk_bytes=dice.choice((64, 1 << 20)),
+    )

@@ -1,0 +1,433 @@
+"""One simulated installation: controllers, brokers, an administrator, one network, one virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from brokerset_broker.membership.diagnosis import ProblemKind
+from brokerset_broker.membership.role import RoleChange
+from brokerset_controller.replicas.state import Group
+from brokerset_raft import driver
+from brokerset_raft.configuration import Configuration, Member
+from brokerset_raft.node import NodeConfig
+from brokerset_sim.admin import Admin
+from brokerset_sim.broker_node import BrokerNode
+from brokerset_sim.chaos import Chaos
+from brokerset_sim.controller_node import ControllerNode
+from brokerset_sim.group_checker import ID_USED
+from brokerset_sim.history import History, Violation
+from brokerset_sim.java_broker import JavaBroker
+from brokerset_sim.loop import VirtualLoop, run
+from brokerset_sim.network import Network, Weather
+from brokerset_sim.plan import Plan, draw
+from brokerset_sim.process import Host, Process, real_error
+from brokerset_sim.raft_checker import NEVER_FORGOTTEN, RaftChecker
+from brokerset_sim.witness import Witness
+
+PROGRESS = "progress after the faults"
+PROCESS_DIED = "processes live"
+
+HEALING_SECONDS = 60.0
+"""Time that a healed installation has to make progress."""
+
+NAMED = (
+    ProblemKind.CONFLICT,
+    ProblemKind.RETIRED,
+    ProblemKind.OWNED,
+    ProblemKind.UNKNOWN_ID,
+    ProblemKind.IDENTITY_DAMAGED,
+)
+"""Problems that only people end; a broker may be left with one of them, as it says so."""
+
+
+class World:
+    """A run. Make one, await `run`, read `witness`."""
+
+    def __init__(self, seed: int, plan: Plan | None = None, *, show: bool = False) -> None:
+        self.seed = seed
+        self.plan = plan or draw(seed)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.loop = loop
+        self.witness = Witness(loop.time, show=show)
+        self.network = Network(loop, self.random_for("network"), self.witness)
+        self.graveyard: list[Process] = []
+        self.hosts: dict[str, Host] = {}
+        self.controllers: dict[int, ControllerNode] = {}
+        self.brokers: list[BrokerNode] = []
+        self.java: list[JavaBroker] = []
+        self.healing = False
+        self.frozen = False
+        """Nothing is restarted by itself, while the controllers' data is lost."""
+
+        self.emptied = False
+        """Whether a folder was emptied, so that an id may be nobody's."""
+
+        self._restarts: list[asyncio.Task[None]] = []
+        size = self.plan.controllers
+        members = [Member(i, f"c{i}:9877", f"c{i}:9878") for i in range(size)]
+        self.initial = Configuration(tuple(members))
+        for member in members:
+            self.controllers[member.node_id] = ControllerNode(self, member.node_id)
+        for number, count in enumerate(self.plan.brokers):
+            for each in range(count):
+                self.add_broker(f"group-{number}", expected=count, name=f"b{number}{each}")
+        for each in range(self.plan.java_brokers):
+            self.java.append(JavaBroker(self, f"j{each}", "group-java"))
+        self.chaos = Chaos(self)
+        self.admin = Admin(self)
+        self.new_era()
+
+    # -- parts --------------------------------------------------------------------------------------------
+
+    def random_for(self, label: str) -> random.Random:
+        """Dice of one part, so that another throw somewhere does not change all others."""
+        return random.Random(f"{self.seed}/{label}")
+
+    def new_host(self, name: str) -> Host:
+        """Another machine."""
+        host = self.hosts[name] = Host(name)
+        self.network.add_host(host)
+        return host
+
+    def add_broker(self, group: str, *, expected: int, name: str) -> BrokerNode:
+        """Another broker with an empty folder, not started."""
+        node = BrokerNode(self, name, group, expected=expected, owner=f"uid-{group}")
+        self.brokers.append(node)
+        return node
+
+    def controller_addresses(self) -> list[str]:
+        """Of all controllers that were not removed."""
+        return [node.service_address for node in self.controllers.values() if not node.removed]
+
+    def brokers_of(self, group: str) -> list[BrokerNode]:
+        """Our brokers of a group."""
+        return [node for node in self.brokers if node.group == group]
+
+    def leader(self) -> ControllerNode | None:
+        """The controller that leads, if one does."""
+        leading = [node for node in self.controllers.values() if node.up and node.engine is not None]
+        leading = [node for node in leading if node.engine.status.leading]  # type: ignore[union-attr]  # filtered
+        return max(leading, key=lambda node: node.engine.status.term, default=None)  # type: ignore[union-attr]  # too
+
+    def new_era(self) -> None:
+        """Begin the history of a raft group."""
+        for checker in self.witness.groups.values():
+            checker.controllers_lost()
+        self.witness.history = History()
+        self.witness.raft = RaftChecker(
+            self.witness.history, self.random_for("looks"), disk_looks=self.plan.disk_looks
+        )
+
+    # -- what parts tell ----------------------------------------------------------------------------------
+
+    def note(self, kind: str, *what: object) -> None:
+        """Add to the trace."""
+        self.witness.note(kind, *what)
+
+    def guard(self, check: Callable[[], object]) -> None:
+        """Run a check."""
+        self.witness.guard(check)
+
+    def applied(self, node: ControllerNode, index: int, data: bytes) -> None:
+        """A controller applied a command."""
+        if node.machine is not None:
+            self.witness.applied(node, index, data, node.machine.groups, self._disks)
+
+    def _disks(self) -> dict[int, Any]:
+        return {node_id: node.durable() for node_id, node in self.controllers.items()}
+
+    def power_lost(self, node: ControllerNode) -> None:
+        """A controller's disk lost what was not synced."""
+        self.guard(lambda: self.witness.raft.check_durable(node.node_id, node.durable(), NEVER_FORGOTTEN))
+
+    def cache_lost(self, node: BrokerNode) -> None:
+        """A broker's host lost its page cache while the log was open."""
+        identity = node.identity()
+        group = self.witness.history.groups.get(node.group)
+        if identity is None or group is None:
+            return
+        replica = group.replicas.get(identity.broker_id)
+        if replica is not None and replica.nonce is not None and replica.nonce in node.nonces:
+            self.note("cache lost", node.name, identity.broker_id)
+            self.witness.group(node.group).lost[identity.broker_id] = frozenset(node.nonces)
+
+    def crashed(self, node: ControllerNode | BrokerNode) -> None:
+        """A process ended at a chosen point; it comes back."""
+        if not self.frozen:
+            self.restart_later(node, self.chaos.dice.random() * 2)
+
+    def process_died(self, process: Process, error: BaseException) -> None:
+        """A process ended by itself."""
+        node = process.node
+        cause = real_error(error)
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError | ConnectionError):
+            self.note("died", process.name, str(cause))
+            node.stop(power=True)
+            self.crashed(node)
+            return
+        violation = Violation(PROCESS_DIED, f"{process} ended: {cause!r}")
+        violation.__cause__ = cause
+        self.witness.fail(violation)
+
+    def role_changed(self, node: BrokerNode, process: Process, before: RoleChange, after: RoleChange) -> None:
+        """A broker has another role."""
+        self.witness.role_changed(process, node.group, node.role_id, before, after)
+
+    # -- faults end ---------------------------------------------------------------------------------------
+
+    def restart_later(self, node: ControllerNode | BrokerNode | JavaBroker, seconds: float) -> None:
+        """Start a process again after a while, unless somebody did."""
+        self._restarts.append(self.loop.create_task(self._restart(node, seconds)))
+
+    async def _restart(self, node: ControllerNode | BrokerNode | JavaBroker, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if not node.up and not self.frozen and self.may_start(node):
+            node.start()
+
+    def may_start(self, node: ControllerNode | BrokerNode | JavaBroker) -> bool:
+        """Whether the node still belongs to the world."""
+        return not getattr(node, "removed", False) and not getattr(node, "retired", False)
+
+    def everybody(self) -> Iterator[ControllerNode | BrokerNode | JavaBroker]:
+        """All nodes, in order."""
+        yield from self.controllers.values()
+        yield from self.brokers
+        yield from self.java
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Both phases. What was violated is in `witness.failure`."""
+        story = self.loop.create_task(self._story())
+        self.witness.on_failure = story.cancel
+        try:
+            await story
+        except asyncio.CancelledError:
+            if self.witness.failure is None:
+                raise
+        except Violation as violation:
+            self.witness.fail(violation)
+        finally:
+            self.witness.on_failure = lambda: None
+            await self._end()
+
+    async def _story(self) -> None:
+        plan = self.plan
+        self.network.weather = Weather(lost=plan.lost, doubled=plan.doubled, late=plan.late, reset=plan.reset)
+        for node in self.everybody():
+            if not isinstance(node, JavaBroker):
+                node.slow.stall_chance = plan.stalls
+            node.start()
+        self.admin.start()
+        chaos = self.loop.create_task(self.chaos.run(plan.seconds))
+        admin = self.loop.create_task(self.admin.run())
+        try:
+            await chaos
+        finally:
+            chaos.cancel()
+            admin.cancel()
+            await asyncio.gather(chaos, admin, return_exceptions=True)
+        await self._heal()
+
+    async def _heal(self) -> None:
+        self.note("heal")
+        self.healing = True
+        self.network.heal()
+        self.network.weather = Weather()
+        for node in self.everybody():
+            if node.process is not None:
+                node.process.unpause()
+            if not isinstance(node, JavaBroker):
+                node.slow.stall_chance = 0.0
+                node.crash_at = None
+                node.disk.fail_sync = False
+            if isinstance(node, BrokerNode):
+                node.crash_after_step = None
+            if not node.up and self.may_start(node):
+                node.start()
+        deadline = self.loop.time() + HEALING_SECONDS
+        missing = "everything"
+        while self.loop.time() < deadline:
+            await asyncio.sleep(0.5)
+            found = self._missing()
+            if found is None:
+                self._check_ids_used()
+                await self.admin.read_everything()
+                self.note("progress")
+                return
+            missing = found
+        raise Violation(PROGRESS, missing)
+
+    def _missing(self) -> str | None:
+        """What is still to come; None when all is well."""
+        leader = self.leader()
+        if leader is None or leader.engine is None:
+            return "no controller leads"
+        status = leader.engine.status
+        for member in status.configuration.members:
+            node = self.controllers[member.node_id]
+            if not node.up or node.engine is None or node.engine.status.applied_index < status.commit_index:
+                return f"controller {member.node_id} has not applied everything"
+        for broker in self.brokers:
+            if self.may_start(broker) and (text := self._missing_of(broker)) is not None:
+                return text
+        for java in self.java:
+            group = self.witness.history.groups.get(java.group)
+            cleaned = java.broker_id is not None and (group is None or java.broker_id not in group.replicas)
+            if not java.registered and not cleaned:
+                return f"{java.name} is not registered"
+        for name, group in self.witness.history.groups.items():
+            if (text := self._missing_master(name, group)) is not None:
+                return text
+        return None
+
+    def _check_ids_used(self) -> None:
+        """Whoever asked for an id and got it has it, whatever happened in between."""
+        for name, group in self.witness.history.groups.items():
+            ours = self.brokers_of(name)
+            if not ours or self.emptied:
+                continue
+            for broker_id in group.replicas:
+                if broker_id not in self.witness.group(name).owners:
+                    raise Violation(ID_USED, f"{name}: id {broker_id} was granted, and no folder has it")
+
+    def _missing_of(self, broker: BrokerNode) -> str | None:
+        membership = broker.membership
+        if not broker.up or membership is None:
+            return f"{broker.name} does not run"
+        problem = membership.problem
+        if problem is not None and problem.kind in NAMED:
+            return None
+        if not membership.registered:
+            return f"{broker.name} is not registered: {membership.diagnosis()}"
+        return None
+
+    def _missing_master(self, name: str, group: Group) -> str | None:
+        serving: dict[int, BrokerNode | JavaBroker] = {}
+        for broker in self.brokers_of(name):
+            membership = broker.membership
+            if (
+                broker.up
+                and membership is not None
+                and membership.registered
+                and membership.broker_id is not None
+            ):
+                replica = group.replicas.get(membership.broker_id)
+                if replica is not None and replica.nonce == membership.nonce:
+                    serving[membership.broker_id] = broker
+        for java in self.java:
+            if (
+                java.group == name
+                and java.registered
+                and java.broker_id is not None
+                and java.broker_id in group.replicas
+            ):
+                serving[java.broker_id] = java
+        if group.master_id is not None:
+            master = serving.get(group.master_id)
+            if isinstance(master, BrokerNode):
+                if (master.role.role.value, master.role.epoch) != ("master", group.master_epoch):
+                    return f"{master.name} does not know that it is master of {name} in {group.master_epoch}"
+                return None
+            if master is not None:
+                return None
+        sound = group.sync_state_set - group.suspects
+        electable = any(broker_id in serving for broker_id in sound)
+        if not sound and group.suspects and all(broker_id in serving for broker_id in group.suspects):
+            electable = True
+        if group.virgin and serving:
+            electable = len(serving) >= max(1, group.expected_replicas)
+        if electable:
+            return f"{name} has no master, and could have: {group}, serving {sorted(serving)}"
+        return None
+
+    async def _end(self) -> None:
+        for task in self._restarts:
+            task.cancel()
+        await asyncio.gather(*self._restarts, return_exceptions=True)
+        processes = [node.process for node in self.everybody()] + [self.admin.process]
+        for process in processes:
+            if process is not None and process.alive:
+                handle = getattr(process.node, "_handle", None)
+                if handle is not None:
+                    handle.gone = True
+                process.kill()
+                self.graveyard.append(process)
+        for process in self.graveyard:
+            await process.ended()
+
+
+@contextlib.contextmanager
+def logs_as_trace(shown: Callable[[str, dict[str, Any]], None] | None = None) -> Iterator[None]:
+    """What production code logs goes to `shown`, or nowhere."""
+
+    def show(_: Any, level: str, event: Any) -> str:
+        if shown is not None:
+            shown(level, dict(event))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    lowest = logging.DEBUG if shown is not None else logging.CRITICAL
+    structlog.configure(
+        processors=[show],
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    seed: int
+    failure: Violation | None
+    trace: str
+    events: int
+    virtual_seconds: float
+    commands: int
+    replies: dict[tuple[int, int], int]
+
+
+def simulate(seed: int, plan: Plan | None = None, *, show: bool = False) -> Outcome:
+    """Run one seed from beginning to end."""
+
+    async def main() -> Outcome:
+        world = World(seed, plan, show=show)
+        if show:
+            print(world.plan)
+            shown.append(lambda level, event: world.note("log", level, event))
+        await world.run()
+        witness = world.witness
+        return Outcome(
+            seed,
+            witness.failure,
+            witness.trace,
+            witness.events,
+            world.loop.time(),
+            witness.history.moment,
+            witness.replies,
+        )
+
+    shown: list[Callable[[str, dict[str, Any]], None]] = []
+    sizes = plan or draw(seed)
+    small = functools.partial(NodeConfig, append_bytes_max=sizes.append_bytes, chunk_bytes=sizes.chunk_bytes)
+    with (
+        mock.patch.object(driver, "NodeConfig", small),
+        logs_as_trace((lambda level, event: shown[0](level, event)) if show else None),
+    ):
+        return run(main())

@@ -1,0 +1,394 @@
+"""The transport over real sockets: strangers, wrong addresses, lost and returning peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from brokerset_raft import frames
+from brokerset_raft.configuration import Configuration, Member
+from brokerset_raft.frames import Decoder, Hello, Refusal, Welcome, encode
+from brokerset_raft.messages import (
+    AppendRequest,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    VoteReply,
+)
+from brokerset_raft.transport import SslContexts, TcpTransport, TransportLimits, split_address
+
+PORTS = iter(range(21300, 21500))
+QUICK = TransportLimits(beat_seconds=0.05, linger_seconds=0.2, connect_seconds_max=0.5)
+
+
+class Peer:
+    """A transport and what it received."""
+
+    def __init__(
+        self, node_id: int, group: str = "g", limits: TransportLimits = QUICK, tls: SslContexts | None = None
+    ) -> None:
+        self.node_id = node_id
+        self.port = next(PORTS)
+        self.received: list[Message] = []
+        self.transport = TcpTransport(group, node_id, self.received.append, tls, limits=limits)
+
+    @property
+    def member(self) -> Member:
+        return Member(self.node_id, f"127.0.0.1:{self.port}", "-")
+
+    def beat(self, target: int, number: int = 1) -> None:
+        self.transport.send(Message(self.node_id, target, Heartbeat(1, 1, number)))
+
+
+def group_of(*peers: Peer) -> Configuration:
+    return Configuration(tuple(peer.member for peer in peers))
+
+
+@asynccontextmanager
+async def listening(*peers: Peer) -> AsyncIterator[None]:
+    try:
+        for peer in peers:
+            await peer.transport.listen("127.0.0.1", peer.port)
+        yield
+    finally:
+        for peer in peers:
+            await peer.transport.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # nothing tells about another's counters
+            await asyncio.sleep(0.002)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await test
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+async def talk(port: int, data: bytes) -> bytes:
+    """Send bytes as a stranger; returns what comes until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def test_messages_arrive_in_order() -> None:
+    """Also those that were sent before there was a connection."""
+
+    async def scenario() -> None:
+        one, two = Peer(1), Peer(2)
+        async with listening(one, two):
+            one.transport.use(group_of(one, two))
+            for number in range(500):
+                one.beat(2, number)
+
+            await until(lambda: len(two.received) == 500)
+
+            assert two.received == [Message(1, 2, Heartbeat(1, 1, n)) for n in range(500)]
+            assert one.transport.counters.sent == 500
+
+    run(scenario())
+
+
+def test_answers_find_a_node_without_an_address() -> None:
+    """A node that knows no members yet answers over the connection that the other has opened."""
+
+    async def scenario() -> None:
+        leader, learner = Peer(1), Peer(2)
+        async with listening(leader, learner):
+            leader.transport.use(group_of(leader, learner))
+            leader.beat(2)
+            await until(lambda: bool(learner.received))
+
+            learner.transport.send(Message(2, 1, HeartbeatReply(1, 1)))
+            await until(lambda: bool(leader.received))
+
+            learner.transport.send(Message(2, 9, HeartbeatReply(1, 1)))
+            assert leader.received == [Message(2, 1, HeartbeatReply(1, 1))]
+            assert learner.transport.counters.dropped == 1
+
+    run(scenario())
+
+
+def test_a_peer_goes_and_comes_back() -> None:
+    """The connection is made again by itself, and one peer's absence does not hold up another."""
+
+    async def scenario() -> None:
+        one, two, three = Peer(1), Peer(2), Peer(3)
+        async with listening(one, two):
+            one.transport.use(group_of(one, two, three))
+            one.beat(3)
+            one.beat(2)
+            await until(lambda: bool(two.received))
+            await two.transport.close()
+            again = Peer(2)
+            again.port = two.port
+            async with listening(again, three):
+                one.beat(2, 7)
+                await until(lambda: bool(three.received))
+
+                def retried() -> bool:
+                    one.beat(2, 8)
+                    return any(m.body == Heartbeat(1, 1, 8) for m in again.received)
+
+                await until(retried)
+                assert one.transport.counters.connects == 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (Hello(99, "g", 1, 2), "version 99 is not"),
+        (Hello(frames.PROTOCOL_VERSION, "other", 1, 2), "group 'other' is not 'g'"),
+        (Hello(frames.PROTOCOL_VERSION, "g", 1, 3), "node 3 is wanted, but this is node 2"),
+        (Hello(frames.PROTOCOL_VERSION, "g", 2, 2), "its own id"),
+    ],
+)
+def test_wrong_greetings_are_refused(hello: Hello, reason: str) -> None:
+    """The answer says why, the connection is closed and counted, and nothing is delivered."""
+
+    async def scenario() -> None:
+        node = Peer(2)
+        async with listening(node):
+            answer = await talk(node.port, encode(hello) + encode(Heartbeat(9, 9, 9)))
+
+            (refusal,) = Decoder().feed(answer)
+            assert isinstance(refusal, Refusal)
+            assert reason in refusal.reason
+            assert node.transport.counters.refused == 1
+            assert node.received == []
+
+    run(scenario())
+
+
+GREETING = encode(Hello(frames.PROTOCOL_VERSION, "g", 1, 2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0" * 100,
+        b"\xff" * 100,
+        encode(Heartbeat(1, 1, 1)),
+        encode(Welcome()),
+        GREETING + GREETING,
+        GREETING + b"\x7f\xff\xff\xff",
+        GREETING + encode(Heartbeat(1, 1, 1))[:-1] + b"?",
+    ],
+)
+def test_garbage_ends_only_its_own_connection(data: bytes) -> None:
+    """It is counted, and another peer goes on."""
+
+    async def scenario() -> None:
+        one, two = Peer(3), Peer(2)
+        async with listening(one, two):
+            one.transport.use(group_of(one, two))
+            one.beat(2)
+            await until(lambda: bool(two.received))
+
+            await talk(two.port, data)
+
+            assert two.transport.counters.protocol_errors == 1
+            one.beat(2, 2)
+            await until(lambda: len(two.received) == 2)
+            assert one.transport.counters.connects == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("data", [b"", GREETING[:5], GREETING, GREETING + encode(Heartbeat(1, 1, 1))[:6]])
+def test_silent_and_stuck_connections_are_closed(data: bytes) -> None:
+    """Whoever says nothing, or does not end a frame, is not kept for ever."""
+
+    async def scenario() -> None:
+        node = Peer(2)
+        async with listening(node):
+            async with asyncio.timeout(5):
+                await talk(node.port, data)
+
+            assert node.received == []
+
+    run(scenario())
+
+
+def test_a_trickling_frame_is_given_up() -> None:
+    """Bytes that come one by one keep a connection alive, but not for ever."""
+
+    async def scenario() -> None:
+        node = Peer(2)
+        async with listening(node):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(GREETING + (1000).to_bytes(4, "big"))
+            with contextlib.suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"x")
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.02):
+                            while await reader.read(100):
+                                pass
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_peer_that_accepts_and_says_nothing() -> None:
+    """A hanging process's kernel accepts connections: they are given up, and tried again."""
+
+    async def scenario() -> None:
+        one, two = Peer(1), Peer(2)
+        with socket.create_server(("127.0.0.1", two.port)) as hanging:
+            async with listening(one):
+                one.transport.use(group_of(one, two))
+                hanging.setblocking(False)
+                loop = asyncio.get_running_loop()
+                async with asyncio.timeout(10):
+                    for _ in range(2):
+                        connection, _ = await loop.sock_accept(hanging)
+                        connection.close()
+
+                assert one.transport.counters.connects == 0
+
+    run(scenario())
+
+
+def test_too_many_connections() -> None:
+    """One more than the limit is closed at once."""
+
+    async def scenario() -> None:
+        node = Peer(2, limits=TransportLimits(connections_max=1))
+        async with listening(node):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(GREETING)
+            await reader.readexactly(len(encode(Welcome())))
+
+            assert await talk(node.port, b"") == b""
+
+            assert node.transport.counters.refused == 1
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_full_queue_drops_the_oldest_that_is_repeated_anyway() -> None:
+    """Votes stay; appends and heartbeats go first; memory is bounded in messages and in bytes."""
+
+    async def scenario() -> None:
+        limits = TransportLimits(queue_messages_max=10, queue_bytes_max=5000, beat_seconds=0.05)
+        one, two = Peer(1, limits=limits), Peer(2)
+        async with listening(one):
+            one.transport.use(group_of(one, two))
+            vote = Message(1, 2, VoteReply(1, True))
+            one.transport.send(vote)
+            for number in range(100):
+                one.beat(2, number)
+            big = AppendRequest(1, 0, 0, (Entry(1, 1, EntryKind.DATA, bytes(4900)),), 0)
+            one.transport.send(Message(1, 2, big))
+            one.transport.send(Message(1, 2, VoteReply(2, True)))
+
+            async with listening(two):
+                await until(lambda: two.received[-1:] == [Message(1, 2, VoteReply(2, True))])
+
+            assert two.received[0] == vote
+            assert len(two.received) <= 10
+            assert one.transport.counters.dropped == 103 - len(two.received)
+
+    run(scenario())
+
+
+def test_members_change() -> None:
+    """A removed member still gets what is sent shortly after; a moved one is reached at its new address."""
+
+    async def scenario() -> None:
+        one, two, moved = Peer(1), Peer(2), Peer(2)
+        async with listening(one, two, moved):
+            one.transport.use(group_of(one, two))
+            one.beat(2, 1)
+            await until(lambda: len(two.received) == 1)
+
+            one.transport.use(group_of(one))
+            one.beat(2, 2)
+            await until(lambda: len(two.received) == 2)
+            dropped = one.transport.counters.dropped
+
+            def gone() -> bool:
+                one.beat(2, 3)
+                return one.transport.counters.dropped > dropped
+
+            await until(gone)
+            one.transport.use(group_of(one, moved))
+            one.beat(2, 4)
+            await until(lambda: moved.received == [Message(1, 2, Heartbeat(1, 1, 4))])
+
+    run(scenario())
+
+
+def test_tls_in_both_directions(tmp_path: Path) -> None:
+    """With certificates on both sides messages arrive, and a peer that speaks plainly is refused."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+         "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(cafile=str(certificate))
+    for context in (server, client):
+        context.load_cert_chain(certificate, key)
+
+    async def scenario() -> None:
+        contexts = SslContexts(server, client)
+        one, two, plain = Peer(1, tls=contexts), Peer(2, tls=contexts), Peer(3)
+        async with listening(one, two, plain):
+            one.transport.use(group_of(one, two))
+            plain.transport.use(group_of(plain, two))
+            one.beat(2)
+            plain.beat(2)
+
+            await until(lambda: two.received == [Message(1, 2, Heartbeat(1, 1, 1))])
+
+            assert plain.transport.counters.connects == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])
+def test_bad_addresses(address: str) -> None:
+    """The error shows what was written and what is wanted."""
+    with pytest.raises(ValueError, match="write host:port"):
+        split_address(address)
+
+
+def test_good_addresses() -> None:
+    """Names, IPv4 and IPv6."""
+    assert split_address("a.b:1") == ("a.b", 1)
+    assert split_address("[::1]:65535") == ("::1", 65535)

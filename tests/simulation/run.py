@@ -1,0 +1,137 @@
+"""Runs many seeds on all processors, replays one, or measures what the simulation covers."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+from brokerset_sim.world import Outcome, simulate
+
+COVERED = ("brokerset_raft", "brokerset_controller")
+NOT_SIMULATED = (
+    "*/transport.py",
+    "*/app.py",
+    "*/__main__.py",
+    "*/metrics.py",
+    "*/fresh_asker.py",
+    "*/command_line.py",
+    "*/node_folder.py",
+)
+"""Real sockets, real files, the command line: `tests/integration` and `tests/e2e` cover them."""
+
+
+COVERAGE_PERCENT_MIN = 90
+
+
+def _quietly(seed: int) -> tuple[int, str | None, float, int, int]:
+    begun = time.perf_counter()
+    try:
+        outcome = simulate(seed)
+    except Exception as error:  # the edge of a run: the other seeds shall go on
+        return seed, f"the run itself failed: {error!r}", time.perf_counter() - begun, 0, 0
+    failure = None if outcome.failure is None else str(outcome.failure)
+    return seed, failure, time.perf_counter() - begun, outcome.events, outcome.commands
+
+
+def run_many(first: int, count: int, processes: int) -> int:
+    """Run seeds side by side; returns how many failed."""
+    begun = time.perf_counter()
+    bad: list[int] = []
+    events = commands = 0
+    slowest = 0.0
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        results = pool.map(_quietly, range(first, first + count), chunksize=5)
+        for done, (seed, failure, seconds, seen, committed) in enumerate(results, 1):
+            events += seen
+            commands += committed
+            slowest = max(slowest, seconds)
+            if failure is not None:
+                bad.append(seed)
+                print(f"seed {seed}: {failure[:600]}", flush=True)
+            if done % 100 == 0:
+                print(f"{done} of {count} seeds, {time.perf_counter() - begun:.0f} s", flush=True)
+    print(
+        f"{count} seeds in {time.perf_counter() - begun:.1f} s, {len(bad)} failed {bad if bad else ''}"
+        f"; {events} events, {commands} committed commands, slowest seed {slowest:.2f} s"
+    )
+    for seed in bad:
+        print(f"replay: python tests/simulation/run.py --seed {seed} --trace")
+    return len(bad)
+
+
+def replay(seed: int, *, trace: bool) -> int:
+    """Run one seed; returns 1 if it failed."""
+    outcome: Outcome = simulate(seed, show=trace)
+    print(f"seed {seed}: {outcome.events} events, {outcome.commands} commands, trace {outcome.trace}")
+    if outcome.failure is None:
+        return 0
+    print(outcome.failure)
+    if outcome.failure.__cause__ is not None:
+        traceback.print_exception(outcome.failure.__cause__)
+    return 1
+
+
+def run_here(first: int, count: int) -> int:
+    """Run seeds in this process, one after the other, as measuring needs it; returns how many failed."""
+    bad = [seed for seed in range(first, first + count) if _quietly(seed)[1] is not None]
+    print(f"{count} seeds, failed: {bad}")
+    return len(bad)
+
+
+def cover(first: int, count: int) -> int:
+    """Run seeds and print which lines of the controllers' code they run; returns the program's end code."""
+    with tempfile.TemporaryDirectory() as folder:
+        tool = [sys.executable, "-m", "coverage"]
+        data = f"--data-file={folder}/coverage"
+        run = [
+            *tool,
+            "run",
+            "--rcfile=/dev/null",
+            data,
+            f"--source={','.join(COVERED)}",
+            f"--omit={','.join(NOT_SIMULATED)}",
+        ]
+        asked = [__file__, "--first", str(first), "--seeds", str(count), "--processes", "1"]
+        ended = subprocess.run([*run, *asked], check=False).returncode
+        subprocess.run(
+            [
+                *tool,
+                "report",
+                "--rcfile=/dev/null",
+                data,
+                "--show-missing",
+                f"--fail-under={COVERAGE_PERCENT_MIN}",
+            ],
+            check=False,
+        )
+    print(f"not counted: {', '.join(NOT_SIMULATED)}")
+    return ended
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, help="replay this one alone")
+    parser.add_argument("--trace", action="store_true", help="print every event of the replay")
+    parser.add_argument("--coverage", action="store_true", help="measure instead of hurrying")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return replay(asked.seed, trace=asked.trace)
+    if asked.coverage:
+        return cover(asked.first, asked.seeds)
+    if asked.processes == 1:
+        return run_here(asked.first, asked.seeds)
+    return run_many(asked.first, asked.seeds, asked.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)

@@ -1,0 +1,118 @@
+"""What answers and notices mean for the role."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerset_broker.membership import role
+from brokerset_broker.membership.role import NOTHING, Role, RoleChange, Told, Verdict, decide_role
+
+OWN = 1
+NONE_AT_5 = RoleChange(epoch=5)
+MASTER_AT_5 = RoleChange(Role.MASTER, 5, 9, 1, "a:1", frozenset({1}))
+SLAVE_AT_5 = RoleChange(Role.SLAVE, 5, 9, 2, "b:1", frozenset({2}))
+SLAVE_WITHOUT_MASTER = RoleChange(Role.SLAVE, 6, 9, None, None, frozenset({2}))
+
+
+def own(epoch: int, set_epoch: int = 10) -> Told:
+    return Told(epoch, 1, "a:1", set_epoch, frozenset({1}))
+
+
+def other(epoch: int, set_epoch: int = 10, master_id: int = 2, address: str | None = "b:1") -> Told:
+    return Told(epoch, master_id, address, set_epoch, frozenset({2}))
+
+
+def nobody(epoch: int) -> Told:
+    return Told(epoch, None, None, 10, frozenset({1}))
+
+
+def master(epoch: int, set_epoch: int = 10) -> RoleChange:
+    return RoleChange(Role.MASTER, epoch, set_epoch, 1, "a:1", frozenset({1}))
+
+
+def slave(epoch: int, set_epoch: int = 10, address: str = "b:1") -> RoleChange:
+    return RoleChange(Role.SLAVE, epoch, set_epoch, 2, address, frozenset({2}))
+
+
+@pytest.mark.parametrize(
+    ("now", "told", "verdict"),
+    [
+        # older epochs mean nothing
+        (NONE_AT_5, own(4), NOTHING),
+        (NONE_AT_5, nobody(4), NOTHING),
+        (MASTER_AT_5, other(4), NOTHING),
+        (SLAVE_AT_5, own(4), NOTHING),
+        # without a role the epoch of the registration counts
+        (NONE_AT_5, own(5), Verdict(master(5))),
+        (NONE_AT_5, own(6), Verdict(master(6))),
+        (NONE_AT_5, other(5), Verdict(slave(5))),
+        (NONE_AT_5, nobody(5), Verdict(elect=True)),
+        (NONE_AT_5, nobody(6), Verdict(elect=True)),
+        (RoleChange(), Told(None), Verdict(elect=True)),
+        (RoleChange(), own(1), Verdict(master(1))),
+        (RoleChange(), own(0), NOTHING),
+        # a master
+        (MASTER_AT_5, own(6), Verdict(master(6))),
+        (MASTER_AT_5, own(5, 10), Verdict(master(5, 10))),
+        (MASTER_AT_5, own(5, 9), NOTHING),
+        (MASTER_AT_5, own(5, 8), NOTHING),
+        (MASTER_AT_5, other(6), Verdict(slave(6))),
+        (MASTER_AT_5, other(5), NOTHING),
+        (MASTER_AT_5, nobody(5), NOTHING),
+        (MASTER_AT_5, nobody(6), Verdict(RoleChange(epoch=6, set_epoch=9), elect=True)),
+        (MASTER_AT_5, Told(None), NOTHING),
+        # a slave
+        (SLAVE_AT_5, own(6), Verdict(master(6))),
+        (SLAVE_AT_5, own(5), NOTHING),
+        (SLAVE_AT_5, other(6), Verdict(slave(6))),
+        (SLAVE_AT_5, other(5, 9, address="b:2"), Verdict(slave(5, 9, "b:2"))),
+        (SLAVE_AT_5, other(5, 9, address=None), NOTHING),
+        (SLAVE_AT_5, other(5, master_id=3), NOTHING),
+        (SLAVE_AT_5, nobody(6), Verdict(SLAVE_WITHOUT_MASTER, elect=True)),
+        (SLAVE_AT_5, nobody(5), Verdict(elect=True)),
+        (SLAVE_WITHOUT_MASTER, Told(None), Verdict(elect=True)),
+        (SLAVE_WITHOUT_MASTER, other(7), Verdict(slave(7))),
+    ],
+)
+def test_what_is_told_and_what_follows(now: RoleChange, told: Told, verdict: Verdict) -> None:
+    """One row for each meeting of a role and news."""
+    assert decide_role(now, told, OWN) == verdict
+
+
+def test_an_overtaken_broker_has_no_role_but_keeps_its_epoch() -> None:
+    """So that old news cannot make it master again."""
+    assert role.stood_down(MASTER_AT_5) == RoleChange(epoch=5, set_epoch=9)
+
+
+def test_a_registration_without_a_role_begins_at_the_groups_epoch() -> None:
+    """What was decided before it concerns an earlier process."""
+    now = role.registered(RoleChange(), 8)
+
+    assert decide_role(now, own(7), OWN) == NOTHING
+    assert decide_role(now, own(8), OWN).change == master(8)
+
+
+def test_with_controllers_of_java_any_epoch_counts() -> None:
+    """They let a restarted master go on in its old epoch."""
+    assert role.registered(RoleChange(), None) == RoleChange()
+
+
+def test_a_repeated_registration_takes_no_role_away() -> None:
+    """A master whose controllers had to be told again goes on."""
+    assert role.registered(MASTER_AT_5, 8) is MASTER_AT_5
+
+
+@pytest.mark.parametrize("now", [NONE_AT_5, MASTER_AT_5, SLAVE_AT_5])
+def test_a_master_with_our_id_and_another_nonce_is_not_us(now: RoleChange) -> None:
+    """A process that was registered later with a copy of the store never makes this one master."""
+    twin = Told(6, OWN, "c:1", 10, frozenset({1}), "nonce-of-the-twin")
+
+    assert decide_role(now, twin, OWN, "own-nonce") == Verdict(suspect=True)
+
+
+def test_a_master_with_our_id_and_our_nonce_is_us() -> None:
+    """The nonce of this start, or none (Java's controllers name none), confirms the mastership."""
+    for nonce in ("own-nonce", None):
+        told = Told(6, OWN, "a:1", 10, frozenset({1}), nonce)
+
+        assert decide_role(NONE_AT_5, told, OWN, "own-nonce").change == master(6)

@@ -1,0 +1,59 @@
+"""What is proposed to controllers that have lost everything."""
+
+from __future__ import annotations
+
+from brokerset_cli.rebuilding import plan_rebuild
+from brokerset_client.controller_admin import BrokerLook
+from brokerset_protocol.headers.controller import BrokerIdentityAnswer
+
+
+def _broker(port: int, replica_id: int | None, *, group: str = "g", **more: object) -> BrokerLook:
+    values: dict[str, object] = {"nonce": f"n{port}", "check_code": f"c{port}", "incarnation": 2, **more}
+    values = {"owner_uid": "u", "expected_replicas": 2, "next_broker_id": 3, "group_epoch": 4, **values}
+    identity = BrokerIdentityAnswer(replica_id=replica_id, **values)  # type: ignore[arg-type]  # fields by name
+    return BrokerLook(f"127.0.0.1:{port}", "C", group, identity)
+
+
+def test_ids_and_epochs_are_the_highest_that_any_broker_ever_saw() -> None:
+    """Otherwise an id, or an epoch, would be given twice."""
+    plan = plan_rebuild(
+        [_broker(2, 2, next_broker_id=6, log_epoch=3), _broker(1, 1, group_epoch=5, log_epoch=9)], ()
+    )
+
+    (group,) = plan.groups
+    assert (group.next_broker_id, group.master_epoch, group.master_id) == (6, 9, None)
+    assert (group.sync_state_set, group.owner, group.expected_replicas) == ((), "u", 2)
+    assert [(r.broker_id, r.address, r.check_code, r.nonce, r.incarnation) for r in group.replicas] == [
+        (1, "127.0.0.1:1", "c1", "n1", 2),
+        (2, "127.0.0.1:2", "c2", "n2", 2),
+    ]
+    assert (plan.notes, plan.obstacles) == ((), ())
+
+
+def test_an_id_above_all_that_were_told_counts_too() -> None:
+    plan = plan_rebuild([_broker(1, 8), _broker(2, 1)], ())
+
+    assert plan.groups[0].next_broker_id == 9
+
+
+def test_groups_that_the_controllers_know_are_left_alone() -> None:
+    plan = plan_rebuild([_broker(1, 1), _broker(2, 2, group="other")], ["g"])
+
+    assert [group.broker_name for group in plan.groups] == ["other"]
+    assert "the controllers know the group g" in plan.notes[0]
+
+
+def test_missing_brokers_and_those_without_an_id_are_said() -> None:
+    plan = plan_rebuild([_broker(1, 1), _broker(2, None)], ())
+
+    assert [replica.broker_id for replica in plan.groups[0].replicas] == [1]
+    assert "127.0.0.1:2 has no id yet" in plan.notes[0]
+    assert "1 of 2 brokers were found" in plan.notes[1]
+
+
+def test_copies_and_strangers_stop_the_proposal() -> None:
+    copies = plan_rebuild([_broker(1, 1), _broker(2, 1)], ())
+    strangers = plan_rebuild([_broker(1, 1), _broker(2, 2, owner_uid="v")], ())
+
+    assert "both have the id 1" in copies.obstacles[0]
+    assert "several sets (u, v)" in strangers.obstacles[0]

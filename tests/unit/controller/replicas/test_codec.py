@@ -1,0 +1,153 @@
+"""Events and snapshots as bytes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from types import MappingProxyType
+
+import orjson
+import pytest
+
+from brokerset_controller.machine import Change, ReplicasMachine
+from brokerset_controller.replicas.codec import decode_event, decode_groups, encode_event, encode_groups
+from brokerset_controller.replicas.events import Applied, BrokerIdApplied, ReplicaMoved, Superseded
+from brokerset_controller.replicas.state import GROUPS_MAX, Group, PossibleLoss, Replica
+from brokerset_sim.replica_groups import CLUSTER, NAME, group_of
+
+GROUP = replace(
+    group_of(1, 2, 3, master=1, epoch=4, in_sync=(1, 2), set_epoch=6, suspects=(3,), owner="uid", next_id=9),
+    losses=(PossibleLoss(3, 1, -1, "why"),),
+    unclaimed=frozenset((5, 7)),
+)
+FIRST = BrokerIdApplied(CLUSTER, NAME, "uid", 3, 1, "h1:1", "h1:1;5")
+
+
+def test_the_format_does_not_change_by_accident() -> None:
+    """Bytes that are in logs and snapshots already must stay readable: a change needs another version."""
+    assert encode_event(FIRST) == b'[1,"BrokerIdApplied","demo","a","uid",3,1,"h1:1","h1:1;5"]'
+    assert encode_groups([GROUP]) == (
+        b'[1,[["demo","a","uid",0,9,[[1,"h1:1","h1:1;1","n1",1],[2,"h2:1","h2:1;2","n2",1],'
+        b'[3,"h3:1","h3:1;3","n3",1]],1,4,[1,2],6,[3],[[3,1,-1,"why"]],[5,7]]]]'
+    )
+    assert decode_groups(encode_groups([GROUP])) == {NAME: GROUP}
+
+
+def test_every_field_of_a_group_is_written() -> None:
+    """A field that were forgotten would differ between a restored controller and the others."""
+    default = Group("", "")
+    changed = [
+        field.name for field in fields(Group) if getattr(GROUP, field.name) != getattr(default, field.name)
+    ]
+
+    assert set(changed) == {field.name for field in fields(Group)} - {"expected_replicas"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"[1]",
+        b"[true]",
+        b'[2,"ReplicaMoved","a",1,"h:1"]',
+        b'[1,"Nothing"]',
+        b"[1,7]",
+        b'[1,"ReplicaMoved","a",1]',
+        b'[1,"ReplicaMoved","a",1,"h:1",0]',
+        b'[1,"ReplicaMoved","a","1","h:1"]',
+        b'[1,"ReplicaMoved","a",-1,"h:1"]',
+        b'[1,"ReplicaMoved","a",true,"h:1"]',
+        b'[1,"ReplicaMoved",null,1,"h:1"]',
+        b'[1,"ReplicasCleaned","a",[1,1],0,0]',
+        b'[1,"ReplicasCleaned","a",{},0,0]',
+        b'[1,"GroupRebuilt",[]]',
+        b"\xff\x00",
+    ],
+)
+def test_garbage_is_no_event(data: bytes) -> None:
+    """A `ValueError` says what is wrong; nothing else is raised."""
+    with pytest.raises(ValueError, match=r"."):
+        decode_event(data)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        replace(GROUP, master_id=9),
+        replace(GROUP, sync_state_set=frozenset((1, 9))),
+        replace(GROUP, suspects=frozenset((9,))),
+        replace(GROUP, next_broker_id=3),
+    ],
+)
+def test_a_snapshot_whose_parts_disagree_is_refused(group: Group) -> None:
+    """Damage that JSON does not show."""
+    with pytest.raises(ValueError, match="the group 'a'"):
+        decode_groups(encode_groups([group]))
+
+
+@pytest.mark.parametrize("data", [b"[1]", b"[1,[],0]", b"[1,[[]]]", b"[1,{}]", b"[9,[]]"])
+def test_garbage_is_no_snapshot(data: bytes) -> None:
+    """Neither is a newer format."""
+    with pytest.raises(ValueError, match=r"."):
+        decode_groups(data)
+    with pytest.raises(ValueError, match="twice"):
+        decode_groups(orjson.dumps([1, [orjson.loads(encode_groups([GROUP]))[1][0]] * 2]))
+
+
+def test_a_thousand_groups_take_little_time() -> None:
+    """A snapshot is written and read on the loop that answers brokers: well below 100 ms."""
+    groups = {
+        f"broker-{i}": replace(
+            GROUP,
+            broker_name=f"broker-{i}",
+            replicas=MappingProxyType(
+                {j: Replica(j, f"10.0.0.{j}:10911", f"c;{i}", f"n{i}", i) for j in (1, 2, 3)}
+            ),
+        )
+        for i in range(1_000)
+    }
+    best = min(_timed(groups) for _ in range(3))
+
+    assert best < 0.1
+
+
+def _timed(groups: dict[str, Group]) -> float:
+    start = time.process_time()
+    assert decode_groups(encode_groups(groups.values())) == dict(sorted(groups.items()))
+    return time.process_time() - start
+
+
+def test_the_machine_applies_restores_and_tells() -> None:
+    """Listeners see what was before and after, also of events that changed nothing."""
+    machine, copy = ReplicasMachine(), ReplicasMachine()
+    changes: list[Change] = []
+    machine.listeners.append(changes.append)
+
+    assert machine.apply(1, encode_event(FIRST)) == Applied()
+    assert machine.apply(2, encode_event(FIRST)) == Applied()
+    assert isinstance(machine.apply(3, encode_event(ReplicaMoved("none", 1, "h:1"))), Superseded)
+    copy.restore(machine.snapshot())
+
+    assert [(change.index, change.before is change.after) for change in changes] == [
+        (1, False),
+        (2, True),
+        (3, True),
+    ]
+    assert copy.groups == machine.groups
+    assert list(machine.groups) == [NAME]
+    assert machine.group(None) is None
+    with pytest.raises(ValueError, match="no JSON"):
+        machine.apply(4, b"\x00")
+
+
+def test_the_number_of_groups_is_limited() -> None:
+    """One group more than the limit is refused by every controller alike."""
+    machine = ReplicasMachine()
+    machine.groups = {f"g{i}": Group("c", f"g{i}") for i in range(GROUPS_MAX)}
+
+    outcome = machine.apply(1, encode_event(FIRST))
+
+    assert isinstance(outcome, Superseded)
+    assert len(machine.groups) == GROUPS_MAX

@@ -1,0 +1,310 @@
+"""The storage of one node, on real files."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brokerset_raft import log_records
+from brokerset_raft.configuration import Configuration
+from brokerset_raft.messages import Entry, EntryKind, HardState, SnapshotMeta
+from brokerset_raft.storage import Loaded, LogDamaged, Storage, StorageStopped
+from brokerset_runtime.disk import RealDisk
+
+SEGMENT_BYTES = 400
+
+
+def entry(index: int, term: int = 1, data: bytes = b"some data") -> Entry:
+    return Entry(index, term, EntryKind.DATA, data)
+
+
+def entries(first: int, last: int, term: int = 1) -> list[Entry]:
+    return [entry(index, term) for index in range(first, last + 1)]
+
+
+def snapshot(index: int, term: int = 1, data: bytes = b"state") -> tuple[SnapshotMeta, bytes]:
+    return SnapshotMeta(index, term, Configuration(), len(data), zlib.crc32(data)), data
+
+
+def opened(folder: Path) -> tuple[Storage, Loaded]:
+    storage = Storage(RealDisk(folder), segment_bytes=SEGMENT_BYTES)
+    return storage, storage.load()
+
+
+def filled(folder: Path, last: int = 40) -> Storage:
+    """A log of several segments, two entries in each save."""
+    storage, _ = opened(folder)
+    storage.save(HardState(1, 2), [])
+    for index in range(1, last, 2):
+        storage.save(None, entries(index, index + 1))
+    return storage
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("log-*"))
+
+
+def test_an_empty_folder_is_a_new_node(tmp_path: Path) -> None:
+    """Nothing is there, and loading leaves nothing."""
+    _, loaded = opened(tmp_path)
+
+    assert loaded == Loaded(HardState(), None, ())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    """Hard state and entries survive over several segments, and saving goes on after that."""
+    filled(tmp_path)
+    assert len(segments(tmp_path)) > 3
+
+    storage, loaded = opened(tmp_path)
+    storage.save(HardState(5, None), [entry(41, 5)])
+
+    assert loaded == Loaded(HardState(1, 2), None, tuple(entries(1, 40)))
+    assert opened(tmp_path)[1] == Loaded(HardState(5, None), None, (*entries(1, 40), entry(41, 5)))
+
+
+@pytest.mark.parametrize("first", [1, 2, 17, 40])
+def test_new_entries_make_old_ones_void(tmp_path: Path, first: int) -> None:
+    """From the first given index on only the new ones count, across segments and restarts."""
+    storage = filled(tmp_path)
+
+    storage.save(HardState(2, 3), [entry(first, 2), entry(first + 1, 2)])
+    storage.save(None, entries(first + 1, first + 30, 3))
+
+    expected = (*entries(1, first - 1), entry(first, 2), *entries(first + 1, first + 30, 3))
+    assert opened(tmp_path)[1] == Loaded(HardState(2, 3), None, expected)
+
+
+def test_a_snapshot_lets_old_segments_go(tmp_path: Path) -> None:
+    """Segments below the older of two snapshots are deleted, and those without a snapshot never."""
+    storage = filled(tmp_path)
+    before = len(segments(tmp_path))
+    storage.drop_below(30)
+    assert len(segments(tmp_path)) == before
+
+    storage.write_snapshot(*snapshot(20))
+    storage.drop_below(40)
+    between = len(segments(tmp_path))
+    storage.write_snapshot(*snapshot(30))
+    storage.write_snapshot(*snapshot(38))
+    storage.drop_below(38)
+
+    assert len(segments(tmp_path)) < between < before
+    assert [meta.index for meta in storage.snapshots] == [30, 38]
+    again, loaded = opened(tmp_path)
+    assert loaded.snapshot == snapshot(38)[0]
+    assert loaded.entries == tuple(entries(39, 40))
+    assert loaded.hard_state == HardState(1, 2)
+    assert again.snapshot_data(snapshot(38)[0]) == b"state"
+
+
+def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
+    """The older one and the log after it have everything; without an older one the node does not start."""
+    storage = filled(tmp_path)
+    storage.write_snapshot(*snapshot(20))
+    storage.write_snapshot(*snapshot(30))
+    storage.drop_below(30)
+    newest = sorted(tmp_path.glob("snapshot-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+
+    _, loaded = opened(tmp_path)
+    assert loaded.snapshot == snapshot(20)[0]
+    assert loaded.entries == tuple(entries(21, 40))
+
+    for path in tmp_path.glob("snapshot-*"):
+        path.unlink()
+    with pytest.raises(LogDamaged, match="there is no snapshot"):
+        opened(tmp_path)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "which"),
+    [
+        (lambda paths: flip(paths[1]), 1),
+        (lambda paths: flip(paths[-1]), -1),
+        (lambda paths: paths[0].write_bytes(b""), 0),
+        (lambda paths: paths[2].write_bytes(paths[2].read_bytes()[:-3]), 2),
+        (lambda paths: paths[1].write_bytes(paths[2].read_bytes()), 1),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage: Callable[[list[Path]], object], which: int) -> None:
+    """File, reason and what to do are said, and nothing on the disk is changed."""
+    filled(tmp_path, 46)
+    paths = segments(tmp_path)
+    damage(paths)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    with pytest.raises(LogDamaged, match="remove it from the group") as caught:
+        opened(tmp_path)
+
+    assert caught.value.name == paths[which].name
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
+    """What lies before the gap cannot stand for what is missing."""
+    filled(tmp_path)
+    segments(tmp_path)[2].unlink()
+
+    with pytest.raises(LogDamaged, match="the log begins after entry"):
+        opened(tmp_path)
+
+
+def test_votes_are_not_forgotten(tmp_path: Path) -> None:
+    """A snapshot without a log is no node that may vote."""
+    storage = filled(tmp_path)
+    storage.write_snapshot(*snapshot(40))
+    for path in segments(tmp_path):
+        path.unlink()
+
+    with pytest.raises(LogDamaged, match="votes are lost"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 3000, b"\0\0\0\x30torn", b"\xff" * 100])
+def test_a_torn_end_is_cut_for_good(tmp_path: Path, tail: bytes) -> None:
+    """It is gone from the file before anything is appended, so that it can never look like damage."""
+    filled(tmp_path)
+    last = segments(tmp_path)[-1]
+    good = last.read_bytes()
+    last.write_bytes(good + tail)
+
+    storage, loaded = opened(tmp_path)
+
+    assert loaded.entries == tuple(entries(1, 40))
+    assert last.read_bytes() == good
+    storage.save(None, [entry(41)])
+    assert opened(tmp_path)[1].entries == tuple(entries(1, 41))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\0\0\0\x30to"])
+def test_a_segment_that_never_began_is_removed(tmp_path: Path, content: bytes) -> None:
+    """A crash while a segment was opened leaves nothing that counts."""
+    filled(tmp_path)
+    fresh = tmp_path / f"log-{len(segments(tmp_path)) + 1:016d}"
+    fresh.write_bytes(content)
+    (tmp_path / "snapshot.partial").write_bytes(b"half")
+    (tmp_path / "log-1.tmp").write_bytes(b"half")
+
+    storage, loaded = opened(tmp_path)
+
+    assert loaded.entries == tuple(entries(1, 40))
+    assert not fresh.exists() or fresh.read_bytes() != content
+    assert not list(tmp_path.glob("*.tmp"))
+    assert not (tmp_path / "snapshot.partial").exists()
+    storage.save(None, [entry(41)])
+    assert opened(tmp_path)[1].entries == tuple(entries(1, 41))
+
+
+def test_a_received_snapshot_replaces_the_log(tmp_path: Path) -> None:
+    """Pieces are stored in order, the whole is checked, and the log goes on after it, also after restarts."""
+    storage = filled(tmp_path)
+    meta, data = snapshot(100, 4, b"0123456789")
+
+    assert storage.store_chunk(meta, 4, b"4567") == 0
+    assert storage.store_chunk(meta, 0, b"0123") == 4
+    assert storage.store_chunk(meta, 0, b"0123") == 4
+    assert storage.store_chunk(meta, 4, b"456789") == 10
+    assert storage.install_partial(meta) == data
+
+    storage, loaded = opened(tmp_path)
+    assert loaded == Loaded(HardState(1, 2), meta, ())
+    storage.save(HardState(4, None), entries(101, 102, 4))
+    storage.save(None, entries(103, 140, 4))
+    storage.drop_below(100)
+    assert storage.read_chunk(meta, 3, 4) == b"3456"
+    assert storage.read_chunk(meta, 8, 100) == b"89"
+    assert opened(tmp_path)[1] == Loaded(HardState(4, None), meta, tuple(entries(101, 140, 4)))
+
+
+def test_a_received_snapshot_keeps_entries_that_agree(tmp_path: Path) -> None:
+    """They were synced and counted; only a log that says otherwise at its index is void."""
+    storage = filled(tmp_path)
+    meta, data = snapshot(20)
+    storage.store_chunk(meta, 0, data)
+    assert storage.install_partial(meta) == data
+    storage, loaded = opened(tmp_path)
+    assert loaded.entries == tuple(entries(21, 40))
+
+    other, data = snapshot(30, 2)
+    storage.store_chunk(other, 0, data)
+    storage.install_partial(other)
+
+    storage, loaded = opened(tmp_path)
+    assert loaded == Loaded(HardState(1, 2), other, ())
+    storage.save(None, [entry(31, 2)])
+    assert opened(tmp_path)[1].entries == (entry(31, 2),)
+
+
+def test_a_wrong_snapshot_is_not_installed(tmp_path: Path) -> None:
+    """Another CRC than promised means None; the transfer can begin again."""
+    storage = filled(tmp_path)
+    meta, data = snapshot(100)
+    storage.store_chunk(meta, 0, b"wrong")
+
+    assert storage.install_partial(meta) is None
+    assert storage.install_partial(meta) is None
+    assert storage.store_chunk(meta, 0, data) == len(data)
+    assert storage.install_partial(meta) == data
+
+
+def test_chunks_of_a_replaced_snapshot(tmp_path: Path) -> None:
+    """Reading from a snapshot that is gone is an error that harms nothing."""
+    storage = filled(tmp_path)
+
+    with pytest.raises(FileNotFoundError):
+        storage.read_chunk(snapshot(7)[0], 0, 10)
+    storage.save(None, [entry(41)])
+
+
+class BadDisk(RealDisk):
+    """Its syncs fail on demand."""
+
+    fails = False
+
+    def sync(self, name: str) -> None:
+        if self.fails:
+            raise OSError(5, "Input/output error")
+        super().sync(name)
+
+
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    """After it everything is refused, also when the disk seems to work again."""
+    disk = BadDisk(tmp_path)
+    storage = Storage(disk)
+    storage.load()
+    storage.save(HardState(1, 1), [entry(1)])
+    disk.fails = True
+    with pytest.raises(OSError, match="Input/output"):
+        storage.save(None, [entry(2)])
+    disk.fails = False
+
+    meta, data = snapshot(1)
+    for work in (
+        lambda: storage.save(None, [entry(2)]),
+        lambda: storage.write_snapshot(meta, data),
+        lambda: storage.store_chunk(meta, 0, data),
+    ):
+        with pytest.raises(StorageStopped, match="failed before"):
+            work()
+    assert opened(tmp_path)[1].entries[0] == entry(1)
+
+
+def test_too_large_entries_are_refused(tmp_path: Path) -> None:
+    """Before anything of the save is written."""
+    storage, _ = opened(tmp_path)
+
+    with pytest.raises(ValueError, match="larger than"):
+        storage.save(HardState(3, 1), [entry(1, data=bytes(log_records.ENTRY_BYTES_MAX + 1))])
+
+    assert opened(tmp_path)[1] == Loaded(HardState(), None, ())
