@@ -153,8 +153,8 @@ class _Parser:
             raise self._error("expected a value")
         self.position = match.end()
         text = match[0]
-        whole = text.lstrip("-").isdigit() and len(text) < 20
-        return int(text) if whole else float(text)
+        digits = text.lstrip("-")
+        return int(text) if digits.isdigit() and len(digits) < 20 else float(text)
 
     def _key(self, depth: int) -> str:
         character = self._peek()
