@@ -5,11 +5,12 @@ export PATH := $(BIN):$(PATH)
 SEEDS ?= 200
 FUZZ ?= 1000000
 CRASHES ?= 200
+ROUNDS ?= 20
 INTEROP ?= core
 BENCH ?= small
 IMAGE ?= brokerset:dev
 
-.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash sim bench e2e image wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos sim coverage evidence bench e2e image wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -62,8 +63,18 @@ fuzz: setup  ## mutated frames against a live broker and name server (FUZZ=numbe
 crash: setup  ## kill -9 in the middle of writing, many times (CRASHES=number)
 	python tests/faults/crash.py --runs $(CRASHES)
 
-sim: setup  ## seeded clusters on virtual time (SEEDS=number)
-	pytest -q tests/simulation --seeds $(SEEDS)
+chaos: setup  ## processes of controllers and brokers killed, restarted and moved at random (ROUNDS=number)
+	python tests/faults/identity_chaos.py --rounds $(ROUNDS)
+
+sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
+	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q tests/simulation --seeds $(SEEDS); \
+	else set -x; pytest -q tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
+
+coverage: setup  ## which lines of raft and controller run under simulation; at least 90 % (SEEDS=number)
+	python tests/simulation/run.py --seeds $(SEEDS) --coverage
+
+evidence: setup  ## what a decision says about another library, shown on that library's own code (needs the package index)
+	python tests/evidence/raftos.py
 
 bench: setup  ## against Java RocketMQ in one run (BENCH=small|full)
 	python tests/bench/run.py --size $(BENCH)
@@ -77,10 +88,12 @@ image:  ## build the container image (IMAGE=tag) with any of docker, podman, bui
 wheel: setup  ## build the wheel, install it into an empty environment, start it
 	./tests/wheel.sh
 
-full: check test sim e2e wheel  ## all of it at full size
+full: check test e2e wheel coverage evidence  ## all of it at full size
+	$(MAKE) sim SEEDS=10000
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) crash CRASHES=500
+	$(MAKE) chaos ROUNDS=50
 	$(MAKE) bench BENCH=full
 
 clean:  ## remove what the other targets made

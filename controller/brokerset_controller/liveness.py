@@ -229,12 +229,27 @@ class Liveness:
             if beat is None:
                 beat = known.beat if known is not None else Beat(question.address)
             return self.heard(question.key, beat, known.connection if known is not None else None, now)
+        return self.found_dead(question.key, question.address, now)
+
+    def withdraw(self, question: Question) -> None:
+        """Take a question back whose outcome says nothing; the replica may be asked again."""
+        asked = self._asked.get(question.key)
+        if asked is not None and asked.number == question.number:
+            del self._asked[question.key]
+
+    def found_dead(self, key: ReplicaKey, address: str, now: float) -> bool:
+        """Note that a replica is dead, whatever was known; False when the table is full.
+
+        What it told of its log stays: its next process may come with a shorter one.
+        """
+        self._asked.pop(key, None)
+        known = self._record(key)
         if known is not None:
             known.state = _State.DEAD
             return True
         if self._count >= self._records_max:
             return False
-        self._put(question.key, None, _Record(Beat(question.address), None, now, _State.DEAD))
+        self._put(key, None, _Record(Beat(address), None, now, _State.DEAD))
         return True
 
     def forget(self, key: ReplicaKey) -> None:

@@ -37,6 +37,18 @@ MASTER_ROLE_ID: Final = 0
 UNKNOWN: Final = -1
 """Epoch or offset of a replica that told none."""
 
+LATE_SECONDS: Final = 0.05
+"""A question that ends later than this after its time-out was held up here: it says nothing of the broker."""
+
+TRIES_MAX: Final = 3
+"""How often a broker is asked while this process is held up; then the last outcome counts."""
+
+LISTENING_SECONDS: Final = 2.0
+"""For so long a controller that has just started gives brokers the time to be heard by it: a broker behind an
+address that controllers cannot reach sends heartbeats all the same."""
+
+_WITHOUT_ANSWER: Final = ("unreachable", "silent")
+
 
 @dataclass(frozen=True, slots=True)
 class Examined:
@@ -72,9 +84,11 @@ class Questions:
         self._on_answer = on_answer
         self._figures = figures
         self._crew = Crew(AT_ONCE_MAX)
+        self._listens_since: float | None = None
 
     async def run(self) -> None:
         """Ask, for as long as this task runs."""
+        self._listens_since = self._clock.monotonic()
         await self._crew.run()
 
     def ask_about(self, groups: Iterator[Group]) -> int:
@@ -98,7 +112,11 @@ class Questions:
     async def ask(self, question: Question) -> None:
         """Ask, and tell the liveness table and the owner what came of it."""
         examined = await self._examine(question.key, question.address)
-        self._liveness.answered(question, examined.alive, self._clock.monotonic(), examined.beat)
+        now = self._clock.monotonic()
+        if self._is_too_early(question.key, examined, now):
+            self._liveness.withdraw(question)
+            return
+        self._liveness.answered(question, examined.alive, now, examined.beat)
         self._on_answer(question.key.broker_name)
 
     async def ask_now(self, key: ReplicaKey, address: str) -> None:
@@ -112,11 +130,20 @@ class Questions:
         if examined.alive:
             if not view.alive(key.broker_id):
                 self._liveness.heard(key, examined.beat or Beat(address), None, now)
+        elif self._is_too_early(key, examined, now):
+            return
         elif live is None or live.heard_at <= since:
-            self._liveness.forget(key)
-            for question in self._liveness.to_ask(now, [(key, address)]):
-                self._liveness.answered(question, False, now)
+            self._liveness.found_dead(key, address, now)
         self._on_answer(key.broker_name)
+
+    def _is_too_early(self, key: ReplicaKey, examined: Examined, now: float) -> bool:
+        """Whether silence says nothing yet: this process has just started, and never heard the replica."""
+        return (
+            examined.result in _WITHOUT_ANSWER
+            and self._listens_since is not None
+            and now - self._listens_since < LISTENING_SECONDS
+            and key.broker_id not in self._liveness.view(key.broker_name, now).lives
+        )
 
     async def _examine(self, key: ReplicaKey, address: str) -> Examined:
         examined = await self._answer_of(key, address)
@@ -132,9 +159,19 @@ class Questions:
         return examined
 
     async def _answer_of(self, key: ReplicaKey, address: str) -> Examined:
+        """Ask; again when the time ran out because this process stood still (overload, SIGSTOP)."""
+        for _ in range(TRIES_MAX):
+            since, timeout = self._clock.monotonic(), self._timeout()
+            examined = await self._ask_once(key, address, timeout)
+            late = self._clock.monotonic() - since - timeout
+            if examined.result not in _WITHOUT_ANSWER or late <= LATE_SECONDS:
+                break
+        return examined
+
+    async def _ask_once(self, key: ReplicaKey, address: str, timeout: float) -> Examined:
         command = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
         try:
-            answer = await self._asker.ask(address, command, self._timeout())
+            answer = await self._asker.ask(address, command, timeout)
         except ConnectionClosed as error:
             refused = isinstance(error.__cause__, ConnectionRefusedError)
             return Examined(False, "refused" if refused else "unreachable")

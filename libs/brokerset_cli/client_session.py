@@ -21,6 +21,7 @@ from brokerset_client.errors import (
     TopicNotFound,
 )
 from brokerset_client.instance import ClientInstance
+from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.logs import configure_logs
 
 T = TypeVar("T")
@@ -63,6 +64,8 @@ def advice_for(error: ClientError, namesrv: str) -> str:
             return "nothing was sent; correct the message"
         case SendFailed():
             return "see `brokerset status`; a message that got no answer may be stored nevertheless"
+        case RequestRefused(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, address=address):
+            return f"{address or namesrv} does not serve this; check that it is the right address"
         case RequestRefused(address=address):
             more = f"; the log of {address} may say more" if address else ""
             return f"correct the request{more}"

@@ -16,6 +16,14 @@ from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
 LEADER_SECONDS: Final = 1.0
 """A look does not wait longer than this for a leader."""
 
+STATUS_KEYS: Final = (
+    "nodeId", "role", "term", "leaderId", "leading",
+    "lastIndex", "commitIndex", "appliedIndex", "snapshotIndex",
+)  # fmt: skip
+GROUP_KEYS: Final = ("owner", "masterId", "advice")
+REPLICA_KEYS: Final = ("nonce", "logEpoch", "maxOffset", "confirmOffset", "heardMsAgo")
+"""What the wire leaves out when it is not known; for scripts every key is there, with null."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControllersView:
@@ -37,7 +45,8 @@ async def look_at_controllers(addresses: str) -> ControllersView:
     async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
         looks = tuple(await admin.look())
         answers = [(look.address, look.status) for look in looks if look.status is not None]
-        leader = next((status for _, status in answers if status.leading), None)
+        leading = [status for _, status in answers if status.leading]
+        leader = max(leading, key=lambda status: status.term, default=None)
         groups: tuple[GroupState, ...] = ()
         try:
             if leader is not None:
@@ -55,7 +64,8 @@ def controller_problems(view: ControllersView, state: SetState | None) -> list[s
     names = process_names(state)
     for look in view.looks:
         if look.status is None:
-            found.append(f"{names.get(look.address, 'controller')} at {look.address} does not answer")
+            name = names.get(look.address, "controller")
+            found.append(f"{name} at {look.address} gives no status: {look.problem}")
     if view.leader is None:
         answering = sum(look.status is not None for look in view.looks)
         found.append(
@@ -68,6 +78,11 @@ def controller_problems(view: ControllersView, state: SetState | None) -> list[s
         if group.master_id is None and group.replicas:
             found.append(
                 f"{group.broker_name} has no master: {group.advice or 'the controllers give no reason'}"
+            )
+        elif any(r.broker_id == group.master_id and r.standing == "dead" for r in group.replicas):
+            found.append(
+                f"{group.broker_name}/{group.master_id} is master and dead: "
+                f"{group.advice or 'the controllers give no reason'}"
             )
     return found
 
@@ -125,6 +140,7 @@ def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]
                 "process": names.get(look.address),
                 "answers": look.status is not None,
                 "problem": look.problem,
+                **dict.fromkeys(STATUS_KEYS),
                 **(_without_members(look.status) if look.status is not None else {}),
             }
             for look in view.looks
@@ -141,9 +157,10 @@ def _without_members(status: ControllerStatus) -> dict[str, object]:
 
 
 def _group_json(group: GroupState, names: Mapping[str, str]) -> dict[str, Any]:
-    found = group.to_object()
+    found: dict[str, Any] = {**dict.fromkeys(GROUP_KEYS), **group.to_object()}
     found["replicas"] = [
         {
+            **dict.fromkeys(REPLICA_KEYS),
             **replica.to_object(),
             "process": names.get(replica.address),
             "role": replica_role(group, replica.broker_id),

@@ -12,11 +12,12 @@ from brokerset_cli import rebuilding
 from brokerset_cli.controller_session import run
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import controller_address, controller_options, data_option, json_option
-from brokerset_cli.output import CommandFailed, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_cli.replicas import clean, elect
 from brokerset_cli.scaling import running_state, scale, transfer_target
 from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
-from brokerset_protocol.bodies.controllers import ControllerStatus
+from brokerset_client.errors import ClientError
+from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
 from brokerset_spec.broker_settings import address_problems
 
 
@@ -87,11 +88,27 @@ def add(node_id: int, raft_address: str, service_address: str, controller: str |
     for address in (raft_address, service_address):
         if problems := address_problems(address):
             raise click.BadParameter("; ".join(problems))
-    run(
-        controller_address(controller, data),
-        lambda admin: admin.add_member(node_id, raft_address, service_address),
+
+    async def work(admin: ControllerAdmin) -> ControllerMember | None:
+        status = await admin.status()
+        for member in status.members:
+            taken = {member.raft_address, member.service_address} & {raft_address, service_address}
+            if member.node_id != node_id and taken:
+                raise CommandFailed(
+                    f"{', '.join(sorted(taken))} belongs to member {member.node_id}; nothing was changed",
+                    "give the new controller's own addresses; see `brokerset controller members`",
+                )
+        await admin.add_member(node_id, raft_address, service_address)
+        return next((member for member in status.members if member.node_id == node_id), None)
+
+    was = run(controller_address(controller, data), work)
+    if was is None:
+        click.echo(f"Node {node_id} receives the log. Next: brokerset controller members promote {node_id}")
+        return
+    click.echo(
+        f"Node {node_id} was a member already, at {was.raft_address} and {was.service_address}; the members "
+        f"look for it at {raft_address} and {service_address} from now on."
     )
-    click.echo(f"Node {node_id} receives the log. Next: brokerset controller members promote {node_id}")
 
 
 @members.command()
@@ -99,8 +116,32 @@ def add(node_id: int, raft_address: str, service_address: str, controller: str |
 @controller_options
 def promote(node_id: int, controller: str | None, data: Path) -> None:
     """Give the learner ID a vote; refused while it lags behind."""
-    run(controller_address(controller, data), lambda admin: admin.promote_member(node_id))
+
+    async def work(admin: ControllerAdmin) -> None:
+        status = await admin.status()
+        learner = next((m for m in status.members if m.node_id == node_id and not m.voter), None)
+        if learner is not None:
+            await _check_answers(admin, learner)
+        await admin.promote_member(node_id)
+
+    run(controller_address(controller, data), work)
     click.echo(f"Node {node_id} votes.")
+
+
+async def _check_answers(admin: ControllerAdmin, learner: ControllerMember) -> None:
+    """End the command when a learner does not run: a silent voter makes majorities harder."""
+    advice = (
+        "start it with raftJoin=true and without data, then repeat this; "
+        f"or take it out: `brokerset controller members remove {learner.node_id}`"
+    )
+    try:
+        there = await admin.status(learner.service_address)
+    except ClientError as error:
+        raise CommandFailed(f"learner {learner.node_id} gives no status: {error}", advice) from None
+    if there.node_id != learner.node_id:
+        raise CommandFailed(
+            f"at {learner.service_address} is node {there.node_id}, not learner {learner.node_id}", advice
+        )
 
 
 @members.command()
@@ -119,19 +160,33 @@ def remove(node_id: int, controller: str | None, data: Path) -> None:
 def snapshot(node_id: int | None, controller: str | None, data: Path, as_json: bool) -> None:
     """Let controllers write a snapshot of their state now, and cut their logs."""
 
-    async def work(admin: ControllerAdmin) -> dict[int, int]:
+    async def work(admin: ControllerAdmin) -> tuple[dict[int, int], dict[int, str]]:
         status = await admin.status()
         chosen = [m for m in status.members if node_id in (None, m.node_id)]
         if not chosen:
-            raise _no_member(node_id, status)
-        return {m.node_id: await admin.take_snapshot(m.service_address) for m in chosen}
+            known = ", ".join(str(m.node_id) for m in status.members)
+            raise CommandFailed(
+                f"node {node_id} is no member, only: {known}", "see `brokerset controller members`"
+            )
+        written, failed = {}, {}
+        for member in chosen:
+            try:
+                written[member.node_id] = await admin.take_snapshot(member.service_address)
+            except ClientError as error:
+                failed[member.node_id] = str(error)
+        return written, failed
 
-    found = run(controller_address(controller, data), work)
+    found, failed = run(controller_address(controller, data), work)
     if as_json:
         write_json([{"nodeId": n, "snapshotIndex": index} for n, index in found.items()])
-        return
-    for number, index in found.items():
-        click.echo(f"Node {number} has everything up to entry {index} in its snapshot.")
+    else:
+        for number, index in found.items():
+            click.echo(f"Node {number} has everything up to entry {index} in its snapshot.")
+    if failed:
+        raise CommandFailed(
+            "no snapshot of " + "; ".join(f"node {n}: {problem}" for n, problem in failed.items()),
+            "see `brokerset controller members`, then repeat this with --node",
+        )
 
 
 @controller.command()
@@ -200,7 +255,7 @@ def scale_command(count: int, data: Path, as_json: bool) -> None:
     if as_json:
         write_json(status.to_object())
         return
-    click.echo(f"{count} controllers; node {status.leader_id} leads in term {status.term}.")
+    click.echo(f"{counted(count, 'controller')}; node {status.leader_id} leads in term {status.term}.")
     if count % 2 == 0:
         click.echo(f"Note: {count} survive the loss of no more of them than {count - 1} do.")
     click.echo(f"Write controllers: {{replicas: {count}}} into your manifest as well.")

@@ -18,7 +18,7 @@ from brokerset_cli import demo_crashes
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
 from brokerset_cli.folder import DataFolder, SetState
-from brokerset_cli.output import fail, progress
+from brokerset_cli.output import counted, fail, progress
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView
@@ -71,10 +71,12 @@ def demo(count: int) -> None:
         ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
         _command("up", "--detach", "-f", str(top / "demo.yaml"), "--data", str(folder), *ports)
         last = max(1, count // CRASH_SHARE)
-        _step(f"2. Send {count - last:,} messages of {BODY_BYTES} bytes to the topic {TOPIC!r}")
+        _step(f"2. Send {counted(count - last, 'message')} of {BODY_BYTES} bytes to the topic {TOPIC!r}")
         sent = run(_state(folder).namesrv, lambda instance: _send(instance, range(count - last)))
         check_statuses(sent)
-        click.echo(f"{sent.count:,} messages acknowledged in {sent.seconds:.2f} s: {sent.per_second:,.0f}/s")
+        click.echo(
+            f"{counted(sent.count, 'message')} acknowledged in {sent.seconds:.2f} s: {sent.per_second:,.0f}/s"
+        )
         _step("3. Kill the leading controller; the rest goes on")
         rest = list(_messages(range(count - last, count)))
         demo_crashes.kill_leading_controller(DataFolder(folder), rest)

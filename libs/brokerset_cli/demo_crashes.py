@@ -6,17 +6,18 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import click
 
 from brokerset_cli import client_session, controller_session
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
-from brokerset_cli.output import fail, write_table
+from brokerset_cli.output import counted, fail, write_table
 from brokerset_cli.processes import send_signal
 from brokerset_cli.readiness import broker_is_ready
 from brokerset_cli.scaling import running_state
+from brokerset_cli.sending import Sent, check_statuses
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance
@@ -50,40 +51,56 @@ def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> 
     before = controller_session.run(state.controllers, lambda admin: admin.status())
     leader = _controller(state, before)
 
-    async def work(instance: ClientInstance) -> tuple[float, ControllerStatus, float]:
+    async def work(instance: ClientInstance) -> tuple[Slowly, ControllerStatus, float]:
         async with Producer("brokerset-demo", instance=instance) as producer:
             sending = asyncio.create_task(_send_slowly(producer, messages))
             await asyncio.sleep(CRASH_SECONDS / 10)
             killed = time.perf_counter()
-            send_signal(leader.pid, leader.start_ticks, signal.SIGKILL)
+            _kill(leader)
             rest = [a for a in state.controllers.split(";") if a != leader.address]
             after = await _next_leader(rest, before.node_id)
             led_after = time.perf_counter() - killed
             return await sending, after, led_after
 
-    longest, after, led_after = client_session.run(state.namesrv, work)
+    try:
+        sent, after, led_after = client_session.run(state.namesrv, work)
+    except TimeoutError:
+        fail(
+            f"no other controller leads {RETURN_SECONDS_MAX:g} s after {leader.name} was killed",
+            "please report this, with the logs",
+        )
+    check_statuses(sent.results)
     click.echo(
         f"{leader.name} (process {leader.pid}) led in term {before.term} and was killed; after "
         f"{led_after:.2f} s {_controller(state, after).name} leads in term {after.term}."
     )
     click.echo(
-        f"{len(messages):,} messages were sent one by one meanwhile; all were acknowledged, the slowest "
-        f"after {longest * 1000:.0f} ms."
+        f"{counted(len(messages), 'message')} went out one by one around that, over {CRASH_SECONDS:g} s; all "
+        f"were acknowledged, the slowest after {sent.longest * 1000:.0f} ms."
     )
     _wait(lambda: _runs_again(folder, leader), f"{leader.name} runs again")
     click.echo(f"{leader.name} runs again, as process {_process(folder, leader.name).pid}.")
 
 
-async def _send_slowly(producer: Producer, messages: Sequence[Message]) -> float:
-    """Send over `CRASH_SECONDS`; returns the longest time until an acknowledgement, in seconds."""
-    longest = 0.0
+@dataclass(slots=True)
+class Slowly:
+    """What became of messages that were sent one by one."""
+
+    results: Sent = field(default_factory=Sent)
+    longest: float = 0.0
+    """Longest time until an acknowledgement, in seconds."""
+
+
+async def _send_slowly(producer: Producer, messages: Sequence[Message]) -> Slowly:
+    """Send over `CRASH_SECONDS`, the last message at its end."""
+    done = Slowly()
     began = time.perf_counter()
-    for number, message in enumerate(messages):
+    for number, message in enumerate(messages, 1):
         await asyncio.sleep(max(0.0, began + CRASH_SECONDS * number / len(messages) - time.perf_counter()))
         sent = time.perf_counter()
-        await producer.send(message)
-        longest = max(longest, time.perf_counter() - sent)
-    return longest
+        done.results.add(await producer.send(message), 1, len(message.body))
+        done.longest = max(done.longest, time.perf_counter() - sent)
+    return done
 
 
 async def _next_leader(addresses: Sequence[str], before: int) -> ControllerStatus:
@@ -100,9 +117,11 @@ def kill_brokers(folder: DataFolder) -> None:
     """Kill every broker with SIGKILL; ends the command when one does not come back with the id it had."""
     state = running_state(folder)
     before = _identities(state)
+    if missing := [process.name for process in _brokers(state) if process.name not in before]:
+        fail(f"the controllers do not know {', '.join(missing)}", "please report this, with the logs")
     for process in _brokers(state):
-        send_signal(process.pid, process.start_ticks, signal.SIGKILL)
-    _wait(lambda: _all_back(folder, state, before), "every broker has registered again")
+        _kill(process)
+    _wait(lambda: _all_back(folder, state, before), "every broker is back and one of them is master")
     after = _identities(running_state(folder))
     write_table(
         ("process", "id before", "id after", "address before", "address after", "starts"),
@@ -156,7 +175,10 @@ async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Ident
             return False
     ready = [await broker_is_ready(p.address.rpartition(":")[0], p.http_port) for p in _brokers(found)]
     masters = any(identity.role == "master" for identity in now.values())
-    back = all(name in now and now[name].starts > was.starts for name, was in before.items())
+    back = all(
+        name in now and (now[name].starts > was.starts or now[name].broker_id != was.broker_id)
+        for name, was in before.items()
+    )
     return all(ready) and masters and back
 
 
@@ -175,6 +197,14 @@ def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         asyncio.run(wait())
     except TimeoutError:
         fail(f"not within {RETURN_SECONDS_MAX:g} s: {what}", "please report this, with the logs")
+
+
+def _kill(process: ProcessState) -> None:
+    if not send_signal(process.pid, process.start_ticks, signal.SIGKILL):
+        fail(
+            f"{process.name} (process {process.pid}) ended before it was killed",
+            "please report this, with the logs",
+        )
 
 
 def _brokers(state: SetState) -> list[ProcessState]:

@@ -170,16 +170,18 @@ class DataFolder:
                     f"{self.path} holds files that are not brokerset's",
                     "give an empty or new folder with --data",
                 )
-            if owner not in (None, name):
+            if owner not in (None, name) and not self._never_started():
                 fail(
                     f"{self.path} belongs to the BrokerSet {owner!r}, not to {name!r}",
                     f"give another folder with --data, or the manifest of {owner!r} with -f",
                 )
             self._check_user()
             if owner is None:
-                marker = {"brokerSet": name, "format": FORMAT}
-                write_atomically(self.path / MARKER, json.dumps(marker).encode() + b"\n")
-            return lock_file(self.path / LOCK)
+                self._mark(name)
+            lock = lock_file(self.path / LOCK)
+            if owner not in (None, name):
+                self._mark(name)
+            return lock
         except FileLocked as error:
             holder = f"process {error.holder_pid}" if error.holder_pid else "another process"
             fail(
@@ -191,6 +193,14 @@ class DataFolder:
                 f"{error.filename or self.path} cannot be used: {error.strerror}",
                 "give a folder with --data that you may write to",
             )
+
+    def _mark(self, name: str) -> None:
+        marker = {"brokerSet": name, "format": FORMAT}
+        write_atomically(self.path / MARKER, json.dumps(marker).encode() + b"\n")
+
+    def _never_started(self) -> bool:
+        """Whether every `up` failed here before anything was planned, so that nothing belongs to its set."""
+        return not (self.path / MEMORY).exists() and not (self.path / STATE).exists()
 
     def _check_user(self) -> None:
         uid = self.path.stat().st_uid

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from brokerset_cli.folder import DEFAULT_DATA, DataFolder
+from brokerset_cli.folder import DEFAULT_DATA, DataFolder, SetState
+from brokerset_cli.output import fail
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 DEFAULT_CONTROLLER: Final = "127.0.0.1:9878"
@@ -60,8 +62,17 @@ def controller_address(controller: str | None, data: Path) -> str:
     if controller:
         _check_addresses(controller, "--controller")
         return controller
-    state = DataFolder(data).read_state()
+    state = _set_in(data)
     return (state.controllers if state is not None else "") or DEFAULT_CONTROLLER
+
+
+def _set_in(data: Path) -> SetState | None:
+    """The set of a folder. One that was named and has none ends the command: no other set is meant."""
+    state = DataFolder(data).read_state()
+    context = click.get_current_context(silent=True)
+    if state is None and context and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
+        fail(f"no set has run in {data}", "give the folder that `up` was given with --data")
+    return state
 
 
 def _check_addresses(addresses: str, option: str) -> None:
@@ -81,5 +92,5 @@ def namesrv_address(namesrv: str | None, data: Path) -> str:
     if namesrv:
         _check_addresses(namesrv, "--namesrv")
         return namesrv
-    state = DataFolder(data).read_state()
+    state = _set_in(data)
     return (state.namesrv if state is not None else "") or DEFAULT_NAMESRV

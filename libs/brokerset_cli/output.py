@@ -45,11 +45,16 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
         click.echo(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [all(isinstance(row[n], int | float) for row in rows) for n in range(len(columns))]
+    numeric = [_is_numeric([row[n] for row in rows]) for n in range(len(columns))]
     widths = [max(len(column), *(len(row[n]) for row in cells)) for n, column in enumerate(columns)]
     click.secho(_line([column.upper() for column in columns], widths, numeric), bold=True)
     for row in cells:
         click.echo(_line(row, widths, numeric))
+
+
+def _is_numeric(column: Sequence[object]) -> bool:
+    known = [value for value in column if value is not None]
+    return bool(known) and all(isinstance(value, int | float) for value in known)
 
 
 def _cell(value: object) -> str:

@@ -41,14 +41,13 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
     notes: list[str] = []
     obstacles: list[str] = []
     by_group: dict[str, list[BrokerLook]] = {}
-    for look in sorted(
-        looks, key=lambda each: (each.broker_name, each.identity.replica_id or 0, each.address)
-    ):
+    for look in _distinct(looks):
         if look.identity.replica_id is None:
             notes.append(f"{look.address} has no id yet and registers by itself")
         elif look.broker_name in known:
             notes.append(
                 f"{look.address}: the controllers know the group {look.broker_name}; it stays as it is"
+                + _way_in(look)
             )
         else:
             by_group.setdefault(look.broker_name, []).append(look)
@@ -63,6 +62,32 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
             )
         groups.append(group)
     return RebuildPlan(tuple(groups), tuple(notes), tuple(obstacles))
+
+
+def _distinct(looks: Sequence[BrokerLook]) -> list[BrokerLook]:
+    """Each process once, sorted: one that was found at two of its addresses is no copy of itself.
+
+    Every process draws a nonce of its own, so the same id and nonce are the same process.
+    """
+    found: dict[tuple[str, int | None, str], BrokerLook] = {}
+    for look in sorted(
+        looks, key=lambda each: (each.broker_name, each.identity.replica_id or 0, each.address)
+    ):
+        process = look.identity.nonce or look.address
+        found.setdefault((look.broker_name, look.identity.replica_id, process), look)
+    return list(found.values())
+
+
+def _way_in(look: BrokerLook) -> str:
+    """What to do when a broker with an id is kept out of a group that the controllers know."""
+    state = look.identity.registration
+    if state is None or state.startswith("registered"):
+        return ""
+    return (
+        f", but this broker, with id {look.identity.replica_id}, is not in it: {state}. If what the group has"
+        " are new, empty brokers that started before the rebuild, stop them, "
+        f"`brokerset clean {look.broker_name} --all`, and rebuild again; they can join with empty folders"
+    )
 
 
 def _contradictions(name: str, members: Sequence[BrokerLook]) -> list[str]:

@@ -61,6 +61,13 @@ def clean(
     found = [_replica(state, broker_id) for broker_id in chosen]
     if not found:
         raise CommandFailed(f"{group} has no replicas any more", "there is nothing to clean")
+    living = [each for each in found if each.standing == "alive"]
+    if living and not live:
+        names = ", ".join(f"{group}/{each.broker_id} at {each.address}" for each in living)
+        raise CommandFailed(
+            f"alive: {names}; nothing was changed",
+            "stop these brokers first, or give --live: they are kept out from then on",
+        )
     if not yes:
         for replica in found:
             click.echo(f"{group}/{replica.broker_id} at {replica.address}, {replica.standing}")

@@ -270,7 +270,12 @@ def _camel_keys(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(view: View, *, errors_apart: bool = True) -> None:
-    """Write the tables that a person reads; problems go to standard error if they shall stand apart."""
+    """Write the tables that a person reads; problems go to standard error if they shall stand apart.
+
+    Else they come first: the end may not fit on a screen.
+    """
+    if not errors_apart:
+        _show_problems(view, apart=False)
     now_ms = time.time_ns() // 1_000_000
     if view.state is not None and view.state.alive:
         click.echo(f"BrokerSet {view.state.name}, run by process {view.state.pid}")
@@ -311,8 +316,13 @@ def show(view: View, *, errors_apart: bool = True) -> None:
                 for b in view.brokers
             ],
         )
+    if errors_apart:
+        _show_problems(view, apart=True)
+
+
+def _show_problems(view: View, *, apart: bool) -> None:
     for problem in view.problems:
-        click.secho(f"Problem: {problem}", fg="red", err=errors_apart)
+        click.secho(f"Problem: {problem}", fg="red", err=apart)
 
 
 def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
@@ -321,13 +331,13 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
     term = f", term {leader.term}" if leader is not None else ": nobody leads"
     click.echo(f"Controllers{term}")
     write_table(
-        ("controller", "node", "address", "role", "vote", "last index", "applied", "snapshot"),
+        ("controller", "node", "address", "role", "vote", "last", "applied", "snapshot"),
         [
             (
                 names.get(look.address),
                 look.status.node_id if look.status else None,
                 look.address,
-                look.status.role if look.status else "does not answer",
+                look.status.role if look.status else "no answer",
                 _vote(voters, look.status.node_id) if look.status else None,
                 look.status.last_index if look.status else None,
                 look.status.applied_index if look.status else None,
@@ -342,7 +352,7 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
     if view.groups:
         write_table(
             (
-                "group", "id", "process", "address", "role", "standing", "in sync", "starts", "log epoch",
+                "group", "id", "process", "address", "role", "standing", "in sync", "starts", "epoch",
                 "log end", "heard",
             ),
             [
@@ -357,7 +367,7 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
                     replica.incarnation,
                     replica.log_epoch,
                     replica.max_offset,
-                    None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s ago",
+                    None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s",
                 )
                 for group in view.groups
                 for replica in group.replicas

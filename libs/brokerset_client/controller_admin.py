@@ -30,6 +30,9 @@ LOOK_SECONDS = 1.0
 LEADER_PAUSE_SECONDS = 0.05
 """Pause between two rounds of asking who leads."""
 
+NOT_SERVED = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)
+"""Codes of those who do not know the question, so they are something else."""
+
 
 class ControllersUnavailable(ClientError):
     """No controller of the list answered, or none of them leads; `problems` has one text for each address."""
@@ -48,6 +51,7 @@ class ControllerLook:
     """None when it does not answer."""
 
     problem: str | None = None
+    """Why there is no status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,15 @@ class ControllerAdmin:
             for member in look.status.members
             if member.service_address and member.service_address not in known
         )
-        return [*found, *await asyncio.gather(*(self._look_at(address) for address in more))]
+        looks = [*found, *await asyncio.gather(*(self._look_at(address) for address in more))]
+        leaders = [
+            (look.status.term, look.address)
+            for look in looks
+            if look.status is not None and look.status.leading
+        ]
+        if leaders:
+            self._leader = max(leaders)[1]  # need not be looked for among those that are silent
+        return looks
 
     async def status(self, address: str | None = None) -> ControllerStatus:
         """BROKERSET_CONTROLLER_STATUS (21001) of one controller, by default of the leader."""
@@ -215,6 +227,10 @@ class ControllerAdmin:
                 answer = await self._request(
                     address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=LOOK_SECONDS
                 )
+            except RequestRefused as error:
+                text = f"{address} is no controller" if error.code in NOT_SERVED else str(error)
+                problems.append(text)
+                continue
             except ClientError as error:
                 problems.append(str(error))
                 continue
@@ -231,6 +247,9 @@ class ControllerAdmin:
                 address, RequestCode.BROKERSET_CONTROLLER_STATUS, timeout=LOOK_SECONDS
             )
             return ControllerLook(address, readable(ControllerStatus.from_json, answer.body))
+        except RequestRefused as error:
+            text = "is no controller of brokerset" if error.code in NOT_SERVED else str(error)
+            return ControllerLook(address, None, text)
         except ClientError as error:
             return ControllerLook(address, None, str(error))
 

@@ -11,6 +11,12 @@ import orjson
 MEMBERS_MAX = 9
 """Most members, learners included."""
 
+NODE_ID_MAX = (1 << 63) - 1
+"""Largest id: what a long of Java holds."""
+
+ADDRESS_LENGTH_MAX = 300
+"""Most characters of an address: the longest name that DNS knows, with a port, is shorter."""
+
 
 class ConfigurationRefused(ValueError):
     """A change of the members is not allowed; the text says why and what to do."""
@@ -62,6 +68,14 @@ class Configuration:
 
     def with_learner(self, member: Member) -> Configuration:
         """With a new learner, or another address for an existing member, which keeps its vote."""
+        # What cannot be written down must not be agreed on: every node would fail over it, again and again.
+        if not 0 <= member.node_id <= NODE_ID_MAX:
+            raise ConfigurationRefused(f"node id {member.node_id} is not between 0 and {NODE_ID_MAX}")
+        for address in (member.raft_address, member.service_address):
+            if len(address) > ADDRESS_LENGTH_MAX or not address.isprintable():
+                raise ConfigurationRefused(
+                    f"{address[:80]!r} is no address of at most {ADDRESS_LENGTH_MAX} printable characters"
+                )
         known = self.member(member.node_id)
         if known is None and len(self.members) >= MEMBERS_MAX:
             raise ConfigurationRefused(f"the group has {MEMBERS_MAX} members, the most there can be")

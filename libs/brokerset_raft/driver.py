@@ -384,7 +384,7 @@ class RaftEngine:
         self._tick(node, now)
         for _ in range(len(self._requests)):
             self._requests.popleft()(node)
-        if len(self._disk_items) < UNSAVED_MAX:
+        if len(self._disk_items) < UNSAVED_MAX or node.role is not Role.LEADER:  # else they are refused
             self._take_proposals(node)
         self._take_barriers(node)
         self._take_readies(node)

@@ -38,6 +38,7 @@ class Progress:
         """The snapshot that is on its way."""
         self.offset = 0
         """Where the piece that is on its way starts."""
+        self._active_before = False
         self._in_flight: deque[int] = deque()
         self._in_flight_max = in_flight_max
         self._probing = False
@@ -53,6 +54,15 @@ class Progress:
                 return len(self._in_flight) >= self._in_flight_max
             case Flow.SNAPSHOT:
                 return True
+
+    @property
+    def heard_lately(self) -> bool:
+        """Whether it was heard within the last two checks of the quorum."""
+        return self.active or self._active_before
+
+    def checked(self) -> None:
+        """The quorum was checked; what is heard from now on counts for the next check."""
+        self._active_before, self.active = self.active, False
 
     def sent(self, last_index: int, *, empty: bool) -> None:
         """A message with entries up to `last_index`, or with none, was sent."""

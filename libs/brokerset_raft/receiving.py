@@ -51,7 +51,7 @@ class Receiving:
     def stored(self, meta: SnapshotMeta, next_offset: int) -> int | None:
         """The piece is stored, or all was in vain and `next_offset` is 0; returns who is to be told."""
         chunk = self._chunk
-        if chunk is None or chunk.meta != meta or next_offset >= meta.size:
+        if chunk is None or chunk.meta != meta or next_offset >= meta.size > 0:
             return None
         self._chunk = None
         self._stored = (meta, next_offset)

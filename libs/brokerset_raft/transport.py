@@ -444,9 +444,7 @@ class TcpTransport:
         links = list(self._links.values())
         for link in links:
             link.abort()
-        for task in self._ended:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._ended, return_exceptions=True)
         self._ended.clear()
         if links:
             await asyncio.wait([link.lost for link in links], timeout=self.limits.connect_seconds_max)

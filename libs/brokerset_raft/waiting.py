@@ -30,8 +30,9 @@ class Proposals:
         """The future wants to know what becomes of that entry."""
         older = self._waiters.get(index)
         if older is not None:
-            # A leader appends there only if its predecessor's entry has been replaced for good.
-            refuse(older.future, NotLeader(None))
+            # It was cut here. Another node may have it still, win against this one, and commit it.
+            problem = f"entry {index} was replaced here when leadership was lost, and may live on elsewhere"
+            refuse(older.future, OutcomeUnknown(problem))
         self._waiters[index] = _Waiter(term, future)
 
     def applied(self, index: int, term: int, result: object, leader_id: int | None) -> None:

@@ -391,7 +391,8 @@ def _reason_and_advice(detail: ErrorDetails) -> tuple[str, str]:
         case "extra_forbidden":
             return "is not a field", _field_advice(detail["loc"])
         case "literal_error":
-            return f"is not {context.get('expected', 'allowed')}", "use one of these"
+            expected = str(context.get("expected", "allowed"))
+            return f"is not {expected}", "use one of these" if " or " in expected else "write exactly that"
         case "string_pattern_mismatch" if context.get("pattern") == NAME_SHAPE:
             return (
                 "is not a name",

@@ -31,6 +31,13 @@ SECOND_PORT_OFFSET: Final = 2
 PORT_TRIES_MAX: Final = 200
 """Ports that are looked at before giving up."""
 
+PORT_MAX: Final = 65_535
+
+ANEW_NOTE: Final = (
+    "all controllers have lost their data and start anew; brokers that had ids wait, and this start "
+    "with them, until `brokerset controller rebuild` has told the controllers who they are"
+)
+
 
 class PortsTaken(Exception):
     """A port that the plan needs is in use. `kept`: it cannot be replaced by another one."""
@@ -181,11 +188,17 @@ class _Planner:
         self._wishes = wishes
         self._is_free = is_free
         self._used: set[int] = set()
+        self._namesrv_port = NAMESRV_PORT
 
     def plan(self, memory: SetMemory, with_data: Collection[int] | None) -> LocalPlan:
         notes = local_notes(self._manifest.spec)
         wanted = self._manifest.spec.controllers.replicas
+        before = memory
         memory, lost = _without_lost(memory, with_data)
+        if before.controllers and not memory.controllers:
+            self._namesrv_port = min(each.namesrv_port for each in before.controllers) or NAMESRV_PORT
+            if any(each.started for each in before.controllers):
+                notes.append(ANEW_NOTE)
         if not memory.controllers:
             first = tuple(ControllerMemory(n) for n in range(wanted))
             memory = replace(
@@ -241,7 +254,7 @@ class _Planner:
 
     def _controller_ports(self, controllers: Sequence[ControllerMemory]) -> tuple[ControllerMemory, ...]:
         kept = [each.namesrv_port for each in controllers if each.ports]
-        base = min(kept) if kept else (self._wishes.namesrv or NAMESRV_PORT)
+        base = min(kept) if kept else (self._wishes.namesrv or self._namesrv_port)
         for each in controllers:
             if each.ports:
                 self._take(each.ports, f"controller-{each.node_id}", kept=True)
@@ -285,13 +298,18 @@ class _Planner:
     def _http_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
         kept = memory.http_ports if self._wishes.http is None else {}
         found = {name: kept[name] for name in names if name in kept and self._try([kept[name]])}
-        first = self._wishes.http or HTTP_PORT
+        first = self._wishes.http or min(memory.http_ports.values(), default=HTTP_PORT)
         for name in names:
             if name not in found:
                 found[name] = self._next_free(first, 1, f"the HTTP endpoint of {name}", (0,))
         return found
 
     def _take(self, ports: Sequence[int], wanted_by: str, *, kept: bool = False) -> None:
+        if max(ports) > PORT_MAX:
+            raise PlanRefused(
+                f"{wanted_by} would need port {max(ports)}, and the last one is {PORT_MAX}",
+                "choose smaller ones with --namesrv-port, --broker-port and --http-port",
+            )
         for port in ports:
             if port in self._used or not self._is_free(port):
                 raise PortsTaken(port, wanted_by, kept=kept)
@@ -305,7 +323,7 @@ class _Planner:
         return True
 
     def _next_free(self, first: int, step: int, wanted_by: str, offsets: Sequence[int]) -> int:
-        for port in range(first, min(first + step * PORT_TRIES_MAX, 65_536 - max(offsets)), step):
+        for port in range(first, min(first + step * PORT_TRIES_MAX, PORT_MAX + 1 - max(offsets)), step):
             if self._try([port + offset for offset in offsets]):
                 return port
         raise PortsTaken(first, wanted_by)

@@ -155,7 +155,8 @@ def test_requests_that_make_no_sense_are_refused_with_their_reason(crew: LocalSe
         ("the controllers know no group 'no-such', only: crew-0", ("elect", "no-such")),
         ("crew-0 has no replica 9, only: 1, 2, 3", ("elect", GROUP, "9")),
         ("crew-0 has no replica 9", ("clean", GROUP, "9", "--yes")),
-        ("still alive", ("clean", GROUP, master, "--yes")),
+        (f"alive: {GROUP}/{master} at ", ("clean", GROUP, master, "--yes")),
+        ("no set has run in /no/such", ("clean", GROUP, master, "--yes", "--data", "/no/such")),
         ("is the master", ("replica", "retire", GROUP, master, "--yes")),
         ("node 7 is no voting member, only: 0, 1, 2", ("controller", "transfer", "7")),
         ("node 7 is no member", ("controller", "members", "promote", "7")),
@@ -167,6 +168,42 @@ def test_requests_that_make_no_sense_are_refused_with_their_reason(crew: LocalSe
     assert crew.until_healthy()["groups"][0]["masterEpoch"] == view["groups"][0]["masterEpoch"]
     crew("controller", "snapshot")
     assert all(c["snapshotIndex"] > 0 for c in crew.until_healthy()["controllers"])
+
+
+def test_a_learner_that_does_not_run_gets_no_vote_and_addresses_are_not_given_twice(crew: LocalSet) -> None:
+    members = ("controller", "members")
+    first = crew.until_healthy()["members"][0]
+    taken = crew(*members, "add", "9", first["raftAddress"], "127.0.0.1:1", code=1).stderr
+    crew(*members, "add", "9", "127.0.0.1:2", "127.0.0.1:1")
+    try:
+        refused = crew(*members, "promote", "9", code=1).stderr
+        voters = [m["nodeId"] for m in crew.status()["members"] if m["voter"]]
+    finally:
+        crew(*members, "remove", "9")
+
+    assert f"{first['raftAddress']} belongs to member 0" in taken
+    assert "learner 9 gives no status" in refused
+    assert "brokerset controller members remove 9" in refused
+    assert voters == [0, 1, 2]
+
+
+def test_a_hung_controller_is_named_and_hides_neither_the_leader_nor_the_groups(crew: LocalSet) -> None:
+    """Also when it is the first one that is asked."""
+    crew.until_healthy()
+    pid = crew.processes("controller")["controller-0"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        view = crew.until(lambda view: view["leaderId"] not in (None, 0), "another one leads")
+        snapshot = crew("controller", "snapshot", code=1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    crew.until_healthy()
+
+    assert [group["brokerName"] for group in view["groups"]] == [GROUP]
+    assert not any("no controller leads" in text for text in view["problems"]), view["problems"]
+    assert any("controller-0 at" in text for text in view["problems"]), view["problems"]
+    assert "no snapshot of node 0" in snapshot.stderr
+    assert "Node 1 has everything up to entry" in snapshot.stdout
 
 
 def test_without_a_majority_nothing_changes_and_status_says_why(crew: LocalSet) -> None:

@@ -476,7 +476,9 @@ def run(root: Path, workers: int) -> list[str]:
     controller_port, namesrv_port, proxy_port, first = stack.free_ports(4, below=2)
     config = root / "controller.conf"
     config.write_text(
-        f"controllerDLegerPeers=n0-127.0.0.1:{controller_port}\nbindAddress=127.0.0.1\nnamesrvListenPort={namesrv_port}\n"
+        # Brokers also learn the address that the controllers know each other by: it must be the proxy's as well.
+        f"controllerDLegerPeers=n0-127.0.0.1:{proxy_port}\nraftPeers=n0-127.0.0.1:{controller_port - 1}\n"
+        f"listenPort={controller_port}\nraftListenPort={controller_port - 1}\nbindAddress=127.0.0.1\nnamesrvListenPort={namesrv_port}\n"
         f"controllerStorePath={root}/controller\nkvConfigPath={root}/kv.json\nhttpPort=0\n"
     )
     command = [sys.executable, "-m", "brokerset_controller", "-c", str(config)]

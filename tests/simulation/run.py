@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 
 from brokerset_sim.world import Outcome, simulate
 
@@ -25,31 +26,35 @@ NOT_SIMULATED = (
 )
 """Real sockets, real files, the command line: `tests/integration` and `tests/e2e` cover them."""
 
-
 COVERAGE_PERCENT_MIN = 90
 
 
-def _quietly(seed: int) -> tuple[int, str | None, float, int, int]:
+COUNTS_SHOWN = ("event: ", "fault: ", "raft: ", "role: ", "snapshot: ", "answer: 1003 ", "lose ", "rebuilt")
+"""What a run of many seeds tells of what happened in it."""
+
+
+def _quietly(seed: int) -> tuple[int, str | None, float, int, Counter[str]]:
     begun = time.perf_counter()
     try:
         outcome = simulate(seed)
     except Exception as error:  # the edge of a run: the other seeds shall go on
-        return seed, f"the run itself failed: {error!r}", time.perf_counter() - begun, 0, 0
+        return seed, f"the run itself failed: {error!r}", time.perf_counter() - begun, 0, Counter()
     failure = None if outcome.failure is None else str(outcome.failure)
-    return seed, failure, time.perf_counter() - begun, outcome.events, outcome.commands
+    return seed, failure, time.perf_counter() - begun, outcome.events, outcome.counts
 
 
 def run_many(first: int, count: int, processes: int) -> int:
     """Run seeds side by side; returns how many failed."""
     begun = time.perf_counter()
     bad: list[int] = []
-    events = commands = 0
+    events = 0
+    counts: Counter[str] = Counter()
     slowest = 0.0
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
         results = pool.map(_quietly, range(first, first + count), chunksize=5)
-        for done, (seed, failure, seconds, seen, committed) in enumerate(results, 1):
+        for done, (seed, failure, seconds, seen, counted) in enumerate(results, 1):
             events += seen
-            commands += committed
+            counts += counted
             slowest = max(slowest, seconds)
             if failure is not None:
                 bad.append(seed)
@@ -58,8 +63,10 @@ def run_many(first: int, count: int, processes: int) -> int:
                 print(f"{done} of {count} seeds, {time.perf_counter() - begun:.0f} s", flush=True)
     print(
         f"{count} seeds in {time.perf_counter() - begun:.1f} s, {len(bad)} failed {bad if bad else ''}"
-        f"; {events} events, {commands} committed commands, slowest seed {slowest:.2f} s"
+        f"; {events} events, {counts['event']} committed commands, slowest seed {slowest:.2f} s"
     )
+    for what in sorted(each for each in counts if each.startswith(COUNTS_SHOWN)):
+        print(f"{counts[what]:9} {what}")
     for seed in bad:
         print(f"replay: python tests/simulation/run.py --seed {seed} --trace")
     return len(bad)
@@ -99,19 +106,12 @@ def cover(first: int, count: int) -> int:
         ]
         asked = [__file__, "--first", str(first), "--seeds", str(count), "--processes", "1"]
         ended = subprocess.run([*run, *asked], check=False).returncode
-        subprocess.run(
-            [
-                *tool,
-                "report",
-                "--rcfile=/dev/null",
-                data,
-                "--show-missing",
-                f"--fail-under={COVERAGE_PERCENT_MIN}",
-            ],
-            check=False,
-        )
-    print(f"not counted: {', '.join(NOT_SIMULATED)}")
-    return ended
+        report = [*tool, "report", "--rcfile=/dev/null", data, "--show-missing"]
+        counted = subprocess.run([*report, f"--fail-under={COVERAGE_PERCENT_MIN}"], check=False).returncode
+    print(
+        f"not counted: {', '.join(NOT_SIMULATED)}; at least {COVERAGE_PERCENT_MIN} % of the rest is demanded"
+    )
+    return ended or counted
 
 
 def main() -> int:

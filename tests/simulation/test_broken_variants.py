@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from brokerset_controller.replicas.events import MasterElected
+from brokerset_controller.replicas.state import Group, Replica
 from brokerset_sim.broken import VARIANTS, Variant
+from brokerset_sim.group_checker import ELECTED_PROCESS, GroupChecker
+from brokerset_sim.history import Violation
 from brokerset_sim.world import simulate
 
 
@@ -22,6 +28,24 @@ def test_a_deliberate_bug_is_caught_and_its_seed_passes_without_it(variant: Vari
     assert caught_at is not None, f"not caught within {variant.seeds_max} seeds"
     healthy = simulate(caught_at, variant.plan)
     assert healthy.failure is None
+
+
+def test_an_election_of_a_process_that_was_overtaken_is_seen() -> None:
+    """A mastership that was decided for one process and took effect for the next one is a violation.
+
+    Seeds do not reach it without the guard: the two events would have to be proposed in the same sync.
+    """
+    before = Group("sim", "group-0", replicas={1: Replica(1, "b:1", "b:1;1", "second", 2)}, next_broker_id=2)
+    event = MasterElected("group-0", 1, 1, 0, 0, False, "", None, "first")
+    after = replace(
+        before, master_id=1, master_epoch=1, sync_state_set=frozenset((1,)), sync_state_set_epoch=1
+    )
+    checker = GroupChecker("group-0", codes={1: "b:1;1"})
+
+    with pytest.raises(Violation) as caught:
+        checker.changed(before, after, event)
+
+    assert caught.value.invariant == ELECTED_PROCESS
 
 
 def test_there_are_enough_deliberate_bugs() -> None:

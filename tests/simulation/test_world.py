@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+
 import pytest
 
-from brokerset_sim.plan import Plan, draw
-from brokerset_sim.world import simulate
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_sim.plan import ALL_ADMIN, ALL_FAULTS, WRONG_FOLDERS, Plan, draw
+from brokerset_sim.world import Outcome, simulate
 
 REGRESSIONS = (11, 21, 26, 49, 65, 73, 79, 85, 101, 135, 152, 157, 203, 330)
 """Seeds that have found something once; they run however many seeds are asked for."""
 
 
+SEEDS_COUNTED = 100
+REGISTER = RequestCode.CONTROLLER_REGISTER_BROKER
+HAPPENS = (
+    "event: BrokerIdApplied",
+    "event: BrokerIdApplied without effect",
+    "event: GroupRebuilt",
+    "event: MasterElected",
+    "event: MasterElected without effect",
+    "event: MastershipEnded",
+    "event: ReplicaAdopted",
+    "event: ReplicaMoved",
+    "event: ReplicaStarted",
+    "event: ReplicaStarted without effect",
+    "event: ReplicasCleaned",
+    "event: SyncStateSetAltered",
+    "event: SyncStateSetAltered without effect",
+    "raft: append refused",
+    "raft: change of the members",
+    "raft: leader",
+    "raft: transfer",
+    "role: master",
+    "role: none",
+    "role: slave",
+    "snapshot: installed",
+    "snapshot: read at a start",
+    "cache lost",
+    "lost reply",
+    "removed",
+    *(
+        f"answer: {int(REGISTER)} {int(code)}"
+        for code in (
+            ResponseCode.SUCCESS,
+            ResponseCode.CONTROLLER_NOT_LEADER,
+            ResponseCode.BROKERSET_IDENTITY_CONFLICT,
+            ResponseCode.BROKERSET_GROUP_OWNED,
+            ResponseCode.BROKERSET_ID_RETIRED,
+        )
+    ),
+)
+"""What must have happened somewhere in the first seeds; else they prove nothing about it."""
+
+
+@functools.cache
+def _run(seed: int) -> Outcome:
+    return simulate(seed)
+
+
+def test_seeds_do_every_kind_of_thing() -> None:
+    """Every fault, wish of administrators, event and refusal, and snapshots, happen in the first seeds."""
+    counts: Counter[str] = Counter()
+
+    for number in range(SEEDS_COUNTED):
+        counts += _run(number).counts
+
+    wanted = [f"fault: {name}" for name in (*ALL_FAULTS, *WRONG_FOLDERS)]
+    wanted += [f"admin: {name}" for name in ALL_ADMIN]
+    assert [name for name in (*wanted, *HAPPENS) if not counts[name]] == []
+    assert counts["raft: leader"] > 2 * SEEDS_COUNTED
+    assert counts["event: MasterElected"] > 2 * SEEDS_COUNTED
+
+
 def test_faults_break_no_promise_and_progress_follows(seed: int) -> None:
     """Whatever a seed breaks, no invariant is violated, and a healed installation has leaders and masters."""
-    outcome = simulate(seed)
+    outcome = _run(seed)
 
     assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
 

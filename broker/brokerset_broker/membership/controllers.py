@@ -148,8 +148,8 @@ class Controllers:
                         return self._lead(address)
                     elif answer.is_leader:
                         claims.append(address)
-                    elif answer.controller_leader_address:
-                        named.append(answer.controller_leader_address)
+                    elif _is_address(answer.controller_leader_address or ""):
+                        named.append(answer.controller_leader_address or "")
         except TimeoutError:
             reasons.append(f"no answer in {LOOK_UP_SECONDS:g} s")
         finally:
@@ -166,7 +166,8 @@ class Controllers:
 
     def _learn(self, peers: str | None) -> None:
         """Keep the members that a leader names, as `n0:host:port;n1:host:port;`; other forms are ignored."""
-        members = tuple(match[1] for match in _PEER.finditer(peers or ""))[:CONTROLLERS_MAX]
+        found = (match[1] for match in _PEER.finditer(peers or ""))
+        members = tuple(filter(_is_address, found))[:CONTROLLERS_MAX]
         if members and members != self._members:
             self._members = members
             self.changed.set()
@@ -215,3 +216,12 @@ class Controllers:
             log.info("controllers found by name", name=entry, addresses=addresses)
             self._resolved[entry] = addresses
             self.changed.set()
+
+
+def _is_address(text: str) -> bool:
+    """Whether what a controller says can be connected to; what it cannot must not end the broker."""
+    try:
+        split_address(text)
+    except ValueError:
+        return False
+    return True

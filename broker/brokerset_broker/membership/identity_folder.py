@@ -37,7 +37,12 @@ class IdentityFolder:
         self.start_name = name + START_SUFFIX
 
     def read(self) -> FilesRead:
-        """What the files say. Raises `IdentityDamaged`; an unreadable temporary file is dropped."""
+        """What the files say. Raises `IdentityDamaged`; an unreadable temporary file is dropped.
+
+        What a killed process renamed can be read though a power failure may still take it, so names are made
+        durable before anybody acts on them: a claim that was granted and then forgotten would burn its id.
+        """
+        self._disk.sync_folder()
         identity = self._read_identity()
         start = self._read_start()
         if start is not None and identity is None:

@@ -112,7 +112,11 @@ def registered(now: RoleChange, group_epoch: int | None) -> RoleChange:
 
 def _without_master(now: RoleChange, epoch: int, is_newer: bool) -> Verdict:
     if now.role is Role.MASTER:
-        return Verdict(RoleChange(epoch=epoch, set_epoch=now.set_epoch), elect=True) if is_newer else NOTHING
+        if is_newer:
+            return Verdict(RoleChange(epoch=epoch, set_epoch=now.set_epoch), elect=True)
+        # What ends a mastership raises the epoch. So the group was rebuilt, and its election waits for who
+        # asks; or this is the answer to a registration, which names no master that was not heard yet.
+        return Verdict(elect=True)
     if now.role is Role.SLAVE and is_newer:
         return Verdict(replace(now, epoch=epoch, master_id=None, master_address=None), elect=True)
     return Verdict(elect=True)

@@ -96,9 +96,12 @@ def decide_rebuild(group: Group | None, wanted: Group, *, group_count: int = 0) 
         return invalid(f"{wanted.broker_name[:64]!r} cannot be rebuilt: {problem}")
     rebuilt, outcome = apply(group, GroupRebuilt(wanted))
     if isinstance(outcome, Superseded) or rebuilt is None:
+        there = _listed(frozenset(group.replicas)) if group is not None else "none"
         return invalid(
-            f"the group {wanted.broker_name} has replicas: only one without any can be rebuilt;"
-            f" nothing was changed"
+            f"the group {wanted.broker_name} has replicas ({there}): only one without any can be rebuilt;"
+            f" nothing was changed. If these are new, empty brokers that started before the rebuild: stop"
+            f" them, clean them (`brokerset clean {wanted.broker_name} --all`), and rebuild; they can join"
+            f" again with empty folders"
         )
     if group is not None and group.known:
         return Decision(int(ResponseCode.SUCCESS), f"{group.broker_name} has these replicas already")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerset_controller.liveness import LiveView
+from brokerset_controller.liveness import LiveReplica, LiveView
 from brokerset_controller.replicas.apply import adoption_conflict, apply, may_join
 from brokerset_controller.replicas.decisions import (
     Decision,
@@ -337,7 +337,8 @@ def _decide_start(
             f"replica {start.broker_id} of {start.broker_name}: another copy of this store was started later,"
             f" at {known.address} (incarnation {known.incarnation}). This folder is a copy or an old backup."
             f" Remove it if the other one is in use; else `brokerset replica replace` makes this broker a"
-            f" new, empty replica",
+            f" new, empty replica. If the controllers lost their data and gave the id to a new broker since,"
+            f" replace nothing: stop and clean that one, then `brokerset controller rebuild`",
         )
     event = ReplicaStarted(
         group.broker_name,
@@ -345,11 +346,24 @@ def _decide_start(
         known.nonce,
         nonce,
         start.address,
-        bool(header.lost_cache),
+        bool(header.lost_cache) or _log_is_shorter(known, live, header),
         start.expected_replicas,
         start.owner,
     )
     return _after(group, event, start, view)
+
+
+def _log_is_shorter(known: Replica, live: LiveReplica | None, header: RegisterBrokerToController) -> bool:
+    """Whether the log ends before what the replica's last process told of it.
+
+    So it does in a volume that was restored from a backup made since that process started: its nonces are
+    right, what was acknowledged meanwhile is missing.
+    """
+    if live is None or live.nonce is None or live.nonce != known.nonce:
+        return False
+    if header.log_epoch is None or header.log_offset is None:
+        return False
+    return (header.log_epoch, header.log_offset) < (live.epoch, live.max_offset)
 
 
 def _alive_elsewhere(start: _Start, address: str) -> str:

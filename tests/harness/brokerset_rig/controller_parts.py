@@ -6,6 +6,7 @@ What is not here: Java's and our controllers in one group. Java's DLedger and ou
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -322,14 +323,20 @@ def admin_reads(
     with step(add, "mqadmin getControllerConfig shows the keys that Java's shows") as problems:
         problems += mqadmin.config_problems(mqadmin.text_of(env, "getControllerConfig", *controller))
     with step(add, "mqadmin updateControllerConfig changes a setting of a running controller") as problems:
-        changed = mqadmin.text_of(
-            env, "updateControllerConfig", *controller, "-k", "enableElectUncleanMaster", "-v", "false"
-        )
+        for value in ("true", "false"):
+            update = ("-k", "enableElectUncleanMaster", "-v", value)
+            changed = mqadmin.text_of(env, "updateControllerConfig", *controller, *update)
+            shown = mqadmin.text_of(env, "getControllerConfig", *controller)
+            if "success" not in changed or not re.search(
+                rf"(?m)^enableElectUncleanMaster\s+=\s+{value}\b", shown
+            ):
+                problems.append(f"mqadmin printed:\n{changed[-500:]}\n{shown[-500:]}")
+    with step(add, "mqadmin updateControllerConfig shows the refusal of a path") as problems:
         text = mqadmin.text_of(
             env, "updateControllerConfig", *controller, "-k", "configStorePath", "-v", "/nowhere"
         )
-        if "success" not in changed or "CODE: 16" not in text:
-            problems.append(f"mqadmin printed:\n{changed[-500:]}\n{text[-500:]}")
+        if "CODE: 16" not in text:
+            problems.append(f"mqadmin printed:\n{text[-500:]}")
     for name in WIRE_CASES:
         with step(add, f"the raw answer {name} has Java's form") as problems:
             code, ext, body = golden.wire_request(name)
@@ -355,11 +362,11 @@ def our_broker_under_java(add: Add) -> None:
             ours = stack.our_broker(taken, ports[6], java.name_servers, java_settings)
             java_running.callback(kill_running, ours)
             under_java_controllers(add, java_panel, ours, java)
-            written = born_under_java(add, java_panel, volume, ports[7], java, java_settings)
+            written, epoch = born_under_java(add, java_panel, volume, ports[7], java, java_settings)
         under_ours = running.enter_context(stack.our_controllers(folder / "ours", ports[8:11], ports[11:14]))
         panel = Panel(under_ours.ports)
         settings = {**BROKER_SETTINGS, "controllerAddr": under_ours.addresses, "brokerName": ADOPTED}
-        handed_over(add, panel, volume, ports[14], under_ours, settings, written)
+        handed_over(add, panel, volume, ports[14], under_ours, settings, written, epoch)
 
 
 ADOPTED = "broker-adopted"
@@ -409,20 +416,22 @@ def sent(port: int, body: bytes) -> bool:
 
 def born_under_java(
     add: Add, panel: Panel, volume: Path, port: int, java: stack.Controllers, settings: dict[str, str]
-) -> list[bytes]:
+) -> tuple[list[bytes], int]:
+    """What was stored, and the volume's epoch."""
+    epoch = 0
     written = [b"from Java %d" % i for i in range(20)]
     with step(add, "a Java broker makes a volume under Java controllers") as problems:
         controllers.claim(panel, ADOPTED, "127.0.0.1:1")
         with small_java_broker(
             volume, port, java.name_servers, {**settings, "brokerName": ADOPTED}
         ) as broker:
-            until("a master", lambda: panel.master(ADOPTED), 60)
+            epoch = until("a master", lambda: panel.master(ADOPTED), 60)[2]
             create_topic(port)
             for body in written:
                 until("a stored message", partial(sent, port, body), 20)
             if identity(broker) != f"{CLUSTER}#{ADOPTED}#2":
                 problems.append(f"the identity is {identity(broker)!r}")
-    return written
+    return written, epoch
 
 
 def small_java_broker(
@@ -435,7 +444,7 @@ def small_java_broker(
 
 def handed_over(
     add: Add, panel: Panel, volume: Path, port: int, group: stack.Controllers, settings: dict[str, str],
-    written: list[bytes],
+    written: list[bytes], epoch: int,
 ) -> None:  # fmt: skip
     """The Java volume goes on under our controllers: with our broker, then with Java's, then with ours again."""
     written = list(written)
@@ -458,7 +467,7 @@ def handed_over(
     )
     for turn, (sentence, make, above) in enumerate(turns):
         with step(add, sentence) as problems:
-            least = panel.group(ADOPTED).get("masterEpoch", 0) + above
+            least = max(epoch, panel.group(ADOPTED).get("masterEpoch", 0)) + above
             with make(volume, port, group.name_servers, settings) as broker:
                 found = until("a master", partial(serving_from, panel, least), 60)
                 if found[0] != 2 or identity(broker) != f"{CLUSTER}#{ADOPTED}#2":

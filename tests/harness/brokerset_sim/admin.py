@@ -249,7 +249,10 @@ class Admin:
 
     async def _repeat(self, code: int, header: Header) -> Command | None:
         reply = None
+        era = self.world.witness.history
         for _ in range(4):
+            if self.world.frozen or self.world.witness.history is not era:
+                return None  # the controllers that were meant are gone
             reply = await self._ask(code, header)
             if reply is not None and reply.code == ResponseCode.SUCCESS:
                 return reply

@@ -181,6 +181,7 @@ class BrokerNode:
         self.log = SimLog()
         self.closed_cleanly = True
         self.nonces.clear()
+        self.backups.clear()
         self._ids.clear()
         self.lineage = Lineage(f"{self.name} anew")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from brokerset_broker.membership.diagnosis import ProblemKind
 from brokerset_formats.epochs import EpochEntry, EpochHistory, encode_epoch_file
 from brokerset_formats.identity import BrokerIdentity
-from brokerset_sim.broker_node import BrokerNode
+from brokerset_sim.broker_node import BrokerNode, SimLog
 from brokerset_sim.controller_node import ControllerNode
 from brokerset_sim.java_broker import JavaBroker
 from brokerset_sim.process import Process
@@ -52,7 +52,8 @@ class Chaos:
                 elif names:
                     fault = self.dice.choices(names, weights)[0]
                     world.note("fault", fault)
-                    self._do(fault)
+                    if self._do(fault):
+                        world.witness.counts[f"fault: {fault}"] += 1
                 for broker in world.brokers:
                     if self.dice.random() < 0.1:
                         broker.back_up()
@@ -64,7 +65,8 @@ class Chaos:
 
     # -- faults -------------------------------------------------------------------------------------------
 
-    def _do(self, fault: str) -> None:
+    def _do(self, fault: str) -> bool:
+        """Break one thing; tells whether there was anything to break."""
         dice = self.dice
         world = self.world
         controllers = [node for node in world.controllers.values() if not node.removed]
@@ -79,8 +81,9 @@ class Chaos:
                 self._pause(dice.choice(running))
             case "pause leader":
                 leader = world.leader()
-                if leader is not None:
-                    self._pause(leader)
+                if leader is None:
+                    return False
+                self._pause(leader)
             case "cut off controller" if running:
                 self._cut_off(dice.choice(running))
             case "kill broker" if brokers or world.java:
@@ -114,6 +117,11 @@ class Chaos:
                 node.stop(power=False)
                 node.port += 1
                 world.restart_later(node, dice.random() * DOWN_SECONDS_MAX)
+            case "move Java broker" if world.java:
+                java = dice.choice(world.java)
+                java.stop(power=False)
+                java.port += 1
+                world.restart_later(java, dice.random() * DOWN_SECONDS_MAX)
             case "isolate" | "isolate leader" | "split" | "one way":
                 self._cut(fault)
             case "jump clock":
@@ -125,12 +133,12 @@ class Chaos:
             case "copy broker" if world.brokers and len(world.brokers) < BROKERS_MAX:
                 self._copy(dice.choice(world.brokers))
             case "roll back broker" if world.brokers:
-                self._roll_back(dice.choice(world.brokers))
+                return self._roll_back()
             case "power everything":
                 for each in world.everybody():
                     self._stop(each, power=True)
             case "empty broker":
-                self._empty()
+                return self._empty()
             case "new broker" if world.brokers and len(world.brokers) < BROKERS_MAX:
                 old = dice.choice(world.brokers)
                 node = world.add_broker(old.group, expected=old.expected, name=f"n{next(self._copies)}")
@@ -138,7 +146,8 @@ class Chaos:
             case "foreign volume" if world.brokers and len(world.brokers) < BROKERS_MAX:
                 self._bring_volume(dice.choice(world.brokers))
             case _:
-                pass
+                return False
+        return True
 
     def _stop(self, node: ControllerNode | BrokerNode | JavaBroker, *, power: bool) -> None:
         node.stop(power=power)
@@ -203,25 +212,34 @@ class Chaos:
         copy.lineage = node.lineage
         copy.start()
 
-    def _roll_back(self, node: BrokerNode) -> None:
+    def _roll_back(self) -> bool:
         """A volume is restored from before its latest committed start."""
-        identity = node.identity()
-        group = self.world.witness.history.groups.get(node.group)
-        if identity is None or group is None or not node.backups:
-            return
-        replica = group.replicas.get(identity.broker_id)
-        files, log = self.dice.choice(node.backups)
-        if replica is None or replica.nonce is None:
-            return
-        shown = b"".join(files.values())
-        if replica.nonce.encode() in shown or "brokerIdentity" not in files:
-            return
+        choices = [(node, backup) for node in self.world.brokers for backup in self._old_backups(node)]
+        if not choices:
+            return False
+        node, (files, log) = self.dice.choice(choices)
         node.stop(power=False)
         node.disk.put(files)
         node.log.offset, node.log.synced = log.offset, log.synced
         node.closed_cleanly = False
         self.world.note("rolled back", node.name)
         self.world.restart_later(node, self.dice.random())
+        return True
+
+    def _old_backups(self, node: BrokerNode) -> list[tuple[dict[str, bytes], SimLog]]:
+        identity = node.identity()
+        group = self.world.witness.history.groups.get(node.group)
+        replica = (
+            group.replicas.get(identity.broker_id) if identity is not None and group is not None else None
+        )
+        if replica is None or replica.nonce is None:
+            return []
+        nonce = replica.nonce.encode()
+        return [
+            (files, log)
+            for files, log in node.backups
+            if "brokerIdentity" in files and nonce not in b"".join(files.values())
+        ]
 
     def _bring_volume(self, old: BrokerNode) -> None:
         """A broker starts on a volume whose identity was made elsewhere."""
@@ -234,7 +252,7 @@ class Chaos:
         node.foreign = True
         node.start()
 
-    def _empty(self) -> None:
+    def _empty(self) -> bool:
         """An administrator empties the folder of a broker that can do no more."""
         for node in self.world.brokers:
             membership = node.membership
@@ -247,7 +265,8 @@ class Chaos:
                 node.stop(power=False)
                 node.empty()
                 self.world.restart_later(node, self.dice.random())
-                return
+                return True
+        return False
 
     async def _lose_controllers(self) -> None:
         """All controllers' data is gone; an administrator rebuilds the groups from what the brokers hold."""

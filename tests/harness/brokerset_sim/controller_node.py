@@ -52,9 +52,12 @@ class SlowDisk:
 class WatchedMachine:
     """The state machine as the engine sees it; the world looks on."""
 
-    def __init__(self, inner: ReplicasMachine, applied: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, inner: ReplicasMachine, applied: Callable[[int, bytes], None], restored: Callable[[], None]
+    ) -> None:
         self._inner = inner
         self._applied = applied
+        self._restored = restored
 
     def apply(self, index: int, data: bytes) -> object:
         outcome = self._inner.apply(index, data)
@@ -65,6 +68,7 @@ class WatchedMachine:
         return self._inner.snapshot()
 
     def restore(self, data: bytes) -> None:
+        self._restored()
         self._inner.restore(data)
 
 
@@ -93,6 +97,8 @@ class ControllerNode:
         self.starts = 0
         self._handle: DiskHandle | None = None
         self._loaded: tuple[int, Loaded | None] | None = None
+        self._started: Process | None = None
+        """The newest process that has read its disk."""
 
     @property
     def up(self) -> bool:
@@ -146,7 +152,9 @@ class ControllerNode:
             node_id=self.node_id,
             initial=Configuration() if self.joins else world.initial,
             storage=Storage(handle),
-            state_machine=WatchedMachine(machine, lambda index, data: world.applied(self, index, data)),
+            state_machine=WatchedMachine(
+                machine, lambda index, data: world.applied(self, index, data), lambda: self._restored(process)
+            ),
             transport=transport,
             random_source=random.Random(world.random_for(f"raft {process.name}").random()),
             settings=RaftSettings(
@@ -169,6 +177,7 @@ class ControllerNode:
         processors = Processors(service, settings)
         self.engine, self.machine, self.service = engine, machine, service
         await engine.start()
+        self._started = process
         world.network.listen_raft(self.raft_address, transport, engine.receive)
         world.network.listen(
             Endpoint(process, self.service_address, processors.handlers(), service.connection_closed)
@@ -191,6 +200,10 @@ class ControllerNode:
             request_timeout=3_000,
             enable_elect_unclean_master=world.plan.unclean,
         )
+
+    def _restored(self, process: Process) -> None:
+        what = "installed" if self._started is process else "read at a start"
+        self.world.witness.counts[f"snapshot: {what}"] += 1
 
     def _before_change(self) -> None:
         if self.crash_at is not None and self.disk.operations >= self.crash_at:

@@ -28,6 +28,8 @@ EPOCHS_GROW = "4 epochs grow"
 NEW_PROCESS = "4 a new process gets a new epoch"
 IN_SYNC_SET = "5 the in-sync set changes as decided"
 ELECTED_IN_SYNC = "6 masters come from the in-sync set"
+ELECTED_PROCESS = "4 a mastership goes to the process that was chosen"
+OWN_GROUP = "an event changes its own group only"
 LOST_CACHE = "6 lost page caches count"
 READS = "4 reads are linearizable"
 REPLIES = "14 a success reply means committed"
@@ -213,6 +215,11 @@ class GroupChecker:
             raise Violation(ELECTED_IN_SYNC, f"{self.name}: {event} was decided on another state than {was}")
         if chosen not in was.replicas:
             raise Violation(ELECTED_IN_SYNC, f"{self.name}: {event} names a stranger")
+        if was.replicas[chosen].nonce != event.expected_nonce:
+            raise Violation(
+                ELECTED_PROCESS,
+                f"{self.name}: {event} was decided on another process than {was.replicas[chosen].nonce}",
+            )
         recorded = len(after.losses) > len(was.losses) or (bool(after.losses) and after.losses != was.losses)
         if was.virgin:
             return

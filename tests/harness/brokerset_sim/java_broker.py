@@ -35,7 +35,7 @@ class JavaBroker:
         self.name = name
         self.group = group
         self.host = world.new_host(name)
-        self.address = f"{name}:10911"
+        self.port = 10911
         self.broker_id: int | None = None
         self.code = ""
         self.registered = False
@@ -43,6 +43,11 @@ class JavaBroker:
         self.offset = 0
         self.process: Process | None = None
         self.starts = 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens now."""
+        return f"{self.host.name}:{self.port}"
 
     @property
     def up(self) -> bool:

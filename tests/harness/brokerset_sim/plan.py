@@ -84,6 +84,17 @@ ALL_FAULTS = {
     "foreign volume": 0.4,
 }
 
+WRONG_FOLDERS = {
+    "copy broker": 2.0,
+    "roll back broker": 4.0,
+    "empty broker": 4.0,
+    "kill broker": 3.0,
+    "move Java broker": 2.0,
+}
+"""What a part of the seeds does besides: it takes several of these in a row for most of it to happen."""
+
+WRONG_FOLDERS_CHANCE = 0.25
+
 ALL_ADMIN = {
     "read": 4.0,
     "read states": 4.0,
@@ -108,6 +119,8 @@ def draw(seed: int) -> Plan:
     faults = {name: weight for name, weight in ALL_FAULTS.items() if dice.random() < 0.6}
     admin = {name: weight for name, weight in ALL_ADMIN.items() if dice.random() < 0.7}
     rough = dice.random()
+    if random.Random(f"folders {seed}").random() < WRONG_FOLDERS_CHANCE:
+        faults |= WRONG_FOLDERS
     return Plan(
         controllers=dice.choice(SIZES),
         brokers=tuple(dice.randint(1, 4 if number == 0 else 2) for number in range(dice.choice((1, 1, 2)))),

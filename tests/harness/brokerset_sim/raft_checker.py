@@ -64,7 +64,16 @@ class RaftChecker:
 
         self._promised_term: dict[int, tuple[int, int | None]] = {}
         self._promised_match: dict[int, tuple[int, int]] = {}
-        self.leaders_seen = 0
+
+    @property
+    def leader_count(self) -> int:
+        """How many terms had a leader."""
+        return len(self._leaders)
+
+    @property
+    def change_count(self) -> int:
+        """How many changes of the members leaders appended."""
+        return sum(map(len, self._changes.values()))
 
     def sent(self, look: NodeLook, message: Message) -> None:
         """A message leaves its node."""

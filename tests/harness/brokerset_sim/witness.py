@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,14 +27,16 @@ from brokerset_protocol.headers.controller import (
     RegisterBrokerToController,
     RegisterBrokerToControllerResponse,
 )
-from brokerset_raft.messages import Message
+from brokerset_raft.messages import AppendReply, CampaignNow, Message, VoteReply
 from brokerset_raft.storage import Loaded
-from brokerset_sim.group_checker import EPOCHS_GROW, INCARNATION, READS, REPLIES, GroupChecker
+from brokerset_sim.group_checker import EPOCHS_GROW, INCARNATION, OWN_GROUP, READS, REPLIES, GroupChecker
 from brokerset_sim.history import History, Violation
 from brokerset_sim.process import Process
 from brokerset_sim.raft_checker import RaftChecker
 
 CODES = RequestCode
+COUNTED_BY_SUBJECT = ("admin", "step")
+"""Kinds of notes whose last word tells what is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,8 @@ class Witness:
         self.history = History()
         self.raft: RaftChecker
         self.groups: dict[str, GroupChecker] = {}
-        self.replies: dict[tuple[int, int], int] = {}
-        """How many answers were seen, by request and response code."""
+        self.counts: Counter[str] = Counter()
+        """What happened how often, so that nothing fails to happen unnoticed."""
 
         self._nonce_holders: dict[tuple[str, int, str], Process] = {}
         self.nonces: dict[Process, str] = {}
@@ -73,6 +76,7 @@ class Witness:
     def note(self, kind: str, *what: object) -> None:
         """Add to the trace."""
         self.events += 1
+        self.counts[f"{kind}: {what[-1]}" if kind in COUNTED_BY_SUBJECT else kind] += 1
         line = f"{self._now():.6f} {kind} {what!r}"
         if self._show:
             print(line)
@@ -101,8 +105,25 @@ class Witness:
 
     # -- raft ---------------------------------------------------------------------------------------------
 
+    def end_era(self) -> None:
+        """Count what the history of this raft group was."""
+        self.counts["raft: leader"] += self.raft.leader_count
+        self.counts["raft: change of the members"] += self.raft.change_count
+
     def raft_left(self, process: Process, message: Message) -> None:
+        self._count_raft(message)
         self.guard(lambda: self.raft.sent(process.node, message))
+
+    def _count_raft(self, message: Message) -> None:
+        match message.body:
+            case VoteReply(granted=True, pre=False):
+                self.counts["raft: vote"] += 1
+            case AppendReply(success=False):
+                self.counts["raft: append refused"] += 1
+            case CampaignNow():
+                self.counts["raft: transfer"] += 1
+            case _:
+                pass
 
     def applied(
         self,
@@ -124,8 +145,12 @@ class Witness:
             name = broker_name_of(event)
             was, now = before.get(name), groups.get(name)
             self.note("event", index, type(event).__name__, name, was != now)
+            self.counts[f"event: {type(event).__name__}{'' if was != now else ' without effect'}"] += 1
             if was != now:
                 self.group(name).changed(was, now, event)
+            others = {each: group for each, group in groups.items() if each != name}
+            if others != {each: group for each, group in before.items() if each != name}:
+                raise Violation(OWN_GROUP, f"{event} changed another group than {name}")
 
         self.guard(check)
 
@@ -161,7 +186,7 @@ class Witness:
             )
 
     def reply_left(self, server: Process, request: Command, reply: Command, token: object) -> None:
-        self.replies[request.code, reply.code] = self.replies.get((request.code, reply.code), 0) + 1
+        self.counts[f"answer: {request.code} {reply.code}"] += 1
         self.note("answer", server.name, request.code, reply.code, reply.remark)
         if isinstance(token, Since) and token.history is self.history:
             self.guard(lambda: self._check_reply(server, request, reply, token.moment))
@@ -337,6 +362,8 @@ class Witness:
 
     def role_changed(self, process: Process, name: str, broker_id: int, before: Any, after: Any) -> None:
         """A broker takes a role."""
+
+        self.counts[f"role: {after.role.value}"] += 1
 
         def check() -> None:
             if after.epoch < before.epoch:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,7 @@ class World:
             self.java.append(JavaBroker(self, f"j{each}", "group-java"))
         self.chaos = Chaos(self)
         self.admin = Admin(self)
-        self.new_era()
+        self._begin_era()
 
     # -- parts --------------------------------------------------------------------------------------------
 
@@ -121,9 +122,13 @@ class World:
         return max(leading, key=lambda node: node.engine.status.term, default=None)  # type: ignore[union-attr]  # too
 
     def new_era(self) -> None:
-        """Begin the history of a raft group."""
+        """The controllers' data is lost: the history of another raft group begins."""
         for checker in self.witness.groups.values():
             checker.controllers_lost()
+        self.witness.end_era()
+        self._begin_era()
+
+    def _begin_era(self) -> None:
         self.witness.history = History()
         self.witness.raft = RaftChecker(
             self.witness.history, self.random_for("looks"), disk_looks=self.plan.disk_looks
@@ -221,6 +226,7 @@ class World:
         finally:
             self.witness.on_failure = lambda: None
             await self._end()
+            self.witness.end_era()
 
     async def _story(self) -> None:
         plan = self.plan
@@ -256,10 +262,12 @@ class World:
                 node.crash_after_step = None
             if not node.up and self.may_start(node):
                 node.start()
+        self._correct_settings()
         deadline = self.loop.time() + HEALING_SECONDS
         missing = "everything"
         while self.loop.time() < deadline:
             await asyncio.sleep(0.5)
+            self._correct_settings()
             found = self._missing()
             if found is None:
                 self._check_ids_used()
@@ -268,6 +276,16 @@ class World:
                 return
             missing = found
         raise Violation(PROGRESS, missing)
+
+    def _correct_settings(self) -> None:
+        """Restart brokers all of whose controllers were replaced, as an operator would, with today's list."""
+        now = set(self.controller_addresses())
+        for broker in self.brokers:
+            membership = broker.membership
+            if broker.up and membership is not None and now.isdisjoint(membership.controllers.addresses):
+                self.note("other controllers", broker.name)
+                broker.stop(power=False, cleanly=True)
+                broker.start()
 
     def _missing(self) -> str | None:
         """What is still to come; None when all is well."""
@@ -400,7 +418,8 @@ class Outcome:
     events: int
     virtual_seconds: float
     commands: int
-    replies: dict[tuple[int, int], int]
+    counts: Counter[str]
+    """What happened how often."""
 
 
 def simulate(seed: int, plan: Plan | None = None, *, show: bool = False) -> Outcome:
@@ -420,7 +439,7 @@ def simulate(seed: int, plan: Plan | None = None, *, show: bool = False) -> Outc
             witness.events,
             world.loop.time(),
             witness.history.moment,
-            witness.replies,
+            witness.counts,
         )
 
     shown: list[Callable[[str, dict[str, Any]], None]] = []

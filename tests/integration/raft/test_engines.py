@@ -155,6 +155,16 @@ class Cluster:
                 except NotLeader:
                     await asyncio.sleep(0.01)
 
+    async def promote(self, node_id: int) -> None:
+        """It is refused until the learner has confirmed that it follows."""
+        async with asyncio.timeout(10):
+            while True:
+                leader = await self.leader()
+                try:
+                    return await leader.engine.promote(node_id)
+                except ConfigurationRefused:
+                    await asyncio.sleep(0.01)
+
     async def agreed(self, words: list[str]) -> None:
         await self.until(
             lambda: all(node.machine.words == words for node in self.nodes.values()), "different words"
@@ -323,7 +333,7 @@ def test_members_come_and_go(tmp_path: Path) -> None:
                 match = leader.engine.status
                 assert node_id in match.configuration.learners
                 await cluster.agreed(["w0"])
-                await leader.engine.promote(node_id)
+                await cluster.promote(node_id)
             assert leader.engine.status.configuration.voters == (1, 2, 3)
             with pytest.raises(ConfigurationRefused, match="no member"):
                 await leader.engine.promote(4)

@@ -279,6 +279,38 @@ def test_a_peer_that_accepts_and_says_nothing() -> None:
     run(scenario())
 
 
+def test_a_peer_that_greets_back_and_never_reads() -> None:
+    """What waits for it is bounded, the rest is dropped, and the connection is given up and made again."""
+
+    async def scenario() -> None:
+        limits = TransportLimits(write_buffer_bytes=1 << 16, queue_bytes_max=1 << 20, beat_seconds=0.05)
+        one, two = Peer(1, limits=limits), Peer(2)
+        big = AppendRequest(1, 0, 0, (Entry(1, 1, EntryKind.DATA, bytes(256 << 10)),), 0)
+        greeted: list[asyncio.StreamWriter] = []
+
+        def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode(Welcome()))
+            greeted.append(writer)
+
+        server = await asyncio.start_server(greet, "127.0.0.1", two.port, limit=1024)
+        async with listening(one):
+            one.transport.use(group_of(one, two))
+            await until(lambda: one.transport.counters.connects == 1)
+
+            for _ in range(200):
+                one.transport.send(Message(1, 2, big))
+                await asyncio.sleep(0)
+
+            waiting = 200 - one.transport.counters.sent - one.transport.counters.dropped
+            assert 0 < waiting * (256 << 10) <= limits.queue_bytes_max
+            await until(lambda: one.transport.counters.connects >= 2)
+        server.close()
+        for writer in greeted:
+            writer.transport.abort()
+
+    run(scenario())
+
+
 def test_too_many_connections() -> None:
     """One more than the limit is closed at once."""
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.main import main
 from brokerset_cli.options import controller_address, namesrv_address
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.processes import start_ticks
+from brokerset_spec.set_memory import SetMemory
 
 
 def _state(pid: int = 0, ticks: int | None = None) -> SetState:
@@ -64,10 +67,29 @@ def test_a_folder_with_foreign_files_is_refused_and_left_alone(tmp_path: Path) -
 
 
 def test_a_folder_of_another_set_is_refused_and_its_owner_named(tmp_path: Path) -> None:
-    DataFolder(tmp_path / "d").claim("orders").release()
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+    folder.write_memory(SetMemory(uid="u"))
 
     with pytest.raises(CommandFailed, match="belongs to the BrokerSet 'orders', not to 'bills'"):
-        DataFolder(tmp_path / "d").claim("bills")
+        folder.claim("bills")
+
+
+def test_a_folder_in_which_every_start_failed_can_become_another_sets(tmp_path: Path) -> None:
+    """A typing error in the first `up` must not leave a folder that refuses the second."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+
+    folder.claim("bills").release()
+
+    assert folder.owner() == "bills"
+
+
+def test_a_named_folder_without_a_set_is_refused_so_that_no_other_set_is_changed(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["clean", "orders-0", "1", "--yes", "--data", str(tmp_path / "d")])
+
+    assert result.exit_code == 1
+    assert f"no set has run in {tmp_path / 'd'}" in result.output
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,14 @@ def test_a_table_aligns_texts_left_and_numbers_right(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_a_number_that_is_not_known_leaves_the_others_at_the_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_table(("count",), [(None,), (12345,)])
+
+    assert capsys.readouterr().out.splitlines() == [" COUNT", "     -", "12,345"]
+
+
 def test_nothing_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     write_table(("name",), [], empty="There are no topics.")
 

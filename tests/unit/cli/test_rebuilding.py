@@ -57,3 +57,24 @@ def test_copies_and_strangers_stop_the_proposal() -> None:
 
     assert "both have the id 1" in copies.obstacles[0]
     assert "several sets (u, v)" in strangers.obstacles[0]
+
+
+def test_copies_are_shown_with_both_addresses_and_a_process_at_two_is_none() -> None:
+    """Two processes with one id draw different nonces; the same nonce is the same process."""
+    same = plan_rebuild([_broker(1, 1), _broker(2, 1, nonce="n1"), _broker(3, 2)], ())
+    copies = plan_rebuild([_broker(1, 1), _broker(2, 1, nonce="n2")], ())
+
+    assert same.obstacles == ()
+    assert [replica.broker_id for replica in same.groups[0].replicas] == [1, 2]
+    assert "127.0.0.1:1 and 127.0.0.1:2 both have the id 1" in copies.obstacles[0]
+
+
+def test_a_broker_that_is_kept_out_of_a_known_group_learns_the_way_in() -> None:
+    """Another broker made the group before the rebuild."""
+    out, member = (
+        plan_rebuild([_broker(1, 1, registration=text)], ["g"])
+        for text in ("the controllers do not know broker 1 of group g", "registered, slave")
+    )
+
+    assert "`brokerset clean g --all`" in out.notes[0]
+    assert "brokerset clean" not in member.notes[0]

@@ -14,7 +14,7 @@ from brokerset_controller.replicas.events import (
 )
 from brokerset_protocol.bodies.replicas import SyncStateSet
 from brokerset_protocol.codes import RequestCode, ResponseCode
-from brokerset_protocol.commands import FLAG_ONEWAY
+from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.headers.controller import (
     CleanControllerBrokerData,
     GetNextBrokerId,
@@ -30,6 +30,7 @@ from brokerset_rig.controller_bench import (
     FakeConnection,
     make_bench,
 )
+from brokerset_runtime.remoting import RequestTimeout
 
 NEXT_ID = GetNextBrokerId(cluster_name=CLUSTER, broker_name=GROUP)
 
@@ -452,6 +453,73 @@ def test_a_new_leader_replaces_a_master_that_died_meanwhile() -> None:
             await bench.until(lambda: bench.machine.groups[GROUP].master_id in (2, 3))
 
         assert bench.service.view(GROUP).standing(1) is Standing.DEAD
+
+    asyncio.run(scene())
+
+
+def test_a_controller_that_just_started_gives_brokers_time_to_be_heard() -> None:
+    """A master behind an address out of reach sends heartbeats; silence counts when those had their time."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await three(bench)
+        master = bench.net.brokers["10.0.0.1:10911"]
+        master.silent = True
+        bench.liveness.forget(ReplicaKey(GROUP, 1))
+
+        async with bench.running():
+            await bench.until(lambda: master.asked > 3)
+            assert (await bench.elect(2)).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+            assert bench.machine.groups[GROUP].master_id == 1
+            assert bench.service.view(GROUP).standing(1) is Standing.UNKNOWN
+
+            bench.clock.advance(2_500)
+            await bench.until(lambda: bench.machine.groups[GROUP].master_id != 1)
+
+    asyncio.run(scene())
+
+
+def test_a_question_that_was_held_up_here_is_asked_again() -> None:
+    """After an overload or a SIGSTOP of the controller the time has run out, whatever the broker did."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await three(bench)
+        before = bench.machine.groups[GROUP]
+        master, ask, held_up = bench.net.brokers["10.0.0.1:10911"], bench.net.ask, [True]
+
+        async def stopped_once(address: str, command: Command, timeout: float) -> Command:
+            if held_up and address == "10.0.0.1:10911":
+                held_up.clear()
+                bench.clock.advance(1_000)
+                raise RequestTimeout("no answer")
+            return await ask(address, command, timeout)
+
+        connection = FakeConnection(7)
+        await bench.beat(1, connection=connection)
+        bench.net.ask = stopped_once  # type: ignore[method-assign]  # the network of this one scene
+        async with bench.running():
+            bench.service.connection_closed(connection)
+            await bench.until(lambda: master.asked == 1 and bench.service.view(GROUP).alive(1))
+
+        assert bench.machine.groups[GROUP] == before
+
+    asyncio.run(scene())
+
+
+def test_a_volume_that_ends_before_what_its_last_process_told_leaves_the_set() -> None:
+    """It was restored from a backup that has the right nonces, but not all acknowledged messages."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await three(bench, ours=True)  # beats told of epoch 1 and offset 100
+        del bench.net.brokers["10.0.0.2:10911"], bench.net.brokers["10.0.0.3:10911"]
+
+        short = await bench.register(2, "x", last_nonce="start-2", log_epoch=1, log_offset=99)
+        whole = await bench.register(3, "y", last_nonce="start-3", log_epoch=1, log_offset=100)
+
+        assert (short.code, whole.code) == (0, 0)
+        assert bench.machine.groups[GROUP].sync_state_set == {1, 3}
 
     asyncio.run(scene())
 

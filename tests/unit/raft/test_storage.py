@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -308,3 +309,55 @@ def test_too_large_entries_are_refused(tmp_path: Path) -> None:
         storage.save(HardState(3, 1), [entry(1, data=bytes(log_records.ENTRY_BYTES_MAX + 1))])
 
     assert opened(tmp_path)[1] == Loaded(HardState(), None, ())
+
+
+class FullDisk(RealDisk):
+    """It takes only so many bytes more, and, as a file system does, the part of a write that still fits."""
+
+    left = 1 << 30
+
+    def write(self, name: str, data: bytes) -> None:
+        super().write(name, data[: self.left])
+        self._take(len(data))
+
+    def append(self, name: str, data: bytes) -> None:
+        super().append(name, data[: self.left])
+        self._take(len(data))
+
+    def _take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            self.left = 0
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("left", [0, 1, 30, 60, 100, 150, 250])
+def test_a_full_disk_costs_nothing_that_was_synced(tmp_path: Path, left: int) -> None:
+    """The node stops, cannot start while there is no room, and has everything once there is."""
+    disk = FullDisk(tmp_path)
+    storage = Storage(disk, segment_bytes=SEGMENT_BYTES)
+    storage.load()
+    storage.save(HardState(1, 1), entries(1, 3))
+    disk.left = left
+    saved = 3
+
+    def save_on() -> None:
+        nonlocal saved
+        while True:
+            storage.save(None, [entry(saved + 1)])
+            saved += 1
+
+    with pytest.raises(OSError, match="No space left"):
+        save_on()
+    with pytest.raises(StorageStopped, match="No space left"):
+        storage.save(HardState(2, 2), [])
+    with pytest.raises(OSError, match="No space left"):
+        Storage(disk, segment_bytes=SEGMENT_BYTES).load()
+
+    again, loaded = opened(tmp_path)
+
+    assert loaded.hard_state == HardState(1, 1)
+    assert list(loaded.entries) == entries(1, saved)
+    again.save(HardState(2, 2), entries(saved + 1, saved + 5))
+    assert list(opened(tmp_path)[1].entries) == entries(1, saved + 5)
+    assert not list(tmp_path.glob("*.tmp"))

@@ -97,7 +97,7 @@ spec:
 
     assert found == [
         "apiVersion: is missing; add apiVersion: brokerset.io/v1alpha1",
-        "kind: is not 'BrokerSet'; use one of these",
+        "kind: is not 'BrokerSet'; write exactly that",
         "metadata.name: is missing; add name: orders",
         "spec.replicas: is not a whole number; give a whole number",
         "spec.replication.mode: is not 'controller' or 'dledger'; use one of these",

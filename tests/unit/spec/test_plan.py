@@ -200,6 +200,29 @@ def test_a_controller_that_lost_its_data_stays_out_and_when_all_have_they_start_
     assert not any(each.started or each.joins for each in none.memory.controllers)
 
 
+def test_controllers_that_start_anew_keep_the_name_servers_port_and_it_is_said_what_to_do() -> None:
+    memory = _plan(wishes=PortWishes(24000, 24200, 24400)).memory.with_started((0, 1, 2))
+
+    plan = _plan(memory=memory, with_data=())
+
+    assert plan.namesrv_address == "127.0.0.1:24000;127.0.0.1:24010;127.0.0.1:24020"
+    assert any("`brokerset controller rebuild`" in note for note in plan.notes)
+
+
+def test_the_http_of_an_added_controller_is_looked_for_where_the_others_have_theirs() -> None:
+    memory = _plan(wishes=PortWishes(http=24400)).memory
+
+    added = _plan(memory=memory.with_controllers((0, 1, 2, 3))).controllers[-1]
+
+    assert added.http_port == 24404
+
+
+@pytest.mark.parametrize("wishes", [PortWishes(65_534), PortWishes(broker=65_535, namesrv=65_536)])
+def test_ports_beyond_the_last_are_refused_before_anybody_looks_at_them(wishes: PortWishes) -> None:
+    with pytest.raises(PlanRefused, match="the last one is 65535"):
+        _plan(wishes=wishes)
+
+
 def test_a_controller_that_never_served_starts_without_data() -> None:
     memory = _plan().memory.with_started((0, 1))
 

@@ -87,6 +87,23 @@ def test_a_leader_that_only_others_name_is_dialed_there(crowd: Crowd) -> None:
     run(scenario())
 
 
+def test_what_is_no_address_is_not_dialed(crowd: Crowd) -> None:
+    """A leader or member that nobody can connect to by name must not end the broker."""
+
+    async def scenario() -> None:
+        crowd.metadata[C0] = {"isLeader": "false", "controllerLeaderAddress": "n0"}
+        with pytest.raises(NoAnswer):
+            await Controllers([C0], crowd).look_up()
+
+        crowd.metadata[C1] = {"isLeader": "true", "peers": "n0:a:99999;n1:b:2;n2::7;"}
+        controllers = Controllers([C0, C1], crowd)
+
+        assert await controllers.look_up() == C1
+        assert controllers.addresses == (C0, C1, "b:2")
+
+    run(scenario())
+
+
 def test_a_silent_controller_holds_nobody_up(crowd: Crowd) -> None:
     """All are asked at once, and the leader's own word is enough."""
 

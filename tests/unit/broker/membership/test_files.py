@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from brokerset_broker.membership.registration import FilesRead
 from brokerset_formats.epochs import EpochEntry
 from brokerset_formats.identity import BrokerIdentity, StartRecord
 from brokerset_runtime.disk import RealDisk
+from brokerset_sim.disk import SimDisk
 
 IDENTITY = BrokerIdentity("c", "b", 3)
 CLAIM = BrokerIdentity("c", "b", 3, "a:1;2")
@@ -143,3 +145,22 @@ def test_epochs_behind_the_end_of_the_log_go(tmp_path: Path) -> None:
     epochs.load(400)
 
     assert epochs.entries() == (EpochEntry(1, 0),)
+
+
+def test_what_was_read_survives_a_power_failure() -> None:
+    """A process killed between rename and sync leaves names that only the page cache has; reading keeps them.
+
+    Else a claim could be granted, and then be forgotten: its id would be burned.
+    """
+    disk = SimDisk(random.Random(1))
+    killed = disk.handle()
+    killed.write("brokerIdentity-temp.tmp", CLAIM.encode())
+    killed.sync("brokerIdentity-temp.tmp")
+    killed.rename("brokerIdentity-temp.tmp", "brokerIdentity-temp")
+    before = dict(disk.durable())
+
+    found = IdentityFolder(disk.handle()).read()
+
+    assert before == {}
+    assert found.temp == CLAIM
+    assert disk.durable() == {"brokerIdentity-temp": CLAIM.encode()}

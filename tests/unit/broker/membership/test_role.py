@@ -58,7 +58,7 @@ def slave(epoch: int, set_epoch: int = 10, address: str = "b:1") -> RoleChange:
         (MASTER_AT_5, own(5, 8), NOTHING),
         (MASTER_AT_5, other(6), Verdict(slave(6))),
         (MASTER_AT_5, other(5), NOTHING),
-        (MASTER_AT_5, nobody(5), NOTHING),
+        (MASTER_AT_5, nobody(5), Verdict(elect=True)),  # the group was rebuilt
         (MASTER_AT_5, nobody(6), Verdict(RoleChange(epoch=6, set_epoch=9), elect=True)),
         (MASTER_AT_5, Told(None), NOTHING),
         # a slave

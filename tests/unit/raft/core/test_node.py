@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerset_raft.configuration import Configuration, ConfigurationRefused
+from brokerset_raft.configuration import Configuration, ConfigurationRefused, Member
 from brokerset_raft.engine import NotLeader, Overloaded, Role
 from brokerset_raft.log import RaftLog
 from brokerset_raft.messages import (
@@ -373,6 +373,54 @@ def test_learner_that_lags_is_not_promoted() -> None:
     hear(node, 4, AppendReply(node.term, True, index - 1))
 
     assert node.propose_change(wanted) == index + 1
+
+
+def test_learner_that_is_not_there_is_not_promoted() -> None:
+    """In a short log a node that has nothing lags by little, and would still cost the majority a voter."""
+    node = lead(make())
+    index = node.propose_change(GROUP.with_learner(member(4)))
+    work(node)
+    hear(node, 2, AppendReply(node.term, True, index))
+    wanted = node.configuration.with_voter(4)
+
+    with pytest.raises(ConfigurationRefused, match="has not confirmed"):
+        node.propose_change(wanted)
+    hear(node, 4, AppendReply(node.term, False, index - 1))
+    with pytest.raises(ConfigurationRefused, match="has not confirmed"):
+        node.propose_change(wanted)
+    hear(node, 4, AppendReply(node.term, True, index))
+    for _ in range(2 * node.config.election_ticks):
+        node.tick()
+        hear(node, 2, HeartbeatReply(node.term, 1))
+    with pytest.raises(ConfigurationRefused, match="not heard lately"):
+        node.propose_change(wanted)
+    hear(node, 4, HeartbeatReply(node.term, 1))
+
+    assert node.propose_change(wanted) == index + 1
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [replace(member(4), node_id=1 << 64), replace(member(4), node_id=-1),
+     replace(member(4), raft_address="h" * 301), replace(member(4), service_address="h\ud800:1")],
+)  # fmt: skip
+def test_member_that_cannot_be_written_down_is_refused(odd: Member) -> None:
+    """Once agreed on, it would stop every node that reads or writes it."""
+    with pytest.raises(ConfigurationRefused):
+        GROUP.with_learner(odd)
+
+
+def test_empty_snapshot_that_came_damaged_is_asked_for_again() -> None:
+    """Of a state without bytes, nothing stored is not all."""
+    node = make()
+    meta = SnapshotMeta(8, 2, GROUP, 0, 0)
+    hear(node, 2, SnapshotChunk(2, meta, 0, b""))
+    assert [ready.chunk_received is not None for ready in work(node)] == [True]
+
+    node.chunk_stored(meta, 0)
+
+    hear(node, 2, SnapshotChunk(2, meta, 0, b""))
+    assert any(ready.chunk_received is not None for ready in work(node))
 
 
 def test_removed_leader_does_not_count_itself() -> None:
