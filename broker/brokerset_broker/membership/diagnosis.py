@@ -97,8 +97,8 @@ def refused(code: int, remark: str | None, names: Names, broker_id: int | None) 
             return Problem(
                 ProblemKind.CONFLICT,
                 f"another process or copy of this folder has the identity of {who}: {said}",
-                "start the folder that registered last and remove the others; `brokerset replica replace` "
-                "makes this one a new, empty replica",
+                "start the folder that registered last and remove the others; `brokerset replica replace "
+                "--empty` makes this one a new, empty replica",
             )
         case ResponseCode.BROKERSET_GROUP_OWNED:
             return Problem(
@@ -110,15 +110,15 @@ def refused(code: int, remark: str | None, names: Names, broker_id: int | None) 
             return Problem(
                 ProblemKind.RETIRED,
                 f"the controllers have retired the id of {who}: {said}",
-                "`brokerset replica replace` makes this broker a new, empty replica",
+                "`brokerset replica replace --empty` makes this broker a new, empty replica",
             )
         case ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             return Problem(
                 ProblemKind.UNKNOWN_ID,
                 f"the controllers do not know {who}, though {names.identity_path} has that id: {said}",
                 "if the controllers' data was lost, run `brokerset controller rebuild`; if these are the "
-                "wrong controllers, set controllerAddr; else `brokerset replica replace` makes this broker a "
-                "new, empty replica",
+                "wrong controllers, set controllerAddr; else `brokerset replica replace --empty` makes this "
+                "broker a new, empty replica",
             )
         case _:
             return Problem(

@@ -43,7 +43,7 @@ from brokerset_protocol.headers.controller import (
 
 _REBUILD = (
     "If the controllers lost their data, `brokerset controller rebuild` restores the group from its brokers;"
-    " else `brokerset replica replace` makes this broker a new, empty replica"
+    " else `brokerset replica replace --empty` makes this broker a new, empty replica"
 )
 
 
@@ -249,7 +249,7 @@ def _decide_newcomer(
             )
         return refused(
             ResponseCode.BROKERSET_ID_RETIRED,
-            f"{remark} `brokerset replica replace` makes this broker a new, empty replica",
+            f"{remark} `brokerset replica replace --empty` makes this broker a new, empty replica",
             reply,
         )
     if start.nonce is None or not header.adopt:
@@ -273,8 +273,8 @@ def _decide_newcomer(
             ResponseCode.BROKERSET_IDENTITY_CONFLICT,
             f"{what} cannot be taken in: its log has the epoch {log_epoch}, newer than {group.master_epoch}"
             f" of the group, so it may hold messages that the group lacks. If they do not matter,"
-            f" `brokerset replica replace` makes this broker a new, empty replica; else clean the group's"
-            f" other replicas first",
+            f" `brokerset replica replace --empty` makes this broker a new, empty replica; else clean the"
+            f" group's other replicas first",
             reply,
         )
     event = ReplicaAdopted(
@@ -336,9 +336,9 @@ def _decide_start(
             start,
             f"replica {start.broker_id} of {start.broker_name}: another copy of this store was started later,"
             f" at {known.address} (incarnation {known.incarnation}). This folder is a copy or an old backup."
-            f" Remove it if the other one is in use; else `brokerset replica replace` makes this broker a"
-            f" new, empty replica. If the controllers lost their data and gave the id to a new broker since,"
-            f" replace nothing: stop and clean that one, then `brokerset controller rebuild`",
+            f" Remove it if the other one is in use; else `brokerset replica replace --empty` makes this"
+            f" broker a new, empty replica. If the controllers lost their data and gave the id to a new one"
+            f" since, replace nothing: stop and clean that one, then `brokerset controller rebuild`",
         )
     event = ReplicaStarted(
         group.broker_name,
