@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Fault:
     group: str
     code: int
     what: str
-    """`request` and `reply`: lost; `twice`: sent twice."""
+    """`request` and `reply`: lost; `twice`: sent twice; `underway`: sent, and `done` called at once."""
 
     done: Callable[[], None] = lambda: None
 
@@ -118,6 +119,8 @@ class Proxy:
                 server.sendall(frame)
                 if fault is not None and fault.what == "twice":
                     server.sendall(frame)
+                if fault is not None and fault.what == "underway":
+                    fault.done()
         shut(client, server)
 
     def _back(self, server: socket.socket, client: socket.socket, lost: dict[int, Fault]) -> None:
@@ -209,7 +212,7 @@ class Place:
 
     root: Path
     proxy: Proxy
-    controller_port: int
+    controller: stack.Server
     ports: Iterator[int]
     codes: dict[tuple[str, int], str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -239,7 +242,7 @@ class Place:
 
     def replicas(self, group: str) -> dict[int, dict[str, Any]]:
         """The group's replicas as agreed, by id."""
-        with wire.Client(self.controller_port, 5) as client:
+        with wire.Client(self.controller.port, 5) as client:
             answer = client.call(GROUPS, {}, json.dumps([group]).encode())
         groups = json.loads(answer.body)["groups"]
         return {replica["brokerId"]: replica for one in groups for replica in one["replicas"]}
@@ -371,7 +374,7 @@ def copied_folders(place: Place) -> None:
     second.stop()
     late = place.start(original, group)
     late.says("another copy of this store was started later")
-    late.says("`brokerset replica replace`")
+    late.says("`brokerset replica replace --empty`")
     late.kill()
 
     old = place.start(yesterday, group)
@@ -451,6 +454,39 @@ def garbled_files(place: Place) -> None:
     broker.kill()
 
 
+def controller_dies(place: Place, code: int, what: str) -> None:
+    """The controller dies before it has a request, while it works on it, or after it committed it, and comes back."""
+    group = f"controller-{code}-{what}"
+    back = threading.Event()
+
+    def restart() -> None:
+        place.controller.start()
+        back.set()
+
+    def end() -> None:
+        place.controller.stop(signal.SIGKILL)
+        threading.Thread(target=restart).start()
+
+    place.proxy.expect(Fault(group, code, what, end))
+    broker = place.start(place.root / group, group)
+    if not back.wait(WAIT_SECONDS):
+        raise Wrong(f"{group}: the controller was not killed and started again")
+    place.check(broker, {1}, 1)
+    broker.kill()
+
+
+WHEN = {"request": "before it gets", "underway": "while it works on", "reply": "after it committed"}
+
+
+def controller_cases(place: Place) -> list[tuple[str, Callable[[], None]]]:
+    """These end the controller that all cases share, so nothing else may run beside them."""
+    return [
+        (f"the controller dies {WHEN[what]} {code}", partial(controller_dies, place, code, what))
+        for code in (NEXT_ID, APPLY, REGISTER)
+        for what in WHEN
+    ]
+
+
 def cases(place: Place) -> list[tuple[str, Callable[[], None]]]:
     found: list[tuple[str, Callable[[], None]]] = [
         ("copied folders", lambda: copied_folders(place)),
@@ -482,9 +518,9 @@ def run(root: Path, workers: int) -> list[str]:
         f"controllerStorePath={root}/controller\nkvConfigPath={root}/kv.json\nhttpPort=0\n"
     )
     command = [sys.executable, "-m", "brokerset_controller", "-c", str(config)]
-    with stack.Server("controller", command, controller_port, root):
+    with stack.Server("controller", command, controller_port, root) as controller:
         proxy = Proxy(proxy_port, controller_port)
-        place = Place(root, proxy, controller_port, iter(range(first, first + 1000, 3)))
+        place = Place(root, proxy, controller, iter(range(first, first + 1000, 3)))
         wrong: list[str] = []
 
         def one(name: str, case: Callable[[], None]) -> None:
@@ -499,6 +535,8 @@ def run(root: Path, workers: int) -> list[str]:
             with ThreadPoolExecutor(workers) as pool:
                 for future in [pool.submit(one, name, case) for name, case in cases(place)]:
                     future.result()
+            for name, case in controller_cases(place):
+                one(name, case)
         finally:
             for broker in place.brokers:
                 if broker.process.poll() is None:
@@ -508,7 +546,9 @@ def run(root: Path, workers: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="kill -9 after every step of a broker's registration")
+    parser = argparse.ArgumentParser(
+        description="kill -9 of brokers and the controller around every step of a registration"
+    )
     parser.add_argument("--workers", type=int, default=2, help="cases at the same time")
     arguments = parser.parse_args()
     with stack.Workspace("registration-crash") as root:
