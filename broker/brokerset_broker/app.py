@@ -1,29 +1,22 @@
 """The broker as an application: it builds the parts from the settings and runs them in order.
 
-`Broker` can live inside another process or a test: it keeps no global state and touches no signals. `main`
-is the process of its own.
+`Broker` can live inside another process or a test: it keeps no global state and touches no signals.
+`command_line` is the process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
 import os
 import random
-import resource
 import socket
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
-import uvloop
 
 from brokerset_broker.admission import Admission
-from brokerset_broker.config_files import ConfigDamaged
 from brokerset_broker.consumers import ConsumerTable
 from brokerset_broker.delay import DelayService
 from brokerset_broker.delay_levels import DelayLevels
@@ -32,7 +25,7 @@ from brokerset_broker.hold_service import HoldService
 from brokerset_broker.locks import QueueLocks
 from brokerset_broker.membership.crash_point import crash_point
 from brokerset_broker.membership.door import ServiceDoor
-from brokerset_broker.membership.epoch_file import EpochFile, EpochsDamaged
+from brokerset_broker.membership.epoch_file import EpochFile
 from brokerset_broker.membership.identity_folder import IdentityFolder
 from brokerset_broker.membership.membership import Membership, epoch_path, identity_path
 from brokerset_broker.membership.role import LogEnd, Role, RoleChange
@@ -52,8 +45,8 @@ from brokerset_broker.producers import ProducerTable
 from brokerset_broker.registration import Registrar
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
-from brokerset_broker.store.errors import PutStatus, StoreCorrupt
-from brokerset_broker.store.folder import StoreUnusable, boot_id
+from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.store.folder import boot_id
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store_questions import StoreQuestions
 from brokerset_broker.topics import TopicManager
@@ -65,12 +58,8 @@ from brokerset_runtime.asking import PoolAsker
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
-from brokerset_runtime.logs import LEVELS, configure_logs
 from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer, ServerLimits
-from brokerset_runtime.settings import SettingsError, load_settings, settings_text
-from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.broker_settings import BrokerSettings
-from brokerset_spec.setting_fields import setting_fields
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -83,23 +72,11 @@ VIP_PORT_OFFSET: Final = 2
 DRAIN_SECONDS_MAX: Final = 3.0
 """Longest time that requests in flight have to finish at the end."""
 
-SHUTDOWN_SECONDS_MAX: Final = 30.0
-"""Deadline of the whole shutdown; most of it may go into flushing the log."""
-
 HOUSEKEEPING_SECONDS: Final = 600.0
 """How often caches of quiet topics are dropped."""
 
 BACKLOG: Final = 4096
 """Connections that wait to be accepted."""
-
-EXIT_FAILED: Final = 1
-"""Exit code when a port is taken, the store is another's or damaged."""
-
-EXIT_SETTINGS: Final = 2
-"""Exit code for settings that are wrong."""
-
-GC_THRESHOLDS: Final = (20_000, 50, 100)
-"""Served requests make no cycles: looking for them less often than Python's default costs nothing."""
 
 
 class PortTaken(OSError):
@@ -550,93 +527,3 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 # -- the process ------------------------------------------------------------------------------------------
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m brokerset_broker",
-        description="A RocketMQ broker. Settings: defaults, then the file, then BROKERSET_SET_<name> in "
-        "the environment, then these options.",
-    )
-    parser.add_argument("-c", "--configFile", type=Path, help="file of name=value lines")
-    parser.add_argument(
-        "-n", dest="namesrvAddr", metavar="HOST:PORT;...", help="name servers, as namesrvAddr"
-    )
-    parser.add_argument("-p", "--printConfig", action="store_true", help="print all settings and exit")
-    parser.add_argument("--logLevel", choices=sorted(LEVELS), default="info")
-    parser.add_argument("--logFormat", choices=["json", "text"], default=None, help="text on a terminal")
-    for name, item in setting_fields(BrokerSettings).items():
-        parser.add_argument(
-            f"--{name}", dest=name, metavar=item.kind.upper(), help=f"default: {item.default}"
-        )
-    return parser
-
-
-async def serve(settings: BrokerSettings) -> None:
-    """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once."""
-    stop = asyncio.Event()
-    stop_on_signals(stop)
-    broker = Broker(settings)
-    await broker.start()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    running = asyncio.create_task(broker.run())
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        log.info("broker stops")
-        async with asyncio.timeout(SHUTDOWN_SECONDS_MAX):
-            await broker.close()
-    finally:
-        stopping.cancel()
-        running.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
-    await running
-
-
-def raise_file_limit() -> None:
-    """Let the process open as many files as the system allows: queues and connections need many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    options = vars(_parser().parse_args(arguments))
-    log_format = options["logFormat"] or ("text" if sys.stderr.isatty() else "json")
-    configure_logs(options["logLevel"], json=log_format == "json")
-    names = setting_fields(BrokerSettings)
-    try:
-        settings = load_settings(
-            BrokerSettings,
-            file=options["configFile"],
-            environment=os.environ,
-            overrides={name: options[name] for name in names if options[name] is not None},
-        )
-    except SettingsError as error:
-        for problem in error.problems:
-            log.error("wrong setting", problem=problem)
-        return EXIT_SETTINGS
-    if options["printConfig"]:
-        sys.stdout.write(settings_text(settings))
-        return 0
-    raise_file_limit()
-    failures: list[str] = []
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except* (OSError, StoreUnusable, StoreCorrupt, ConfigDamaged, EpochsDamaged) as group:
-        failures = _reasons(group)
-    for reason in failures:
-        log.error("broker cannot go on", reason=reason)
-    return EXIT_FAILED if failures else 0
-
-
-def _reasons(group: BaseExceptionGroup[BaseException]) -> list[str]:
-    """What each of the failures says."""
-    found: list[str] = []
-    for error in group.exceptions:
-        found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
-    return found

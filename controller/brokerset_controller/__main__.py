@@ -6,7 +6,7 @@ import sys
 
 # First: it keeps structlog from loading all of rich, about a tenth of the time to the first answer.
 import brokerset_runtime  # noqa: F401  # isort: skip
-from brokerset_controller.command_line import main
+from brokerset_controller.command_line import PROGRAM
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PROGRAM.main())

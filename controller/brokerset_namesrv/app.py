@@ -1,35 +1,25 @@
 """The name server as an application: sockets, timers and files around the routing table.
 
 `NameServer` can live inside another process (the controller's): it keeps no global state and touches no
-signals. `main` is the process of its own.
+signals. `command_line` is the process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
-import uvloop
 
 from brokerset_namesrv import kv_file
-from brokerset_namesrv.kv_file import KvFile, KvFileDamaged
+from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
 from brokerset_namesrv.processors import Counters, Processors
 from brokerset_namesrv.routes import RouteTable
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
-from brokerset_runtime.logs import LEVELS, configure_logs
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
-from brokerset_runtime.settings import SettingsError, load_settings, settings_text
-from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.namesrv_settings import NamesrvSettings
-from brokerset_spec.setting_fields import setting_fields
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -38,12 +28,6 @@ log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS_MAX: Final = 3.0
 """Longest time that requests in flight have to finish at the end."""
-
-EXIT_SETTINGS: Final = 2
-"""Exit code for settings that are wrong."""
-
-EXIT_FAILED: Final = 1
-"""Exit code when the port is taken or a file cannot be read."""
 
 
 class NameServer:
@@ -189,63 +173,3 @@ class NameServer:
         return metrics.registry(
             metrics.NamesrvCollector(processors.table, processors.kv, processors.counters, self._server)
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m brokerset_namesrv",
-        description="A RocketMQ name server. Settings: defaults, then the file, then BROKERSET_SET_<name> in "
-        "the environment, then these options.",
-    )
-    parser.add_argument("-c", "--configFile", type=Path, help="file of name=value lines")
-    parser.add_argument("-p", "--printConfig", action="store_true", help="print all settings and exit")
-    parser.add_argument("--logLevel", choices=sorted(LEVELS), default="info")
-    parser.add_argument("--logFormat", choices=["json", "text"], default=None, help="text on a terminal")
-    for name, item in setting_fields(NamesrvSettings).items():
-        parser.add_argument(f"--{name}", metavar=item.kind.upper(), help=f"default: {item.default}")
-    return parser
-
-
-async def serve(settings: NamesrvSettings) -> None:
-    """Run a name server until SIGTERM or SIGINT; a second signal ends the process at once."""
-    stop = asyncio.Event()
-    stop_on_signals(stop)
-    server = NameServer(settings)
-    await server.start()
-    try:
-        async with asyncio.TaskGroup() as group:
-            worker = group.create_task(server.run())
-            await stop.wait()
-            log.info("name server stops")
-            worker.cancel()
-    finally:
-        await server.close()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    options = vars(_parser().parse_args(arguments))
-    log_format = options["logFormat"] or ("text" if sys.stderr.isatty() else "json")
-    configure_logs(options["logLevel"], json=log_format == "json")
-    names = setting_fields(NamesrvSettings)
-    try:
-        settings = load_settings(
-            NamesrvSettings,
-            file=options["configFile"],
-            environment=os.environ,
-            overrides={name: options[name] for name in names if options[name] is not None},
-        )
-    except SettingsError as error:
-        for problem in error.problems:
-            log.error("wrong setting", problem=problem)
-        return EXIT_SETTINGS
-    if options["printConfig"]:
-        sys.stdout.write(settings_text(settings))
-        return 0
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except (OSError, KvFileDamaged) as error:
-        log.error("name server cannot start", reason=str(error))
-        return EXIT_FAILED
-    return 0

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from brokerset_broker import metrics, registration
-from brokerset_broker.app import Broker, PortTaken, _reasons
+from brokerset_broker.app import Broker, PortTaken
 from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
+from brokerset_runtime.program import reasons
 from brokerset_runtime.remoting import connect
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
@@ -356,4 +357,4 @@ def test_a_part_that_fails_ends_the_broker(setup: Setup, run: Run) -> None:
         port = other.getsockname()[1]
         with pytest.raises(BaseExceptionGroup) as failed:
             run(lambda: main(port))
-    assert "HTTP port" in _reasons(failed.value)[0]
+    assert "HTTP port" in reasons(failed.value)[0]
