@@ -623,7 +623,7 @@ class RaftEngine:
 
     def _snapshot_written(self, node: Node, meta: SnapshotMeta) -> None:
         self._snapshot_writing = False
-        node.compacted(meta)
+        node.compacted(meta, self._storage.snapshots)
         self._log.info("took snapshot", index=meta.index, bytes=meta.size)
         for future in self._snapshot_waiters:
             if not future.done():

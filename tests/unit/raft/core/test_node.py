@@ -553,3 +553,32 @@ def test_committed_entries_are_never_replaced() -> None:
 
     assert sent(work(node), AppendReply) == [AppendReply(2, True, 2)]
     assert node.log.term(1) == 1
+
+
+def test_a_snapshot_on_its_way_goes_on_while_the_disk_still_has_it() -> None:
+    """Snapshots that are taken faster than one can be sent do not keep a follower out for ever."""
+    node = lead(make(kept_entries=0))
+
+    def snapshot() -> SnapshotMeta:
+        node.propose([b"x"])
+        work(node)
+        hear(node, 2, AppendReply(node.term, True, node.log.last_index))
+        work(node)
+        index = node.applied_index
+        return SnapshotMeta(index, node.term, GROUP, 4 << 20, index)
+
+    def wanted(done: list[Ready]) -> list[int]:
+        return [chunk.meta.index for ready in done for chunk in ready.chunks_wanted if chunk.target == 3]
+
+    first = snapshot()
+    node.compacted(first)
+    hear(node, 3, HeartbeatReply(node.term, 1))
+    begun = wanted(work(node))
+    second = snapshot()
+    node.compacted(second, (first, second))
+    meanwhile = wanted(work(node))
+    third = snapshot()
+    node.compacted(third, (second, third))
+    afterwards = wanted(work(node))
+
+    assert (begun, meanwhile, afterwards) == ([first.index], [], [third.index])
