@@ -213,7 +213,7 @@ class Broker:
                     await write()
                 except OSError as error:  # the log must be closed all the same
                     log.error("configuration cannot be written at the end", reason=str(error))
-            await self.store.close()
+            await self.store.close(mark=self._loss_is_known())
             log.info("broker is closed", max_offset=self.store.max_offset)
 
     # -- questions of metrics and administration ----------------------------------------------------------
@@ -318,6 +318,12 @@ class Broker:
             run_blocking=asyncio.to_thread,
             step_done=crash_point(os.environ),
         )
+
+    def _loss_is_known(self) -> bool:
+        """Whether a crash before this start is no news any more, so that the store may count as closed."""
+        if self.membership is not None:
+            return self.membership.loss_is_known
+        return self.store.closed_cleanly or not self.settings.enable_controller_mode
 
     def _doors(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """The table for the server: shut until a role is known, in controller mode."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
-from brokerset_controller.replicas.events import MasterElected
+from brokerset_controller.replicas.events import GroupRebuilt, MasterElected
 from brokerset_controller.replicas.state import Group, Replica
 from brokerset_sim.broken import VARIANTS, Variant
-from brokerset_sim.group_checker import ELECTED_PROCESS, GroupChecker
+from brokerset_sim.group_checker import ELECTED_PROCESS, EPOCHS_GROW, ID_ONCE, GroupChecker
 from brokerset_sim.history import Violation
+from brokerset_sim.survivors import Survived
 from brokerset_sim.world import simulate
 
 
@@ -46,6 +48,30 @@ def test_an_election_of_a_process_that_was_overtaken_is_seen() -> None:
         checker.changed(before, after, event)
 
     assert caught.value.invariant == ELECTED_PROCESS
+
+
+@pytest.mark.parametrize(
+    ("epoch", "next_id", "invariant"), [(5, 3, None), (4, 3, EPOCHS_GROW), (5, 2, ID_ONCE)]
+)
+def test_numbers_fall_only_to_what_a_broker_knows(epoch: int, next_id: int, invariant: str | None) -> None:
+    """What no broker knows any more may be given again; anything below what one knows is seen."""
+    checker = GroupChecker("group-0", epoch_max=7, next_id_max=4, codes={1: "b:1;1", 3: "c:1;1"})
+    checker.owns(1, "folder")
+    checker.owns(3, "emptied folder")
+    checker.controllers_lost(Survived(epoch=5, next_id=3))
+    after = Group(
+        "sim",
+        "group-0",
+        replicas={1: Replica(1, "b:1", "b:1;1", "first", 1)},
+        next_broker_id=next_id,
+        master_epoch=epoch,
+    )
+
+    with contextlib.ExitStack() as stack:
+        caught = stack.enter_context(pytest.raises(Violation)) if invariant is not None else None
+        checker.changed(None, after, GroupRebuilt(after))
+
+    assert (caught.value.invariant if caught is not None else None) == invariant
 
 
 def test_there_are_enough_deliberate_bugs() -> None:

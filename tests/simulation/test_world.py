@@ -11,7 +11,32 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_sim.plan import ALL_ADMIN, ALL_FAULTS, WRONG_FOLDERS, Plan, draw
 from brokerset_sim.world import Outcome, simulate
 
-REGRESSIONS = (11, 21, 26, 49, 65, 73, 79, 85, 101, 135, 152, 157, 203, 330)
+REGRESSIONS = (
+    11,
+    21,
+    26,
+    49,
+    65,
+    73,
+    79,
+    85,
+    101,
+    135,
+    152,
+    157,
+    203,
+    330,
+    1937,
+    4220,
+    4709,
+    5019,
+    5811,
+    7140,
+    7848,
+    9532,
+    9563,
+    9613,
+)
 """Seeds that have found something once; they run however many seeds are asked for."""
 
 

@@ -194,6 +194,12 @@ class Membership:
         return isinstance(self._registration.step, Serve)
 
     @property
+    def loss_is_known(self) -> bool:
+        """Whether the log may be marked as closed in order. Not when the process before crashed and the start
+        file does not have it yet: the next start would take the log for whole."""
+        return self._registration.loss_is_known
+
+    @property
     def problem(self) -> Problem | None:
         """What keeps the broker out of service, or would after its next start; None when nothing does."""
         return self._registration.problem or self._problem

@@ -192,6 +192,8 @@ class Registration:
         self.group_epoch: int | None = None
         """The group's master epoch as the registration named it."""
         self.lost_cache = False
+        self.loss_is_known = closed_cleanly
+        """Whether the start file has what the log lost, so that closing the log in order hides nothing."""
         self._names = names
         self._boot_id = boot_id
         self._closed_cleanly = closed_cleanly
@@ -231,6 +233,7 @@ class Registration:
                 assert self._claim is not None
                 self._begin(identity.broker_id, None, self._claim.check_code)
             case (StepDone(), WriteStart()):
+                self.loss_is_known = True
                 self.step = DeleteTemp() if self._has_temp else self._register()
             case (StepDone(), DeleteTemp()):
                 self._has_temp, self._claim = False, None

@@ -93,7 +93,10 @@ def decide_role(now: RoleChange, told: Told, own_id: int, own_nonce: str | None 
     )
     if told.epoch <= 0:  # no election has epoch 0
         return NOTHING
-    if is_newer or now.role is Role.NONE:
+    if is_newer or now.master_id is None:
+        # In an epoch whose master is not known yet, whoever is named is news. The answer to a registration
+        # names no master that the controller has not heard yet, so a slave may know the epoch of its own
+        # mastership before it knows of the mastership.
         return Verdict(wanted)
     return _same_epoch(now, wanted)
 

@@ -211,8 +211,11 @@ class MessageStore:
         """Bring everything to the disk and write the checkpoint, now."""
         await self._checkpoints.write(thorough=True)
 
-    async def close(self) -> None:
-        """Refuse further messages, bring everything to the disk, and mark the store as closed in order."""
+    async def close(self, *, mark: bool = True) -> None:
+        """Refuse further messages, bring everything to the disk, and mark the store as closed in order.
+
+        Without `mark` the next start finds a store that was not closed, as this one did.
+        """
         if self._lock is None:
             return
         failed = self._flusher.failed
@@ -230,7 +233,8 @@ class MessageStore:
             await asyncio.to_thread(self._checkpoints.sync_all)
             if self.index is not None:
                 self.index.close()
-            self._abort.remove()
+            if mark:
+                self._abort.remove()
         self._executor.shutdown()
         self._lock.release()
         self._lock = None

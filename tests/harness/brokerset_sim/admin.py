@@ -30,6 +30,7 @@ from brokerset_sim.controller_node import ControllerNode
 from brokerset_sim.history import Violation
 from brokerset_sim.network import SimAsker
 from brokerset_sim.process import Process
+from brokerset_sim.survivors import members_of
 
 if TYPE_CHECKING:
     from brokerset_sim.world import World
@@ -83,9 +84,9 @@ class Admin:
         world = self.world
         done: dict[str, None] = {}
         wanted = {
-            node.group: None
-            for node in world.brokers
-            if node.disk.durable().get("brokerIdentity") is not None and not node.is_stranger()
+            name: None
+            for name in dict.fromkeys(node.group for node in world.brokers)
+            if members_of(world, name)
         }
         until = world.loop.time() + REBUILD_SECONDS
         while world.loop.time() < until and len(done) < len(wanted):
@@ -110,9 +111,7 @@ class Admin:
         next_id, epoch = 1, 0
         owner, expected = None, 0
         ranks: dict[int, int] = {}
-        for node in self.world.brokers_of(name):
-            if node.disk.durable().get("brokerIdentity") is None or node.is_stranger():
-                continue
+        for node in members_of(self.world, name):
             try:
                 reply = await self._asker.ask(node.address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), 0.5)
             except (ConnectionClosed, RequestTimeout):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brokerset_broker.membership import identity_folder, registration, role
+from brokerset_broker.membership.epoch_file import EpochFile
+from brokerset_broker.membership.membership import Membership
 from brokerset_broker.membership.registration import ApplyId, Registration, Unanswered
 from brokerset_controller.liveness import LiveView
 from brokerset_controller.replicas import apply as rules
@@ -16,6 +18,7 @@ from brokerset_controller.replicas.election import Choice, NoChoice
 from brokerset_controller.replicas.events import (
     Applied,
     BrokerIdApplied,
+    GroupRebuilt,
     MasterElected,
     Outcome,
     ReplicasCleaned,
@@ -24,6 +27,8 @@ from brokerset_controller.replicas.events import (
 )
 from brokerset_controller.replicas.state import Group, Replica
 from brokerset_controller.service import ControllerService
+from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.commands import Command
 from brokerset_raft import log_records
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.driver import RaftEngine
@@ -33,6 +38,7 @@ from brokerset_raft.messages import Entry, HardState, ReadReady, Ready
 from brokerset_raft.node import Node
 from brokerset_raft.storage import Storage
 from brokerset_runtime.disk import Disk
+from brokerset_runtime.remoting import Connection
 from brokerset_sim import group_checker, raft_checker, world
 from brokerset_sim.plan import Plan
 
@@ -223,6 +229,15 @@ def _restart_keeps_mastership() -> list[Patch]:
     return [(rules, "_start", lenient)]
 
 
+def _rebuilt_from_zero() -> list[Patch]:
+    rebuild = rules._rebuild
+
+    def forgetful(group: Group | None, event: GroupRebuilt) -> tuple[Group | None, Outcome]:
+        return rebuild(group, GroupRebuilt(replace(event.group, master_epoch=0)))
+
+    return [(rules, "_rebuild", forgetful)]
+
+
 # -- brokers ---------------------------------------------------------------------------------------
 
 
@@ -257,6 +272,27 @@ def _boot_ignored() -> list[Patch]:
     return [(Registration, "_begin", careless)]
 
 
+def _answers_hide_epochs() -> list[Patch]:
+    answer = Membership.epoch_cache
+
+    def hiding(self: Membership, connection: Connection, command: Command) -> Command:
+        reply = answer(self, connection, command)
+        body = replace(EpochEntryCache.from_json(reply.body), epoch_list=())
+        ext = {name: value for name, value in reply.ext.items() if name != "groupEpoch"}
+        return command.reply(ext=ext, body=body.to_json())
+
+    return [(Membership, "epoch_cache", hiding)]
+
+
+def _epoch_not_written() -> list[Patch]:
+    def hasty(self: EpochFile, epoch: int, start_offset: int) -> bool:
+        history = self.history.append(epoch, start_offset)
+        self.history = history or self.history
+        return history is not None
+
+    return [(EpochFile, "append", hasty)]
+
+
 def _masters_nonce_ignored() -> list[Patch]:
     decide = role.decide_role
 
@@ -264,6 +300,17 @@ def _masters_nonce_ignored() -> list[Patch]:
         return decide(now, replace(told, master_nonce=None), *own)
 
     return [(role, "decide_role", trusting)]
+
+
+def _first_master_is_kept() -> list[Patch]:
+    decide = role.decide_role
+
+    def faithful(now: role.RoleChange, told: role.Told, own_id: int, *own: Any) -> role.Verdict:
+        if now.role is role.Role.SLAVE and told.master_id != own_id:
+            return role.NOTHING
+        return decide(now, told, own_id, *own)
+
+    return [(role, "decide_role", faithful)]
 
 
 _CALM = Plan(controllers=3, brokers=(2,), seconds=10.0, pause_between=0.5, disk_looks=0.0)
@@ -301,6 +348,12 @@ _CLAIMS = replace(
     late=0.2,
     reset=0.1,
     faults={"crash broker at a write": 3, "crash broker after a step": 2, "kill broker": 2},
+)
+
+_LOST = replace(
+    _BROKERS,
+    rebuild=True,
+    faults={"roll back broker": 1, "kill broker": 2, "empty broker": 1, "reboot broker host": 1},
 )
 
 VARIANTS: tuple[Variant, ...] = (
@@ -399,6 +452,25 @@ VARIANTS: tuple[Variant, ...] = (
         _identity_written_in_place,
         (group_checker.IDENTITY_FILES,),
         replace(_CLAIMS, lost=0.0, late=0.0, reset=0.0, faults={"crash broker at a write": 1}),
+    ),
+    Variant("a slave keeps its first master", _first_master_is_kept, (world.PROGRESS,), _BROKERS),
+    Variant(
+        "a rebuilt group begins with epoch 0",
+        _rebuilt_from_zero,
+        (group_checker.EPOCHS_GROW,),
+        _LOST,
+    ),
+    Variant(
+        "brokers do not tell epochs for rebuilding",
+        _answers_hide_epochs,
+        (group_checker.EPOCHS_GROW,),
+        _LOST,
+    ),
+    Variant(
+        "a master acts before its epoch is on its disk",
+        _epoch_not_written,
+        (group_checker.EPOCHS_GROW,),
+        _BROKERS,
     ),
     Variant("a time-out burns the id", _time_out_burns_id, (group_checker.ID_USED,), _CLAIMS),
 )

@@ -98,6 +98,9 @@ class BrokerNode:
         """Its folder shall not be started again."""
 
         self._handle: DiskHandle | None = None
+        self._opened_by: Process | None = None
+        """The newest process that has opened the log; one that was ended before has nothing to close."""
+
         self._ids: dict[int, None] = {}
         self.lineage: object = Lineage(name)
         """Shared with copies; a new one once the folder was emptied."""
@@ -158,9 +161,10 @@ class BrokerNode:
             process.kill()
             self.world.network.gone(process, silent=power)
             self.world.graveyard.append(process)
-        if cleanly:
+        if cleanly and process is not None and process is self._opened_by:
+            assert self.membership is not None
             self.log.sync()
-            self.closed_cleanly = True
+            self.closed_cleanly = self.membership.loss_is_known
         if power:
             self.disk.lose_power()
             self.log.lose_power()
@@ -211,6 +215,7 @@ class BrokerNode:
             step_done=lambda step: self._step_done(process, step),
         )
         self.closed_cleanly = False
+        self._opened_by = process
         self.membership, self.epochs = membership, epochs
         world.network.listen(Endpoint(process, self.address, membership.handlers()))
         async with asyncio.TaskGroup() as group:
@@ -308,6 +313,8 @@ class BrokerNode:
             return False
         if self.epochs is None or other.epochs is None or other._handle is None:
             return False
+        if other.epochs.history.last_epoch > role.epoch:
+            return False  # it has begun an epoch of its own, and takes the role in a moment
         if other.epochs.history != self.epochs.history:
             try:
                 replace_file(other._handle, other.epochs.name, encode_epoch_file(self.epochs.history))

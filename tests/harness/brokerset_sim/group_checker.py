@@ -16,6 +16,7 @@ from brokerset_controller.replicas.events import (
 )
 from brokerset_controller.replicas.state import Group
 from brokerset_sim.history import Violation
+from brokerset_sim.survivors import Survived
 
 ID_FOR_EVER = "1 an id belongs to one check code for ever"
 ID_USED = "2 an id that was granted is used"
@@ -71,7 +72,7 @@ class GroupChecker:
             raise Violation(ID_ONCE, f"{self.name}: the group and its next id were forgotten by {event}")
         was = before or Group(after.cluster_name, after.broker_name)
         if isinstance(event, GroupRebuilt):
-            self._forget_untold(after)
+            self._rebuilt(after)
         self._check_numbers(was, after, event)
         self._check_ids(was, after, event)
         match event:
@@ -94,34 +95,26 @@ class GroupChecker:
         if was.sync_state_set != after.sync_state_set and not allowed:
             raise Violation(IN_SYNC_SET, f"{self.name}: {event} changed the in-sync set")
 
-    def _forget_untold(self, after: Group) -> None:
-        """The controllers' data was lost: only what no broker was ever told may be given again."""
-        acted = max(self.masters, default=0)
-        if after.master_epoch < acted:
-            raise Violation(
-                EPOCHS_GROW, f"{self.name}: rebuilt with epoch {after.master_epoch}, {acted} had a master"
-            )
-        used = max(self.owners, default=0)
-        if after.next_broker_id <= used:
-            raise Violation(
-                ID_ONCE, f"{self.name}: rebuilt with next id {after.next_broker_id}; {used} is in use"
-            )
-        self.epoch_max = min(self.epoch_max, after.master_epoch)
-        self.next_id_max = min(self.next_id_max, after.next_broker_id)
-        self.codes = {key: code for key, code in self.codes.items() if key < after.next_broker_id}
-        self.elected = {key: chosen for key, chosen in self.elected.items() if key <= after.master_epoch}
+    def _rebuilt(self, after: Group) -> None:
+        """Starts that were committed before the loss count in the epochs of the rebuilt group."""
         self.starts = {nonce: min(epoch, after.master_epoch) for nonce, epoch in self.starts.items()}
         for replica in after.replicas.values():
             if replica.nonce is not None:
                 self.starts.setdefault(replica.nonce, after.master_epoch)
 
-    def controllers_lost(self) -> None:
-        """The controllers forgot everything: what counts is what brokers have on their disks, and did."""
+    def controllers_lost(self, survived: Survived) -> None:
+        """The controllers forgot everything: what counts is what the group's brokers know at this moment.
+
+        An epoch is on its master's disk before the master acts. So it is gone only when that folder was
+        emptied, or rolled back to before it, and no other broker heard of it; the same with an id. Nobody can
+        know such a number then: it may be given again. No number up to what one broker knows may.
+        """
+        self.epoch_max, self.next_id_max = survived.epoch, survived.next_id
+        self.owners = {key: owner for key, owner in self.owners.items() if key < survived.next_id}
         self.codes = {key: code for key, code in self.codes.items() if key in self.owners}
-        self.next_id_max = max(self.owners, default=0) + 1
+        self.masters = {key: process for key, process in self.masters.items() if key <= survived.epoch}
+        self.elected = {key: chosen for key, chosen in self.elected.items() if key <= survived.epoch}
         self.lost.clear()  # after a rebuild nobody counts as in sync
-        self.epoch_max = max(self.masters, default=0)
-        self.elected = {key: chosen for key, chosen in self.elected.items() if key <= self.epoch_max}
 
     def owns(self, broker_id: int, lineage: object) -> None:
         """A folder, or a copy of it, has this id on its disk."""

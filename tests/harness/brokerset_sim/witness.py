@@ -33,6 +33,7 @@ from brokerset_sim.group_checker import EPOCHS_GROW, INCARNATION, OWN_GROUP, REA
 from brokerset_sim.history import History, Violation
 from brokerset_sim.process import Process
 from brokerset_sim.raft_checker import RaftChecker
+from brokerset_sim.survivors import epoch_on_disk
 
 CODES = RequestCode
 COUNTED_BY_SUBJECT = ("admin", "step")
@@ -369,6 +370,8 @@ class Witness:
             if after.epoch < before.epoch:
                 raise Violation(EPOCHS_GROW, f"{process} went from {before} to {after}")
             if after.role == "master":
+                if epoch_on_disk(process.node) < after.epoch:
+                    raise Violation(EPOCHS_GROW, f"{process} acts in {after.epoch}, which is not on its disk")
                 self.group(name).acts_as_master(process, broker_id, after.epoch, self.nonces.get(process))
 
         self.guard(check)

@@ -33,6 +33,7 @@ from brokerset_sim.network import Network, Weather
 from brokerset_sim.plan import Plan, draw
 from brokerset_sim.process import Host, Process, real_error
 from brokerset_sim.raft_checker import NEVER_FORGOTTEN, RaftChecker
+from brokerset_sim.survivors import survived
 from brokerset_sim.witness import Witness
 
 PROGRESS = "progress after the faults"
@@ -123,8 +124,8 @@ class World:
 
     def new_era(self) -> None:
         """The controllers' data is lost: the history of another raft group begins."""
-        for checker in self.witness.groups.values():
-            checker.controllers_lost()
+        for name, checker in self.witness.groups.items():
+            checker.controllers_lost(survived(self, name))
         self.witness.end_era()
         self._begin_era()
 
@@ -278,8 +279,16 @@ class World:
         raise Violation(PROGRESS, missing)
 
     def _correct_settings(self) -> None:
-        """Restart brokers all of whose controllers were replaced, as an operator would, with today's list."""
-        now = set(self.controller_addresses())
+        """Restart brokers none of whose controllers is a member, as an operator would, with today's list.
+
+        Members are those of the leader's configuration. A controller that was started to be added, but never
+        was, and one that was removed run on and answer, but know no leader.
+        """
+        leader = self.leader()
+        if leader is None or leader.engine is None:
+            return
+        members = leader.engine.status.configuration.members
+        now = {self.controllers[member.node_id].service_address for member in members}
         for broker in self.brokers:
             membership = broker.membership
             if broker.up and membership is not None and now.isdisjoint(membership.controllers.addresses):
@@ -311,12 +320,19 @@ class World:
         return None
 
     def _check_ids_used(self) -> None:
-        """Whoever asked for an id and got it has it, whatever happened in between."""
+        """Whoever asked for an id and got it has it, whatever happened in between.
+
+        An id that was adopted was not granted: it came with a volume. That one may have been set back to
+        before its first start; it is a stranger's then, which owns no id, but nothing was burnt.
+        """
         for name, group in self.witness.history.groups.items():
             ours = self.brokers_of(name)
             if not ours or self.emptied:
                 continue
-            for broker_id in group.replicas:
+            brought = {found.broker_id for node in ours if node.foreign and (found := node.identity())}
+            for broker_id, replica in group.replicas.items():
+                if replica.check_code.startswith("adopted;") and broker_id in brought:
+                    continue
                 if broker_id not in self.witness.group(name).owners:
                     raise Violation(ID_USED, f"{name}: id {broker_id} was granted, and no folder has it")
 
@@ -354,11 +370,15 @@ class World:
                 serving[java.broker_id] = java
         if group.master_id is not None:
             master = serving.get(group.master_id)
-            if isinstance(master, BrokerNode):
-                if (master.role.role.value, master.role.epoch) != ("master", group.master_epoch):
-                    return f"{master.name} does not know that it is master of {name} in {group.master_epoch}"
-                return None
+            told = (group.master_epoch, group.master_id)
+            if isinstance(master, BrokerNode) and (
+                (master.role.role.value, master.role.epoch) != ("master", group.master_epoch)
+            ):
+                return f"{master.name} does not know that it is master of {name} in {group.master_epoch}"
             if master is not None:
+                for each in serving.values():
+                    if isinstance(each, BrokerNode) and (each.role.epoch, each.role.master_id) != told:
+                        return f"{each.name} does not know the master of {name}: {each.role}, {group}"
                 return None
         sound = group.sync_state_set - group.suspects
         electable = any(broker_id in serving for broker_id in sound)

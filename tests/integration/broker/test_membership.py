@@ -113,6 +113,23 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
+def test_a_crash_is_remembered_though_the_next_process_is_closed_in_order(run: Run, place: Place) -> None:
+    """A broker that is stopped before it has written down what the log lost leaves `abort` behind."""
+
+    async def scenario() -> None:
+        store = place.folder / "store"
+        store.mkdir()
+        (store / "abort").write_text("1\nan earlier boot\n")
+        async with place.broker():
+            pass  # without controllers it gets no id, so there is no start file yet
+        assert (store / "abort").exists()
+        async with place.controllers(), place.broker() as broker:
+            await until(lambda: member(broker).role is Role.MASTER)
+        assert not (store / "abort").exists()
+
+    run(scenario)
+
+
 def test_nothing_is_served_before_the_role_is_known(run: Run, setup: Setup, place: Place) -> None:
     """The port answers who is there and why it does not serve; no name server hears of the broker."""
 

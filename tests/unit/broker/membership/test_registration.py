@@ -274,6 +274,17 @@ def test_closing_the_log_does_not_bring_a_lost_page_cache_back() -> None:
     assert found.step.lost_cache
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_log_may_count_as_closed_once_a_loss_is_written_down(clean: bool) -> None:
+    """Who found the log unclosed must not call it closed before the start file has what that means."""
+    found = machine(closed_cleanly=clean)
+    known = [found.loss_is_known]
+    for result in (FilesRead(IDENTITY, None, StartRecord("n0", boot_id="old")), SILENT, StepDone()):
+        known.append(fed(found, result).loss_is_known)
+
+    assert known == [clean, clean, clean, True]
+
+
 def test_a_new_broker_that_crashed_while_it_registered_has_lost_nothing() -> None:
     """It never had messages, though its store was not closed."""
     found = fed(machine(closed_cleanly=False), FilesRead(temp=replace(IDENTITY, check_code="old;1")),

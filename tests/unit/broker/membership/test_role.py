@@ -72,6 +72,12 @@ def slave(epoch: int, set_epoch: int = 10, address: str = "b:1") -> RoleChange:
         (SLAVE_AT_5, nobody(5), Verdict(elect=True)),
         (SLAVE_WITHOUT_MASTER, Told(None), Verdict(elect=True)),
         (SLAVE_WITHOUT_MASTER, other(7), Verdict(slave(7))),
+        # a registration named the epoch, but not its master, who was not heard yet
+        (SLAVE_WITHOUT_MASTER, own(6), Verdict(master(6))),
+        (SLAVE_WITHOUT_MASTER, own(6, 8), Verdict(master(6, 8))),
+        (SLAVE_WITHOUT_MASTER, other(6), Verdict(slave(6))),
+        (SLAVE_WITHOUT_MASTER, own(5), NOTHING),
+        (SLAVE_WITHOUT_MASTER, nobody(6), Verdict(elect=True)),
     ],
 )
 def test_what_is_told_and_what_follows(now: RoleChange, told: Told, verdict: Verdict) -> None:

@@ -91,6 +91,20 @@ def test_a_clean_exit_leaves_nothing_to_do(stores: Stores) -> None:
     check(store, 200)
 
 
+def test_a_store_closed_without_the_mark_counts_as_not_closed(stores: Stores) -> None:
+    """Everything is on the disk, but the next start is told of a crash that somebody still has to hear of."""
+    store = stores.open()
+    fill(stores, store, 0, 100)
+    asyncio.run(store.close(mark=False))
+
+    store = stores.open()
+
+    assert not store.closed_cleanly
+    check(store, 100)
+    close(store)
+    assert stores.open().closed_cleanly
+
+
 def test_a_killed_process_loses_nothing(stores: Stores) -> None:
     """What was appended is there, flushed or not, as long as the machine runs on."""
     store = stores.open()
