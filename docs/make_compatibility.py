@@ -16,9 +16,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from brokerset_broker.app import Broker
+from brokerset_broker.gateway.switchover import SwitchOver
 from brokerset_broker.membership.membership import Membership
 from brokerset_broker.processors.ha_status import HaStatusProcessor
-from brokerset_broker.processors.send import UNSERVED
+from brokerset_broker.processors.send_refusals import UNSERVED
 from brokerset_controller.processors import Processors as ControllerProcessors
 from brokerset_namesrv.kv_config import KvTable
 from brokerset_namesrv.kv_file import KvFile
@@ -141,6 +142,7 @@ def broker_handlers() -> Mapping[int, Handler]:
                 RequestCode.GET_BROKER_HA_STATUS: HaStatusProcessor.status,
                 RequestCode.GET_BROKER_EPOCH_CACHE: Membership.epoch_cache,
                 RequestCode.NOTIFY_BROKER_ROLE_CHANGED: Membership.role_changed,
+                RequestCode.BROKERSET_SWITCH_OVER: SwitchOver.switch_over,
             }
             return {**broker._handlers(), **in_controller_mode}
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brokerset_broker import settings_update
 from brokerset_controller.config_updates import CHANGEABLE as CHANGEABLE_IN_CONTROLLER
 from brokerset_namesrv import config_updates
+from brokerset_operator.settings import OperatorSettings
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
+from brokerset_spec.live_settings import CHANGEABLE as CHANGEABLE_IN_BROKER
 from brokerset_spec.manifest import OWN_SETTINGS
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import INT32_MAX, INT64_MAX, SettingField, setting_fields, value_text
@@ -34,9 +35,9 @@ nearest, never ignored. All problems of all sources are shown at once, and nothi
 
 A later source wins:
 
-| source | broker | name server, controller |
+| source | broker | name server, controller, operator |
 | --- | --- | --- |
-| file of `name=value` | `python -m brokerset_broker -c FILE` | `…_namesrv`, `…_controller` likewise |
+| file of `name=value` | `python -m brokerset_broker -c FILE` | `python -m brokerset_…` likewise |
 | environment | `BROKERSET_SET_<name>`, as `BROKERSET_SET_listenPort=10921` | the same |
 | command line | `--listenPort 10921` (`-n` is short for `--namesrvAddr`) | `--listenPort 9877` |
 
@@ -70,12 +71,15 @@ def document() -> str:
             "## Controller\n",
             "A name server runs in the same process by default; its other settings have their defaults.\n",
             _table(ControllerSettings, _changeable_in_controller, in_manifest=False),
+            "## Operator\n",
+            "The chart sets them from its values. None can be changed at run time.\n",
+            _table(OperatorSettings, None, in_manifest=False),
         ]
     )
 
 
 def _changeable_in_broker(name: str) -> bool:
-    return name in settings_update.CHANGEABLE
+    return name in CHANGEABLE_IN_BROKER
 
 
 def _changeable_in_namesrv(name: str) -> bool:
@@ -86,12 +90,19 @@ def _changeable_in_controller(name: str) -> bool:
     return name in CHANGEABLE_IN_CONTROLLER
 
 
-def _table(settings_class: type[Any], changeable: Callable[[str], bool], *, in_manifest: bool) -> str:
+def _table(settings_class: type[Any], changeable: Callable[[str], bool] | None, *, in_manifest: bool) -> str:
     sentences = _sentences(settings_class)
-    columns = ["name", "default", "values", "at run time", *(["manifest"] if in_manifest else []), "meaning"]
+    columns = ["name", "default", "values"]
+    columns += [
+        *(["at run time"] if changeable is not None else []),
+        *(["manifest"] if in_manifest else []),
+        "meaning",
+    ]
     rows = [columns, ["---"] * len(columns)]
     for name, item in setting_fields(settings_class).items():
-        row = [f"`{name}`", _default(item), _values(item), "yes" if changeable(name) else ""]
+        row = [f"`{name}`", _default(item), _values(item)]
+        if changeable is not None:
+            row.append("yes" if changeable(name) else "")
         if in_manifest:
             row.append("" if name in OWN_SETTINGS else "yes")
         rows.append([*row, sentences[item.name]])

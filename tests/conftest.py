@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing about the property.
+settings.register_profile("brokerset", deadline=None)
+settings.load_profile("brokerset")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,33 +19,35 @@ from brokerset_broker.admission import Admission
 from brokerset_broker.consumers import ConsumerTable
 from brokerset_broker.delay import DelayService
 from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.group_member import GroupMember, MemberParts
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.hold_service import HoldService
+from brokerset_broker.kubernetes.api import SliceApi
+from brokerset_broker.kubernetes.master_pointer import MasterPointer
 from brokerset_broker.locks import QueueLocks
-from brokerset_broker.membership.crash_point import crash_point
-from brokerset_broker.membership.door import ServiceDoor
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.identity_folder import IdentityFolder
-from brokerset_broker.membership.membership import Membership, epoch_path, identity_path
-from brokerset_broker.membership.role import LogEnd, Role, RoleChange
+from brokerset_broker.membership.membership import Membership
+from brokerset_broker.membership.role import Role
+from brokerset_broker.metadata.stamp import StampFile
+from brokerset_broker.metadata.standalone import leave_log
+from brokerset_broker.metadata.store_source import StoreSource
+from brokerset_broker.metadata.tables import Tables
 from brokerset_broker.offsets import OffsetManager
 from brokerset_broker.processors.admin import AdminProcessor
 from brokerset_broker.processors.clients import ClientProcessor
 from brokerset_broker.processors.groups import GroupProcessor
-from brokerset_broker.processors.ha_status import HaStatusProcessor
 from brokerset_broker.processors.locks import LockProcessor
 from brokerset_broker.processors.offsets import OffsetProcessor
 from brokerset_broker.processors.pull import PullProcessor
 from brokerset_broker.processors.query import QueryProcessor
-from brokerset_broker.processors.send import SendProcessor, refusing_handlers
+from brokerset_broker.processors.send import SendProcessor
 from brokerset_broker.processors.send_back import SendBackProcessor
+from brokerset_broker.processors.send_refusals import refusing_handlers
 from brokerset_broker.processors.topics import TopicProcessor
 from brokerset_broker.producers import ProducerTable
 from brokerset_broker.registration import Registrar
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
 from brokerset_broker.store.errors import PutStatus
-from brokerset_broker.store.folder import boot_id
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store_questions import StoreQuestions
 from brokerset_broker.topics import TopicManager
@@ -54,11 +55,10 @@ from brokerset_broker.traffic import Traffic
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_protocol.codes import ResponseCode
-from brokerset_runtime.asking import PoolAsker
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
-from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer, ServerLimits
+from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
 from brokerset_spec.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -99,21 +99,23 @@ class Broker:
         self._server: RemotingServer | None = None
         self._endpoint: HttpEndpoint | None = None
         self._registry: CollectorRegistry | None = None
-        self._pool: ConnectionPool | None = None
-        self._door: ServiceDoor | None = None
         self._closing = False
-        self._told_role = (Role.NONE, 0)
         self._running = False
         self._loaded = False
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
-        self.membership: Membership | None = None
+        self._pointer: MasterPointer | None = None
+        self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
+        self.membership: Membership | None = None
+        """The broker's identity and role, in controller mode."""
         self.port = 0
         """The port of the remoting protocol, once started."""
         self.vip_port = 0
         """The port of the second listener, 0 without one."""
+        self.ha_port = 0
+        """The port for slaves, 0 without controllers."""
         self.http_port = 0
         """The port of the HTTP endpoint, 0 without one."""
 
@@ -126,23 +128,28 @@ class Broker:
         Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`,
         `EpochsDamaged`.
         """
-        sockets = self._bind()
+        sockets, ha_socket = self._bind()
         try:
             self._build()
+            if ha_socket is not None:
+                self.member = self._member(ha_socket)
             self._load()
-            if self.settings.enable_controller_mode:
-                self.membership = self._join()
+            if self.member is None:
+                await self._leave_log()
+            served = self._handlers()
             self._server = RemotingServer(
-                self._doors(self._handlers()), limits=self._limits, on_close=self._closed
+                self.member.handlers(served) if self.member is not None else served,
+                limits=self._limits,
+                on_close=self._closed,
             )
             for listener in sockets:
                 await self._server.listen_on(listener)
         except BaseException:
-            for listener in sockets:
+            for listener in (*sockets, *([ha_socket] if ha_socket is not None else [])):
                 listener.close()
             await self.close()
             raise
-        if self.membership is None:
+        if self.member is None:
             self.delay.start()
         log.info(
             "broker listens",
@@ -155,7 +162,7 @@ class Broker:
 
     async def run(self) -> None:
         """Flush, register, expire and write down until `close`; raises what the first part to fail raised."""
-        if self._stop.is_set():
+        if self._closing:
             return
         assert self._server is not None, "start comes first"
         self._running = True
@@ -177,7 +184,8 @@ class Broker:
                         self._persist_delays(),
                         self._keep_house(),
                         self._serve_http(),
-                        *([self.membership.run()] if self.membership is not None else []),
+                        *([self.member.run()] if self.member is not None else []),
+                        *([self._pointer.run()] if self._pointer is not None else []),
                     )
                 ]
                 await self._stop.wait()
@@ -193,19 +201,25 @@ class Broker:
         server, self._server = self._server, None
         endpoint, self._endpoint = self._endpoint, None
         if server is not None:
+            if self.member is not None:
+                await self.member.hand_over_at_end()
             server.stop_accepting()
+            if self.member is not None:
+                self.member.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
             self.delay.stop()
-            await self.registrar.unregister()
+            if self.member is not None:
+                await self.member.answer_at_end()
             self.holds.close()
-            await server.close(DRAIN_SECONDS_MAX)
+            async with asyncio.TaskGroup() as goodbyes:  # clients need not wait for slow name servers
+                goodbyes.create_task(self.registrar.unregister())
+                goodbyes.create_task(server.close(DRAIN_SECONDS_MAX))
         if endpoint is not None:
             await endpoint.close()
         self._stop.set()
         await self._ended.wait()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        if self.member is not None:
+            await self.member.close()
         if self._loaded:
             self._loaded = False
             for write in (self.delay.persist, self.topics.saved, self.groups.saved, self.offsets.saved):
@@ -213,6 +227,8 @@ class Broker:
                     await write()
                 except OSError as error:  # the log must be closed all the same
                     log.error("configuration cannot be written at the end", reason=str(error))
+            if self.member is not None:
+                await self.member.metadata.close()
             await self.store.close(mark=self._loss_is_known())
             log.info("broker is closed", max_offset=self.store.max_offset)
 
@@ -236,23 +252,48 @@ class Broker:
 
     # -- building -----------------------------------------------------------------------------------------
 
-    def _bind(self) -> list[socket.socket]:
-        """Take the ports before anything else, so that a second broker fails before it touches the store."""
+    def _bind(self) -> tuple[list[socket.socket], socket.socket | None]:
+        """Take the ports before anything else, so that a second broker fails before it touches the store.
+
+        The last one is for slaves, in controller mode.
+        """
         settings = self.settings
-        first = _bound(settings.bind_address, settings.listen_port)
-        self.port = first.getsockname()[1]
-        if settings.listen_port == 0:
-            self.settings = replace(settings, listen_port=self.port)
-            return [first]
-        if settings.listen_port <= VIP_PORT_OFFSET:
-            return [first]
+        sockets = [_bound(settings.bind_address, settings.listen_port)]
+        self.port = sockets[0].getsockname()[1]
+        ha_socket = None
         try:
-            second = _bound(settings.bind_address, settings.listen_port - VIP_PORT_OFFSET)
+            if settings.listen_port == 0:
+                self.settings = replace(settings, listen_port=self.port)
+            elif settings.listen_port > VIP_PORT_OFFSET:
+                sockets.append(_bound(settings.bind_address, settings.listen_port - VIP_PORT_OFFSET))
+                self.vip_port = sockets[1].getsockname()[1]
+            if settings.enable_controller_mode:
+                beside = settings.listen_port + 1 if settings.listen_port else 0
+                ha_socket = _bound(settings.bind_address, settings.ha_listen_port or beside, "haListenPort")
+                self.ha_port = ha_socket.getsockname()[1]
         except PortTaken:
-            first.close()
+            for listener in sockets:
+                listener.close()
             raise
-        self.vip_port = second.getsockname()[1]
-        return [first, second]
+        return sockets, ha_socket
+
+    def _member(self, ha_socket: socket.socket) -> GroupMember:
+        """The member of a group; it must exist before the store is loaded."""
+        return GroupMember(
+            MemberParts(
+                live=self.live,
+                store=self.store,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delay=self.delay,
+                admission=self.admission,
+                registrar=self.registrar,
+                clock=self.clock,
+                on_reset=self.holds.wake_queue,
+            ),
+            ha_socket,
+        )
 
     def _build(self) -> None:
         settings, clock = self.settings, self.clock
@@ -277,14 +318,40 @@ class Broker:
             admission=self.admission,
         )
         self.registrar = Registrar(
-            live=self.live, topics=self.topics, admission=self.admission, role_id=self._role_id
+            live=self.live,
+            topics=self.topics,
+            admission=self.admission,
+            role_id=self._role_id,
+            on_master=self._told_master,
+            ha_address=self._ha_address,
         )
+        self._pointer = self._master_pointer()
+        if self._pointer is not None:
+            self.registrar.on_register_again(self._pointer.wake)
         self.topics.on_change(self._topics_changed)
         self.live.on_change(lambda changed, _names: self._use(changed))
         self.live.on_change(lambda changed, _names: self.store.retention.use(changed))
         self.store.on_arrival = self._arrived
         if settings.flush_disk_type == "SYNC_FLUSH":
             self.admission.when_durable = self._when_flushed
+
+    def _master_pointer(self) -> MasterPointer | None:
+        """What leads the group's `-master` Service to this broker, if there is one."""
+        settings = self.settings
+        namespace, _, name = settings.master_endpoint_slice.partition("/")
+        if not name or not settings.enable_controller_mode:
+            return None
+        return MasterPointer(
+            SliceApi(namespace, name),
+            pod=os.environ.get("POD_NAME", "") or socket.gethostname(),
+            pod_ip=settings.broker_ip1,
+            leads=self._led_epoch,
+        )
+
+    def _led_epoch(self) -> int | None:
+        """The epoch in which this broker is master."""
+        membership = self.membership
+        return membership.now.epoch if membership is not None and membership.role is Role.MASTER else None
 
     def _load(self) -> None:
         self.topics.load()
@@ -294,30 +361,22 @@ class Broker:
         self.store.load(accept_damage=self.settings.accept_damaged_store)
         self._loaded = True
         self.store.start()
+        if self.member is not None:
+            self.member.load(closed_cleanly=self.store.closed_cleanly)
+            self.membership = self.member.membership
 
-    def _join(self) -> Membership:
-        """The membership of a broker that has opened its store; nothing is asked yet."""
-        settings, store = self.settings, self.store
-        identity, epochs = identity_path(settings), epoch_path(settings)
-        epoch_file = EpochFile(RealDisk(epochs.parent), epochs.name)
-        epoch_file.load(store.max_offset)
-        self._pool = ConnectionPool()
-        log.info("controllers give id and role; brokerId and brokerRole of the settings are ignored")
-        return Membership(
-            settings=settings,
-            folder=IdentityFolder(RealDisk(identity.parent), identity.name),
-            epochs=epoch_file,
-            asker=PoolAsker(self._pool),
-            clock=self.clock,
-            random_source=random.SystemRandom(),
-            log_end=lambda: LogEnd(epoch_file.history.last_epoch, store.max_offset, store.max_offset),
-            own_address=self.registrar.own_address,
-            closed_cleanly=store.closed_cleanly,
-            boot_id=boot_id(),
-            on_role=self._take_role,
-            run_blocking=asyncio.to_thread,
-            step_done=crash_point(os.environ),
+    async def _leave_log(self) -> None:
+        """Without controllers the files of config/ rule: what a member's log alone had goes in."""
+        source = StoreSource(self.store, self.clock)
+        tables = Tables(
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            delay=self.delay,
+            forget_queues=source.forget_topic,
         )
+        stamp = StampFile(RealDisk(self.settings.store_path_root_dir / "config"))
+        await leave_log(source, tables, stamp, asyncio.to_thread)
 
     def _loss_is_known(self) -> bool:
         """Whether a crash before this start is no news any more, so that the store may count as closed."""
@@ -325,24 +384,15 @@ class Broker:
             return self.membership.loss_is_known
         return self.store.closed_cleanly or not self.settings.enable_controller_mode
 
-    def _doors(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
-        """The table for the server: shut until a role is known, in controller mode."""
-        membership = self.membership
-        if membership is None:
-            return handlers
-        status = HaStatusProcessor(lambda: membership.role, lambda: self.store.max_offset)
-        self._door = ServiceDoor({**handlers, **membership.handlers(), **status.handlers()}, self._absence)
-        self._take_role(membership.now)
-        return self._door.handlers
-
     def _handlers(self) -> dict[int, Handler]:
         live, clock, store, admission = self.live, self.clock, self.store, self.admission
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         stats, traffic, locks = self.stats, self.traffic, self.locks
         questions = StoreQuestions(store)
+        metadata = self.member.metadata if self.member is not None else None
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
-            levels=self.levels, stats=stats, traffic=traffic, clock=clock,
+            levels=self.levels, stats=stats, traffic=traffic, clock=clock, metadata=metadata,
         )  # fmt: skip
         pull = PullProcessor(
             live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
@@ -359,24 +409,25 @@ class Broker:
             groups=groups,
             consumers=consumers,
             producers=self.producers,
+            metadata=metadata,
         )
         self._lock_requests = LockProcessor(locks, topics)
         offset_requests = OffsetProcessor(
             live=live, admission=admission, store=questions, topics=topics, groups=groups, offsets=offsets,
-            consumers=consumers, on_reset=self.holds.wake_queue,
+            consumers=consumers, on_reset=self.holds.wake_queue, metadata=metadata,
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self._membership_table,
+            membership=self._membership_table, metadata=metadata,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
-            offsets=offsets, consumers=consumers, locks=locks, stats=stats,
+            offsets=offsets, consumers=consumers, locks=locks, stats=stats, metadata=metadata,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=questions, topics=topics, offsets=offsets,
-            consumers=consumers, stats=stats,
+            consumers=consumers, stats=stats, metadata=metadata,
         )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
@@ -416,52 +467,20 @@ class Broker:
             return self.settings.broker_id
         return {Role.MASTER: 0, Role.SLAVE: membership.broker_id, Role.NONE: None}[membership.role]
 
-    def _take_role(self, change: RoleChange) -> None:
-        """Serve as what the controllers say from now on."""
-        if self._closing or self._door is None:
-            return
-        self.topics.state_version = change.epoch
-        if change.role is Role.MASTER:
-            self._door.open()
-            self.admission.accept_writes()
-            self.delay.start()
-        elif change.role is Role.SLAVE:
-            self.delay.stop()
-            self.admission.refuse_writes()
-            self._door.open()
-        else:
-            self.delay.stop()
-            self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, self._absence())
-            self._door.shut()
-        told = (change.role, change.epoch)
-        if told != self._told_role:
-            self._told_role = told
-            self.registrar.register_again()
+    def _told_master(self, ha_address: str | None, address: str | None) -> None:
+        if self.member is not None:
+            self.member.told_by_name_server(ha_address, address)
 
-    def _absence(self) -> str:
-        """Why clients are not served."""
-        assert self.membership is not None
-        found = self.membership.diagnosis()
-        return f"broker {self.settings.broker_name} is not in service: {found.problem}; {found.advice}"
+    def _ha_address(self) -> str | None:
+        return self.member.ha_address() if self.member is not None else None
 
     def _membership_table(self) -> dict[str, str]:
-        membership = self.membership
-        if membership is None:
-            return {}
-        found = membership.diagnosis()
-        return {
-            "brokersetRole": membership.role.value,
-            "brokersetReplicaId": str(membership.broker_id or ""),
-            "brokersetIncarnation": str(membership.incarnation or ""),
-            "brokersetMasterEpoch": str(membership.now.epoch),
-            "brokersetMasterAddress": membership.now.master_address or "",
-            "brokersetController": membership.controllers.leader or "",
-            "brokersetProblem": found.problem or "",
-            "brokersetAdvice": found.advice or "",
-        }
+        return self.member.table() if self.member is not None else {}
 
     def _closed(self, connection: Connection) -> None:
         self.holds.drop(connection)
+        if self.member is not None:
+            self.member.connection_closed(connection)
         self._clients.connection_closed(connection)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -500,6 +519,8 @@ class Broker:
             found = self.membership.diagnosis()
             if not found.ready:
                 return [*problems, f"{found.problem}; {found.advice}"]
+        if self.member is not None and (lack := self.member.problem()) is not None:
+            problems.append(lack)
         if self.registrar.addresses and not self.registrar.registered:
             problems.append("no name server knows this broker")
         return problems
@@ -512,7 +533,7 @@ class Broker:
         return self._registry
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, setting: str = "listenPort") -> socket.socket:
     """A socket that has the port. Raises `PortTaken`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -525,11 +546,6 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
-        raise PortTaken(
-            f"cannot listen on {host}:{port}: {reason}; choose another with listenPort"
-        ) from error
+        raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another with {setting}") from error
     listener.setblocking(False)
     return listener
-
-
-# -- the process ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ become due in the order of their queue. Nothing runs while nothing waits.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -108,6 +109,19 @@ class DelayService:
             self._version,
             {level.number: level.queue_offset for level in self._levels.values() if level.queue_offset > 0},
         )
+
+    def put(self, levels: Mapping[int, int], *, whole: bool = False) -> bool:
+        """Set progress that the log or a master has; `whole`: other levels have none. Whether it differed."""
+        changed = False
+        for level in self._levels.values():
+            wanted = levels.get(level.number, 0 if whole else level.queue_offset)
+            if wanted != level.queue_offset:
+                level.queue_offset = wanted
+                changed = True
+        if changed:
+            self._changed = True
+            self._version = self._version.next(self._clock.now_ms())
+        return changed
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """For each used level the next queue offset to deliver, and the end of its queue."""

@@ -5,7 +5,7 @@ Source: `SubscriptionGroupManager`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import structlog
@@ -45,6 +45,12 @@ class GroupManager:
         self._version = DataVersion(0, 0, clock.now_ms())
         self.state_version = 0
         """Epoch of the master, in controller mode; it goes into the data version."""
+        self.frozen = False
+        """Whether groups come into being by the log alone, because this broker follows a master."""
+        self.on_created: Callable[[SubscriptionGroupConfig], None] | None = None
+        """Told of each group that came into being by itself."""
+        self.going: dict[str, int] = {}
+        """Groups whose deletion is in the log but not confirmed: they do not come into being meanwhile."""
         path = settings.current.store_path_root_dir / "config" / "subscriptionGroup.json"
         self._file = ConfigFile(path, lambda: self.table().encode)
 
@@ -114,8 +120,13 @@ class GroupManager:
         if len(self._groups) >= self.groups_max:
             log.warning("group not created: too many", group=group, groups_max=self.groups_max)
             return None
-        config = self._groups[group] = SubscriptionGroupConfig(group)
+        config = SubscriptionGroupConfig(group)
+        if self.frozen or group in self.going:
+            return config
+        self._groups[group] = config
         self._changed()
+        if self.on_created is not None:
+            self.on_created(config)
         log.info("group created on demand", group=group)
         return config
 
@@ -127,6 +138,13 @@ class GroupManager:
         With `attribute_changes` (keys begin with + or -) they are applied to the attributes it has; without,
         those of `config` are taken. Raises `Rejected` for names and values that cannot be, and at the limit.
         """
+        planned = self.plan_update(config, attribute_changes)
+        return planned is not None and self.put(planned)
+
+    def plan_update(
+        self, config: SubscriptionGroupConfig, attribute_changes: Mapping[str, str] | None = None
+    ) -> SubscriptionGroupConfig | None:
+        """What `update` would put into the table; `None` if that is there already."""
         problem = names.check_group(config.group_name)
         if problem is None and not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
             problem = f"retryQueueNums={config.retry_queue_nums}: must be from 0 to {RETRY_QUEUES_MAX}"
@@ -138,11 +156,18 @@ class GroupManager:
             after = alter(GROUP_ATTRIBUTES, before, attribute_changes, create=current is None)
             config = replace(config, attributes=after)
         if config == current:
-            return False
+            return None
         if current is None and len(self._groups) >= self.groups_max:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"this broker has {self.groups_max} groups, which is its limit"
             )
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> bool:
+        """Put a group that was decided on into the table; whether that changed anything."""
+        current = self._groups.get(config.group_name)
+        if config == current:
+            return False
         self._groups[config.group_name] = config
         self._changed()
         log.info("group changed" if current else "group created", group=config.group_name, config=config)
@@ -150,7 +175,8 @@ class GroupManager:
 
     def delete(self, group: str) -> bool:
         """Take a group out of the table; return whether it was there."""
-        self._forbidden.pop(group, None)
+        if self._forbidden.pop(group, None):
+            self._file.touch()
         if self._groups.pop(group, None) is None:
             return False
         self._changed()
@@ -159,24 +185,52 @@ class GroupManager:
 
     def forbid_reading(self, group: str, topic: str, forbidden: bool) -> None:
         """Keep the group from reading the topic, or let it again."""
-        masks = self._forbidden.setdefault(group, {})
+        self.put_forbidden(group, self.plan_forbidden(group, topic, forbidden))
+
+    def plan_forbidden(self, group: str, topic: str, forbidden: bool) -> dict[str, int]:
+        """The group's masks by topic, as `forbid_reading` would leave them."""
+        masks = dict(self._forbidden.get(group, {}))
         before = masks.get(topic, 0)
         after = before | READ_FORBIDDEN_BIT if forbidden else before & ~READ_FORBIDDEN_BIT
         if after:
             masks[topic] = after
         else:
             masks.pop(topic, None)
-        if not masks:
-            del self._forbidden[group]
-        if after != before:
-            self._changed()
+        return masks
 
-    def replace_all(self, table: GroupTable) -> None:
-        """Take over the table of a master."""
-        self._groups = dict(table.groups)
-        self._forbidden = {group: dict(masks) for group, masks in table.forbidden.items()}
-        self._version = table.data_version
-        self._file.touch()
+    def forbidden_of(self, group: str) -> Mapping[str, int]:
+        """The group's masks by topic."""
+        return self._forbidden.get(group, {})
+
+    def put_forbidden(self, group: str, masks: Mapping[str, int]) -> None:
+        """Set all masks of a group."""
+        if masks == self._forbidden.get(group, {}):
+            return
+        self._forbidden.pop(group, None)
+        if masks:
+            self._forbidden[group] = dict(masks)
+        self._changed()
+
+    def forbidden_groups(self) -> list[str]:
+        """Groups that have masks."""
+        return list(self._forbidden)
+
+    def take_over(
+        self,
+        groups: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+    ) -> bool:
+        """Have these groups and those of the system; touches only what differs. Whether any did."""
+        wanted = {name: self._groups[name] for name in sorted(names.SYSTEM_GROUPS) if name in self._groups}
+        wanted.update(groups)
+        masks = {group: dict(topics) for group, topics in forbidden.items() if topics}
+        if wanted == self._groups and masks == self._forbidden:
+            return False
+        self._groups = wanted
+        self._forbidden = masks
+        self._changed()
+        log.info("groups taken over", groups=len(groups))
+        return True
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock.now_ms(), self.state_version)

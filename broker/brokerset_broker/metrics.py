@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import (
     CollectorRegistry,
     CounterMetricFamily,
@@ -21,6 +22,8 @@ from prometheus_client.registry import Collector
 
 from brokerset_broker.membership.diagnosis import ProblemKind
 from brokerset_broker.membership.role import Role
+from brokerset_broker.replication_metrics import replication_families
+from brokerset_broker.store.retention_task import disk_use
 from brokerset_broker.traffic import TopicTraffic
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
 from brokerset_formats.records import store_timestamp_at
@@ -43,6 +46,9 @@ LAGS_MAX: Final = 20_000
 """Queues whose lag one scrape looks at; a scrape must not stop the broker."""
 
 PROTOCOL: Final = "remoting"
+
+PROCESS: Final = ProcessCollector(registry=None)
+"""Memory, CPU time, files and start of this process, read from the system when somebody scrapes."""
 
 
 def registry(broker: Broker) -> CollectorRegistry:
@@ -76,6 +82,8 @@ class BrokerCollector(Collector):
         yield from self._connections()
         yield from self._lags()
         yield from self._store()
+        yield from self._disk()
+        yield from self._process()
 
     # -- pieces -------------------------------------------------------------------------------------------
 
@@ -141,6 +149,8 @@ class BrokerCollector(Collector):
             name_servers.add_metric(self._values(address), address in registered)
         yield name_servers
         yield from self._membership()
+        if self._broker.member is not None:
+            yield from replication_families(self._broker.member, self._labels)
 
     def _membership(self) -> Iterator[Metric]:
         """What controllers say of this broker; nothing without them."""
@@ -315,6 +325,28 @@ class BrokerCollector(Collector):
             self._broker.clock.now_ms() - oldest if oldest > 0 else 0,
             **medium,
         )
+
+    def _disk(self) -> Iterator[Metric]:
+        settings = self._broker.settings
+        folder = settings.store_path_commit_log or settings.store_path_root_dir / "commitlog"
+        used = self._own_gauges("disk_used_bytes", "Bytes in use on the commit log's file system.", [])
+        available = self._own_gauges(
+            "disk_available_bytes", "Bytes that can still be written to the commit log's file system.", []
+        )
+        try:
+            found = disk_use(folder)
+        except OSError:
+            found = None  # the retention task logs it
+        if found is not None:
+            used.add_metric(self._values(), found.used)
+            available.add_metric(self._values(), found.available)
+        yield used
+        yield available
+
+    def _process(self) -> Iterator[Metric]:
+        for family in PROCESS.collect():
+            family.samples = [sample._replace(labels=dict(self._labels)) for sample in family.samples]
+            yield family
 
     def _oldest_store_time(self) -> int:
         """Store time of the first record of the log, 0 if there is none (or only the end mark of a file)."""

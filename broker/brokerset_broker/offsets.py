@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from brokerset_broker.broadcast_offsets import BroadcastOffsets
+from brokerset_broker.broadcast_offsets import BROADCAST_SUFFIX, BroadcastOffsets
 from brokerset_broker.config_files import ConfigFile
+from brokerset_broker.metadata.journal import Journal
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_formats import fastjson
 from brokerset_formats.config import ConsumerOffsets, DataVersion
@@ -51,6 +52,11 @@ class OffsetManager:
         self.broadcast = BroadcastOffsets()
         self.state_version = 0
         """Epoch of the master, in controller mode; it goes into the data version."""
+        self.frozen = False
+        """Whether offsets change by the log alone, because this broker follows a master."""
+        self.journal: Journal | None = None
+        """Notes what changed, for the log."""
+        self._held: dict[str, int] = {}
         path = settings.current.store_path_root_dir / "config" / "consumerOffset.json"
         self._file = ConfigFile(path, self._encoder)
 
@@ -89,9 +95,11 @@ class OffsetManager:
 
         While a reset waits for a pull, the commit is ignored: the client does not know of the reset yet.
         """
-        if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX:
+        if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX or self.frozen:
             return False
         key = f"{topic}@{group}"
+        if self._held and self.is_held(group, topic):
+            return True
         if self._resets and queue_id in self._resets.get(key, ()):
             return True
         table = self._offsets.get(key)
@@ -108,6 +116,8 @@ class OffsetManager:
                 before=before, offset=offset, client=client,
             )  # fmt: skip
         table[queue_id] = offset
+        if self.journal is not None and not group.endswith(BROADCAST_SUFFIX):
+            self.journal.offset_changed(key, queue_id)
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self._version = self._version.next(self._clock.now_ms(), self.state_version)
@@ -177,10 +187,101 @@ class OffsetManager:
         table = self._resets.get(key)
         if table is None:
             return None
+        if self.frozen or self.is_held(group, topic):
+            # Told, but not taken: what a record on its way sets must not be taken together with it.
+            return table.get(queue_id)
         offset = table.pop(queue_id, None)
         if not table:
             del self._resets[key]
+        if self.journal is not None and offset is not None:
+            self.journal.reset_taken(key, queue_id)
         return offset
+
+    # -- by way of the log --------------------------------------------------------------------------------
+
+    def hold(
+        self, *, keys: Iterable[str] = (), topics: Iterable[str] = (), groups: Iterable[str] = ()
+    ) -> None:
+        """Ignore commits of these until `release`: the log has a record that will overwrite them."""
+        for name in _held_names(keys, topics, groups):
+            self._held[name] = self._held.get(name, 0) + 1
+
+    def release(
+        self, *, keys: Iterable[str] = (), topics: Iterable[str] = (), groups: Iterable[str] = ()
+    ) -> None:
+        """Undo one `hold`; what is not held is not looked at."""
+        for name in _held_names(keys, topics, groups):
+            if self._held.get(name, 0) > 1:
+                self._held[name] -= 1
+            else:
+                self._held.pop(name, None)
+
+    def release_all(self) -> None:
+        """Undo every `hold`."""
+        self._held.clear()
+
+    def is_held(self, group: str, topic: str) -> bool:
+        """Whether commits are ignored at the moment, because a record is on its way that overwrites them."""
+        held = self._held
+        return bool(held) and (f"{topic}@{group}" in held or f"{topic}@" in held or f"@{group}" in held)
+
+    @property
+    def replicated(self) -> Mapping[str, Mapping[int, int]]:
+        """The live table; keys that `is_replicated` refuses are this broker's own."""
+        return self._offsets
+
+    @property
+    def resets(self) -> Mapping[str, Mapping[int, int]]:
+        """The live table of resets that wait for a pull."""
+        return self._resets
+
+    def put(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Set offsets that the log has."""
+        for key, queues in offsets.items():
+            table = self._offsets.get(key)
+            if table is None:
+                topic, _, group = key.partition("@")
+                table = self._offsets[key] = {}
+                self._note_key(group, topic)
+            table.update(queues)
+        self._commits += 1
+        self._file.touch()
+
+    def put_resets(self, resets: Mapping[str, Mapping[int, int]]) -> None:
+        """Set offsets from outside, as the log has them: the next pull of each queue is told."""
+        self.put(resets)
+        for key, queues in resets.items():
+            self._resets.setdefault(key, {}).update(queues)
+
+    def drop_resets(self, taken: Mapping[str, Iterable[int]]) -> None:
+        """Forget resets that consumers were told."""
+        for key, queues in taken.items():
+            table = self._resets.get(key, {})
+            for queue_id in queues:
+                table.pop(queue_id, None)
+            if not table:
+                self._resets.pop(key, None)
+
+    def take_over(
+        self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]
+    ) -> bool:
+        """Have these offsets, beside those that are this broker's own; whether anything differed."""
+        table = self._offsets
+        gone = [key for key in table if key not in offsets and is_replicated(key)]
+        changed = [key for key, queues in offsets.items() if table.get(key) != queues]
+        self._resets = _copy(resets)
+        if not gone and not changed:
+            return False
+        for key in gone:
+            del table[key]
+        count = len(table)
+        for key in changed:
+            table[key] = dict(offsets[key])
+        if gone or len(table) != count:
+            self._note_keys()
+        self._version = self._version.next(self._clock.now_ms(), self.state_version)
+        self._file.touch()
+        return True
 
     # -- whole tables -------------------------------------------------------------------------------------
 
@@ -201,17 +302,20 @@ class OffsetManager:
         self._forget_watched(lambda key: key.partition("@")[2] == group)
 
     def replace_all(self, table: ConsumerOffsets) -> None:
-        """Take over the table of a file or of a master."""
+        """Take over the table of a file."""
         self._offsets = _copy(table.offsets)
         self._pulled = _copy(table.pull_offsets)
         self._version = table.data_version
+        self._note_keys()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _note_keys(self) -> None:
         self._topics_of = {}
         self._groups_of = {}
         for key in self._offsets:
             topic, _, group = key.partition("@")
             self._note_key(group, topic)
-
-    # -- inside -------------------------------------------------------------------------------------------
 
     def _new_key(self, group: str, topic: str) -> dict[int, int] | None:
         if len(self._offsets) >= self.keys_max:
@@ -252,6 +356,15 @@ class OffsetManager:
         if len(table.offsets) + len(table.pull_offsets) <= PRETTY_KEYS_MAX:
             return table.encode
         return lambda: fastjson.dumps(table.to_json())
+
+
+def is_replicated(key: str) -> bool:
+    """Whether an offset key goes into the log; what broadcasting groups have pulled does not."""
+    return not key.endswith(BROADCAST_SUFFIX)
+
+
+def _held_names(keys: Iterable[str], topics: Iterable[str], groups: Iterable[str]) -> list[str]:
+    return [*keys, *(f"{topic}@" for topic in topics), *(f"@{group}" for group in groups)]
 
 
 def _copy(table: Mapping[str, Mapping[int, int]]) -> _Table:

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from brokerset_broker.admission import PERM_READ, PERM_WRITE, Admission
+from brokerset_broker.membership.controllers import Resolve, resolve
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.topics import TopicManager
 from brokerset_formats.config import TopicConfig
@@ -38,11 +39,18 @@ INCREMENT_TOPICS_MAX: Final = 1_000
 PLAIN_BYTES_MAX: Final = 8 * 1024 * 1024
 """A larger table is sent compressed: as plain JSON, 90,000 topics do not fit into a frame."""
 
+MASTER_ID: Final = 0
+"""The id of a master at name servers."""
+
 RoleId = Callable[[], int | None]
 """The id to register with: 0 for a master; None while nothing may be registered."""
 
 OnMaster = Callable[[str | None, str | None], None]
 """Gets the master's HA address and remoting address, as a name server tells a slave."""
+
+
+LOOK_UP_SECONDS: Final = 1.0
+"""How often names are looked up with `fetchNamesrvAddrByDnsLookup`."""
 
 
 class _Refused(Exception):
@@ -52,13 +60,15 @@ class _Refused(Exception):
 class _Server:
     """What one task knows of its name server."""
 
-    __slots__ = ("address", "changed", "connection", "full", "registered", "role_id", "wake")
+    __slots__ = ("address", "changed", "connection", "full", "registered", "role_id", "task", "told", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: Connection | None = None
         self.registered = False
         self.role_id = 0
+        self.told = ""
+        self.task: asyncio.Task[None] | None = None
         self.changed: dict[str, None] = {}
         self.full = True
         self.wake = asyncio.Event()
@@ -75,15 +85,23 @@ class Registrar:
         admission: Admission,
         on_master: OnMaster | None = None,
         role_id: RoleId | None = None,
+        ha_address: Callable[[], str | None] = lambda: None,
+        resolver: Resolve = resolve,
     ) -> None:
-        """Without `role_id` the broker registers with the `brokerId` of its settings."""
+        """Without `role_id` the broker registers with the `brokerId` of its settings; without `ha_address` it
+        tells the port above its own, as Java does."""
         self._live = live
         self._topics = topics
         self._admission = admission
         self._on_master = on_master
+        self._ha_address = ha_address
         self._role_id = role_id if role_id is not None else lambda: live.current.broker_id
         self._ended = False
-        self._servers = [_Server(address) for address in addresses(live.current.namesrv_addr)]
+        self._resolver = resolver
+        self._use_dns = live.current.fetch_namesrv_addr_by_dns_lookup
+        self._configured = addresses(live.current.namesrv_addr)
+        self._servers = [] if self._use_dns else [_Server(address) for address in self._configured]
+        self._listeners: list[Callable[[], None]] = []
         topics.on_change(self.topics_changed)
 
     @property
@@ -105,6 +123,10 @@ class Registrar:
                 server.full = True
             server.wake.set()
 
+    def on_register_again(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the role or the permission changed."""
+        self._listeners.append(listener)
+
     def register_again(self) -> None:
         """Send everything to everybody now, because the role or the permission changed.
 
@@ -112,6 +134,8 @@ class Registrar:
         forget the broker.
         """
         self._topics.bump()
+        for listener in self._listeners:
+            listener()
         for server in self._servers:
             server.full = True
             server.wake.set()
@@ -120,7 +144,39 @@ class Registrar:
         """Keep the broker registered for as long as this task runs."""
         async with asyncio.TaskGroup() as group:
             for server in self._servers:
-                group.create_task(self._serve(server))
+                server.task = group.create_task(self._serve(server))
+            if self._use_dns:
+                group.create_task(self._follow_names(group))
+
+    async def _follow_names(self, group: asyncio.TaskGroup) -> None:
+        """Serve the name servers that stand behind the configured names, as DNS has them."""
+        known: dict[str, tuple[str, ...]] = {}
+        while True:
+            for entry in self._configured:
+                host, _, port = entry.rpartition(":")
+                try:
+                    found = await self._resolver(host.strip("[]"), int(port))
+                except OSError as error:
+                    log.debug("a name server cannot be looked up", name=host, reason=str(error))
+                    continue
+                known[entry] = tuple(f"{_bracketed(ip)}:{port}" for ip in found)
+            self._use_servers(
+                group, [address for entry in self._configured for address in known.get(entry, ())]
+            )
+            await asyncio.sleep(LOOK_UP_SECONDS if self._servers else PAUSE_SECONDS_MIN * 5)
+
+    def _use_servers(self, group: asyncio.TaskGroup, wanted: Iterable[str]) -> None:
+        held = {server.address: server for server in self._servers}
+        addresses = list(dict.fromkeys(wanted))
+        for address in [each for each in held if each not in addresses]:
+            task = held.pop(address).task
+            if task is not None:
+                task.cancel()
+        for address in addresses:
+            if address not in held:
+                server = held[address] = _Server(address)
+                server.task = group.create_task(self._serve(server))
+        self._servers = list(held.values())
 
     async def unregister(self) -> None:
         """Say goodbye to the name servers that know the broker; failures are only logged. Nothing follows."""
@@ -140,7 +196,7 @@ class Registrar:
         settings = self._live.current
         header = UnRegisterBroker(
             broker_name=settings.broker_name,
-            broker_addr=self.own_address(),
+            broker_addr=self._goodbye_address(server),
             cluster_name=settings.broker_cluster_name,
             broker_id=server.role_id,
         )
@@ -215,11 +271,13 @@ class Registrar:
         compressed = len(body) > PLAIN_BYTES_MAX
         if compressed:
             body, crc = table.to_body(compressed=True)
+        server.told = self.client_address(server.role_id)
         header = RegisterBroker(
             broker_name=settings.broker_name,
-            broker_addr=self.own_address(),
+            broker_addr=server.told,
             cluster_name=settings.broker_cluster_name,
-            ha_server_addr=f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
+            ha_server_addr=self._ha_address()
+            or f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
             broker_id=server.role_id,
             compressed=compressed,
             body_crc32=crc,
@@ -244,8 +302,22 @@ class Registrar:
         lacking = ~self._admission.permission & (PERM_READ | PERM_WRITE)
         return config.with_perm(config.perm & ~lacking) if lacking else config
 
+    def _goodbye_address(self, server: _Server) -> str:
+        """What the name server forgets: not the master's address, which may be another one's by now."""
+        role_id = self._role_id()
+        if server.role_id == MASTER_ID and role_id not in (MASTER_ID, None):
+            return self.client_address(role_id)
+        return server.told or self.own_address()
+
+    def client_address(self, role_id: int | None) -> str:
+        """The address that clients are told while the broker has this id at the name servers."""
+        settings = self._live.current
+        if role_id == MASTER_ID and settings.advertised_master_address:
+            return settings.advertised_master_address
+        return settings.advertised_address or self.own_address()
+
     def own_address(self) -> str:
-        """The address that is told to everybody."""
+        """The address that is told to controllers and other brokers."""
         settings = self._live.current
         return f"{_bracketed(settings.broker_ip1)}:{settings.listen_port}"
 

@@ -13,33 +13,8 @@ from typing import Final
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.live_settings import CHANGEABLE
 from brokerset_spec.setting_fields import SettingValue, setting_fields, unknown_name
-
-CHANGEABLE: Final = frozenset(
-    {
-        "autoCreateSubscriptionGroup",
-        "autoCreateTopicEnable",
-        "brokerPermission",
-        "channelExpiredTimeout",
-        "cleanFileForciblyEnable",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "fileReservedTime",
-        "flushConsumerOffsetInterval",
-        "longPollingEnable",
-        "maxMsgsNumBatch",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInMemory",
-        "notifyConsumerIdsChangedEnable",
-        "regionId",
-        "registerNameServerPeriod",
-        "shortPollingTimeMills",
-        "traceOn",
-    }
-)
-"""Settings that take effect at once; every other one needs a restart."""
 
 FORBIDDEN: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 """Names that Java refuses with NO_PERMISSION (`configBlackList`)."""

@@ -57,8 +57,8 @@ class StoreQuestions:
         return NONE if found is None else found
 
     def read(self, offset: int, size: int | None = None) -> memoryview | None:
-        """The record at a commit log offset."""
-        return self._store.read(offset, size)
+        """The record at a commit log offset, if it can be read by clients."""
+        return self._store.read_told(offset) if size is None else self._store.read(offset, size)
 
     def delete_topic(self, topic: str) -> None:
         """Drop the queues of a topic."""
@@ -71,9 +71,11 @@ class StoreQuestions:
     def units(
         self, topic: str, queue_id: int, queue_offset: int, count: int
     ) -> Sequence[tuple[int, int, int]]:
-        """Commit log offset, size and tags code of the messages from a queue offset on."""
+        """Commit log offset, size and tags code of the messages from a queue offset on, as far as they can be
+        read."""
         found: list[tuple[int, int, int]] = []
-        for number in range(queue_offset, queue_offset + count):
+        end = self._store.queue_max(topic, queue_id)
+        for number in range(queue_offset, min(queue_offset + count, end)):
             unit = self._store.unit(topic, queue_id, number)
             if unit is None:
                 break

@@ -12,6 +12,7 @@ import structlog
 
 from brokerset_broker.attributes import TOPIC_ATTRIBUTES, alter
 from brokerset_broker.config_files import ConfigFile
+from brokerset_broker.metadata.records import METADATA_TOPIC
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_formats import names
 from brokerset_formats.config import DataVersion, Permission, TopicConfig, TopicTable
@@ -71,6 +72,8 @@ def own_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _topic(names.OP_HALF_TOPIC, 1),
         _topic(names.TIMER_TOPIC, 1),
     ]
+    if settings.enable_controller_mode:
+        found.append(_topic(METADATA_TOPIC, 1, Permission.READ))
     return found
 
 
@@ -92,6 +95,16 @@ class TopicManager:
         self._listeners: list[Listener] = []
         self.state_version = 0
         """Epoch of the master, in controller mode; it goes into the data version."""
+        self.frozen = False
+        """Whether topics come into being by the log alone, because this broker follows a master."""
+        self.on_created: Callable[[TopicConfig], bool] | None = None
+        """Writes a topic that comes into being by itself to the log; False if that cannot be done."""
+        self.change_later: Callable[[TopicConfig], None] | None = None
+        """Has a change of a topic, that nobody waits for, carried out by way of the log."""
+        self.on_going: Callable[[str], object] | None = None
+        """Told of each topic that is being deleted from now on."""
+        self.going: dict[str, int] = {}
+        """Topics whose deletion is in the log but not confirmed: nothing more is sent to them."""
         path = settings.current.store_path_root_dir / "config" / "topics.json"
         self._file = ConfigFile(path, lambda: self.table().encode)
 
@@ -170,6 +183,13 @@ class TopicManager:
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
+        planned = self.plan_on_send(topic, default_topic, default_queue_nums, remote, topic_sys_flag)
+        return self._create(planned, remote) if planned is not None else None
+
+    def plan_on_send(
+        self, topic: str, default_topic: str, default_queue_nums: int, remote: str, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """What `create_on_send` would create; `None` if it may not."""
         template = self._topics.get(default_topic)
         if default_topic == names.DEFAULT_TOPIC and not self._settings.current.auto_create_topic_enable:
             template = None
@@ -177,7 +197,10 @@ class TopicManager:
             log.warning("topic not created", topic=topic, template=default_topic, producer=remote)
             return None
         queues = max(0, min(default_queue_nums, template.write_queue_nums))
-        created = replace(
+        if len(self._topics) >= self.topics_max:
+            log.warning("topic not created: too many", topic=topic, topics_max=self.topics_max)
+            return None
+        return replace(
             template,
             topic_name=topic,
             read_queue_nums=queues,
@@ -186,7 +209,6 @@ class TopicManager:
             topic_sys_flag=topic_sys_flag,
             attributes={},
         )
-        return self._create(created, remote)
 
     def create_retry(
         self, group: str, queue_nums: int, *, order: bool = False, topic_sys_flag: int = 0
@@ -204,17 +226,31 @@ class TopicManager:
         With `attribute_changes` (keys begin with + or -) they are applied to the attributes it has; without,
         those of `config` are taken. Raises `Rejected` for attributes that cannot be, and at the limit.
         """
+        planned = self.plan_update(config, attribute_changes)
+        return planned is not None and self.put(planned)
+
+    def plan_update(
+        self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None
+    ) -> TopicConfig | None:
+        """What `update` would put into the table; `None` if that is there already."""
         current = self._topics.get(config.topic_name)
         if attribute_changes is not None:
             before = current.attributes if current is not None else {}
             after = alter(TOPIC_ATTRIBUTES, before, attribute_changes, create=current is None)
             config = replace(config, attributes=after)
         if config == current:
-            return False
+            return None
         if current is None and len(self._topics) >= self.topics_max:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"this broker has {self.topics_max} topics, which is its limit"
             )
+        return config
+
+    def put(self, config: TopicConfig) -> bool:
+        """Put a topic that was decided on into the table; whether that changed anything."""
+        current = self._topics.get(config.topic_name)
+        if config == current:
+            return False
         self._topics[config.topic_name] = config
         self._changed((config,))
         log.info("topic changed" if current else "topic created", topic=config.topic_name, config=config)
@@ -232,11 +268,22 @@ class TopicManager:
         """Let the data version grow without a change of topics, so that name servers take everything anew."""
         self._changed(())
 
-    def replace_all(self, table: TopicTable) -> None:
-        """Take over the table of a master."""
-        self._topics = dict(table.topics)
-        self._version = table.data_version
-        self._file.touch()
+    def take_over(self, topics: Mapping[str, TopicConfig]) -> bool:
+        """Have these topics and those that every broker has; touches only what differs. Whether any did."""
+        own = {topic.topic_name for topic in own_topics(self._settings.current)}
+        gone = [name for name in self._topics if name not in topics and name not in own]
+        for name in gone:
+            del self._topics[name]
+        changed = tuple(topic for name, topic in topics.items() if self._topics.get(name) != topic)
+        for topic in changed:
+            self._topics[topic.topic_name] = topic
+        if gone:
+            self._changed(())
+        if changed:
+            self._changed(changed)
+        if gone or changed:
+            log.info("topics taken over", changed=len(changed), deleted=len(gone))
+        return bool(gone or changed)
 
     # -- inside -------------------------------------------------------------------------------------------
 
@@ -245,9 +292,13 @@ class TopicManager:
     ) -> TopicConfig | None:
         existing = self._topics.get(topic)
         if existing is not None:
-            if existing.order != order:
-                existing = replace(existing, order=order)
-                self.update(existing)
+            if existing.order != order and not self.frozen:
+                wanted = replace(existing, order=order)
+                if self.change_later is not None:
+                    self.change_later(wanted)
+                else:
+                    self.put(wanted)
+                    existing = wanted
             return existing
         if names.check_topic(topic) is not None or not 0 <= queue_nums <= QUEUES_MAX:
             return None
@@ -258,6 +309,10 @@ class TopicManager:
     def _create(self, config: TopicConfig, remote: str | None) -> TopicConfig | None:
         if len(self._topics) >= self.topics_max:
             log.warning("topic not created: too many", topic=config.topic_name, topics_max=self.topics_max)
+            return None
+        if self.frozen:
+            return config
+        if config.topic_name in self.going or (self.on_created is not None and not self.on_created(config)):
             return None
         self._topics[config.topic_name] = config
         self._changed((config,))

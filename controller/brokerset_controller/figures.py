@@ -68,6 +68,18 @@ class Figures:
     election_reasons: dict[str, int] = field(default_factory=dict)
     """Elections of a master that were committed, by what made them necessary."""
 
+    hand_overs: int = 0
+    """Committed elections that the master asked for itself."""
+
+    fences: dict[str, int] = field(default_factory=dict)
+    """Committed changes of fencing, by `fenced` or `unfenced`."""
+
+    leases: int = 0
+    """Leases given to masters."""
+
+    leases_refused: int = 0
+    """Heartbeats of a master that got no lease: an election is under way, or no barrier was passed."""
+
     possible_losses: int = 0
     """Committed elections after which acknowledged messages may be gone."""
 
@@ -102,6 +114,11 @@ class Figures:
     def elected(self, reason: str) -> None:
         """Count a committed election by its reason."""
         self.election_reasons[reason] = self.election_reasons.get(reason, 0) + 1
+
+    def fencing_done(self, fenced: bool) -> None:
+        """Count a committed change of fencing."""
+        name = "fenced" if fenced else "unfenced"
+        self.fences[name] = self.fences.get(name, 0) + 1
 
     def question_done(self, result: str) -> None:
         """Count an answered question."""

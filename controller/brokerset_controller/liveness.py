@@ -22,6 +22,12 @@ PRIORITY_DEFAULT = 0x7FFF_FFFF
 RECORDS_MAX = 100_000
 """Replicas that the table holds; heartbeats of more are dropped."""
 
+LEASE_MS_MAX = 10_000
+"""Longest lease of a master. What a leader must wait for that never heard the master is bounded by it."""
+
+LEASE_SLACK_SECONDS = 0.05
+"""Clocks of two hosts need not run alike: a lease counts as ended so much later than it was given for."""
+
 QUESTION_SECONDS_MAX = 30.0
 """A question that nobody answered for so long is forgotten, and may be asked again."""
 
@@ -58,6 +64,16 @@ class Beat:
     confirm_offset: int = -1
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     priority: int = PRIORITY_DEFAULT
+    append_age_ms: int | None = None
+    """Since the log last took an append that was asked for; None when nothing waits."""
+
+    all_ack: bool | None = None
+    """Whether all in-sync replicas must have a message before its send is answered; None when not told."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the log takes nothing any more, for longer than the process may be silent."""
+        return self.append_age_ms is not None and self.append_age_ms > self.timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,14 @@ class LiveReplica:
     heard_at: float
     """Seconds on the clock of the table."""
 
+    stuck: bool = False
+    """Whether its log takes no appends: it lives, but stands as dead in elections."""
+
+    all_ack: bool | None = None
+    surely_dead: bool = False
+    """Whether more than silence shows that the process is gone: nobody, or another process, is at its
+    address."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
@@ -80,6 +104,8 @@ class LiveView:
 
     standings: Mapping[int, Standing] = field(default_factory=dict)
     lives: Mapping[int, LiveReplica] = field(default_factory=dict)
+    lease_seconds: float = 0.0
+    """How long a lease that some controller gave in the group may run yet; 0 when none can."""
 
     def standing(self, broker_id: int) -> Standing:
         """Whether the replica is alive, as far as is known."""
@@ -88,6 +114,22 @@ class LiveView:
     def alive(self, broker_id: int) -> bool:
         """Whether the replica is known to be alive."""
         return self.standings.get(broker_id) is Standing.ALIVE
+
+    def stuck(self, broker_id: int) -> bool:
+        """Whether the replica is alive, and says that its log takes no appends."""
+        return self.alive(broker_id) and broker_id in self.lives and self.lives[broker_id].stuck
+
+    def fit(self, broker_id: int) -> bool:
+        """Whether the replica is known to be alive and can do a master's work."""
+        return self.alive(broker_id) and not self.stuck(broker_id)
+
+    def election_standing(self, broker_id: int) -> Standing:
+        """What elections go by: a stuck replica is as good as dead."""
+        return Standing.DEAD if self.stuck(broker_id) else self.standing(broker_id)
+
+    def surely_dead(self, broker_id: int) -> bool:
+        """Whether the replica is dead by more than silence."""
+        return broker_id in self.lives and self.lives[broker_id].surely_dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +154,7 @@ class _Record:
     connection: Hashable | None
     heard_at: float
     state: _State = _State.HEARD
+    surely_dead: bool = False
 
     def expired(self, now: float) -> bool:
         return now - self.heard_at > self.beat.timeout_ms / 1_000
@@ -122,6 +165,15 @@ class _Record:
         if self.state is _State.SUSPECTED or self.expired(now):
             return Standing.UNKNOWN
         return Standing.ALIVE
+
+
+@dataclass(frozen=True, slots=True)
+class _Granted:
+    """A lease that this controller gave."""
+
+    broker_id: int
+    nonce: str
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +192,25 @@ class Liveness:
         self._records_max = records_max
         self._count = 0
         self._questions = 0
+        self._led_term: int | None = None
+        self._leads_since: float | None = None
+        self._leases: dict[str, _Granted] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def heard(self, key: ReplicaKey, beat: Beat, connection: Hashable | None, now: float) -> bool:
+    def heard(
+        self,
+        key: ReplicaKey,
+        beat: Beat,
+        connection: Hashable | None,
+        now: float,
+        *,
+        is_heartbeat: bool = True,
+    ) -> bool:
         """Note a sign of life; False when the table is full. A question that is out is answered by it.
+
+        What only heartbeats tell stays when a process is heard in another way (`is_heartbeat` false).
 
         The record follows the newest connection. Within one nonce epoch and offset only grow, so that a beat
         that was overtaken by a later one does no harm. Processes without a nonce are taken at their word
@@ -165,6 +230,15 @@ class Liveness:
             beat = replace(
                 beat, epoch=old.epoch, max_offset=old.max_offset, confirm_offset=old.confirm_offset
             )
+        if known is not None and not is_heartbeat and known.beat.nonce == beat.nonce:
+            beat = replace(
+                beat,
+                timeout_ms=known.beat.timeout_ms,
+                priority=known.beat.priority,
+                append_age_ms=known.beat.append_age_ms,
+            )
+        if known is not None and beat.all_ack is None:
+            beat = replace(beat, all_ack=known.beat.all_ack)  # the next beat tells what the new process does
         self._asked.pop(key, None)
         self._put(key, known, _Record(beat, connection, now))
         return True
@@ -214,7 +288,15 @@ class Liveness:
             questions.append(Question(key, address, self._questions))
         return tuple(questions)
 
-    def answered(self, question: Question, alive: bool, now: float, beat: Beat | None = None) -> bool:
+    def answered(
+        self,
+        question: Question,
+        alive: bool,
+        now: float,
+        beat: Beat | None = None,
+        *,
+        surely: bool = False,
+    ) -> bool:
         """Note a question's outcome. False when it came too late: the replica was heard meanwhile.
 
         `beat` is what the replica said about itself, if it said anything. Without it, a replica that lives
@@ -228,8 +310,9 @@ class Liveness:
         if alive:
             if beat is None:
                 beat = known.beat if known is not None else Beat(question.address)
-            return self.heard(question.key, beat, known.connection if known is not None else None, now)
-        return self.found_dead(question.key, question.address, now)
+            connection = known.connection if known is not None else None
+            return self.heard(question.key, beat, connection, now, is_heartbeat=False)
+        return self.found_dead(question.key, question.address, now, surely=surely)
 
     def withdraw(self, question: Question) -> None:
         """Take a question back whose outcome says nothing; the replica may be asked again."""
@@ -237,20 +320,59 @@ class Liveness:
         if asked is not None and asked.number == question.number:
             del self._asked[question.key]
 
-    def found_dead(self, key: ReplicaKey, address: str, now: float) -> bool:
+    def found_dead(self, key: ReplicaKey, address: str, now: float, *, surely: bool = False) -> bool:
         """Note that a replica is dead, whatever was known; False when the table is full.
 
+        `surely` says that nobody, or another process, is at its address: its lease is over then.
         What it told of its log stays: its next process may come with a shorter one.
         """
         self._asked.pop(key, None)
         known = self._record(key)
+        lease = self._leases.get(key.broker_name)
+        if surely and lease is not None and lease.broker_id == key.broker_id:
+            del self._leases[key.broker_name]
         if known is not None:
             known.state = _State.DEAD
+            known.surely_dead = surely
             return True
         if self._count >= self._records_max:
             return False
-        self._put(key, None, _Record(Beat(address), None, now, _State.DEAD))
+        self._put(key, None, _Record(Beat(address), None, now, _State.DEAD, surely))
         return True
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    def leads(self, term: int | None, now: float) -> None:
+        """This controller leads in this term, or, with None, no longer. To be told before every decision.
+
+        Who led before may have given leases until now.
+        """
+        if term == self._led_term:
+            return
+        self._led_term = term
+        self._leads_since = None if term is None else now
+        self._leases.clear()
+
+    def lease_granted(self, key: ReplicaKey, nonce: str, timeout_ms: int, now: float) -> int:
+        """Note a lease for the process that sent a heartbeat; returns its length in milliseconds.
+
+        It is no longer than the silence that makes a controller look for another master.
+        """
+        length = min(_bounded_timeout(timeout_ms), LEASE_MS_MAX)
+        self._leases[key.broker_name] = _Granted(key.broker_id, nonce, now + length / 1_000)
+        return length
+
+    def _lease_seconds(self, broker_name: str, now: float) -> float:
+        lease, since = self._leases.get(broker_name), self._leads_since
+        until = 0.0 if lease is None else lease.until + LEASE_SLACK_SECONDS - now
+        if since is not None and now - since <= LEASE_MS_MAX / 1_000 + LEASE_SLACK_SECONDS:
+            records = self._groups.get(broker_name, {}).values()
+            length = max((record.beat.timeout_ms for record in records), default=LEASE_MS_MAX)
+            earlier = since + min(length, LEASE_MS_MAX) / 1_000 + LEASE_SLACK_SECONDS - now
+            until = max(until, earlier)
+        return max(until, 0.0)
+
+    # -- looks --------------------------------------------------------------------------------------------
 
     def forget(self, key: ReplicaKey) -> None:
         """Drop everything about a replica: it was cleaned, or its process replaced."""
@@ -279,9 +401,13 @@ class Liveness:
                     record.beat.confirm_offset,
                     record.beat.priority,
                     record.heard_at,
+                    record.beat.stuck,
+                    record.beat.all_ack,
+                    record.surely_dead,
                 )
                 for broker_id, record in records.items()
             },
+            self._lease_seconds(broker_name, now),
         )
 
     def _record(self, key: ReplicaKey) -> _Record | None:

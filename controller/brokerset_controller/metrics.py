@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import (
     CollectorRegistry,
     CounterMetricFamily,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 GROUPS_SHOWN_MAX: Final = 2_000
 """Groups with figures of their own in one scrape: a scrape must not stop the controller."""
+
+PROCESS: Final = ProcessCollector(registry=None)
+"""Memory, CPU time, files and start of this process, read from the system when somebody scrapes."""
 
 ROLE_VALUES: Final = {Role.LEADER: 1, Role.CANDIDATE: -1, Role.PRE_CANDIDATE: -1}
 """What RocketMQ's gauge shows; a follower is 0, and so is a learner."""
@@ -74,6 +78,7 @@ class ControllerCollector(Collector):
         yield from self._node()
         yield from self._work()
         yield from self._groups()
+        yield from self._process()
 
     # -- pieces -------------------------------------------------------------------------------------------
 
@@ -199,6 +204,12 @@ class ControllerCollector(Collector):
             (((reason,), count) for reason, count in sorted(figures.election_reasons.items())),
         )
         yield self._counter(
+            "brokerset_controller_fencing",
+            "Replicas taken out of service by an administrator, and back.",
+            ("change",),
+            (((name,), figures.fences.get(name, 0)) for name in ("fenced", "unfenced")),
+        )
+        yield self._counter(
             "brokerset_controller_questions",
             "Questions to brokers that were not heard, by what came of them.",
             ("result",),
@@ -209,6 +220,13 @@ class ControllerCollector(Collector):
                 "possible_losses",
                 "Elections that may have lost acknowledged messages.",
                 figures.possible_losses,
+            ),
+            ("hand_overs", "Elections that a living master asked for itself.", figures.hand_overs),
+            ("leases", "Leases given to masters.", figures.leases),
+            (
+                "leases_refused",
+                "Heartbeats of a master without a lease: an election was under way, or no majority answered.",
+                figures.leases_refused,
             ),
             ("notices_sent", "Notices of an election sent to brokers.", figures.notices_sent),
             ("notices_dropped", "Notices of an election that could not be sent.", figures.notices_dropped),
@@ -234,6 +252,7 @@ class ControllerCollector(Collector):
                 ("master_epoch", "Epoch of the group's master."),
                 ("master_id", "Id of the group's master, 0 without one."),
                 ("suspects", "Brokers that lost their page cache since the last election."),
+                ("fenced", "Brokers that an administrator took out of service."),
             )
         }
         for group in self._shown():
@@ -246,11 +265,17 @@ class ControllerCollector(Collector):
                 "master_epoch": group.master_epoch,
                 "master_id": group.master_id or 0,
                 "suspects": len(group.suspects),
+                "fenced": len(group.fenced),
             }
             key = [*self._labels.values(), group.cluster_name, group.broker_name]
             for name, value in values.items():
                 families[name].add_metric(key, value)
         yield from families.values()
+
+    def _process(self) -> Iterator[Metric]:
+        for family in PROCESS.collect():
+            family.samples = [sample._replace(labels=dict(self._labels)) for sample in family.samples]
+            yield family
 
     def _shown(self) -> list[Group]:
         groups = sorted(self._service.machine.groups.items())[:GROUPS_SHOWN_MAX]

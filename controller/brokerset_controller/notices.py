@@ -32,13 +32,13 @@ CONNECT_SECONDS_MAX: Final = 3.0
 
 
 class Notices:
-    """At most one notice waits for each address; one of a newer epoch takes its place."""
+    """At most one notice waits for each address; one of a newer epoch or set epoch takes its place."""
 
     def __init__(self, asker: Asker, figures: Figures) -> None:
         self._asker = asker
         self._figures = figures
         self._crew = Crew(AT_ONCE_MAX)
-        self._waiting: dict[str, tuple[str, int, Command]] = {}
+        self._waiting: dict[str, tuple[str, tuple[int, int], Command]] = {}
 
     async def run(self) -> None:
         """Send notices, for as long as this task runs."""
@@ -50,21 +50,24 @@ class Notices:
             return
         for broker_id, replica in sorted(group.replicas.items()):
             if view.alive(broker_id):
-                self._put(replica.address, group.broker_name, group.master_epoch, partial(notice, group))
+                epochs = (group.master_epoch, group.sync_state_set_epoch)
+                self._put(replica.address, group.broker_name, epochs, partial(notice, group))
 
-    def _put(self, address: str, broker_name: str, epoch: int, make: Callable[[], Command]) -> None:
+    def _put(
+        self, address: str, broker_name: str, epochs: tuple[int, int], make: Callable[[], Command]
+    ) -> None:
         before = self._waiting.get(address)
         if before is None and len(self._waiting) >= WAITING_MAX:
             self._figures.notices_dropped += 1
             return
-        if before is not None and before[0] == broker_name and before[1] >= epoch:
+        if before is not None and before[0] == broker_name and before[1] >= epochs:
             return
-        self._waiting[address] = (broker_name, epoch, make())
+        self._waiting[address] = (broker_name, epochs, make())
         if before is None:
             self._crew.add(partial(self._send, address))
 
     async def _send(self, address: str) -> None:
-        broker_name, epoch, command = self._waiting.pop(address)
+        broker_name, (epoch, _), command = self._waiting.pop(address)
         try:
             await self._asker.tell(address, command, CONNECT_SECONDS_MAX)
         except ConnectionClosed as error:

@@ -6,7 +6,7 @@ peer's address, for the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import structlog
@@ -36,6 +36,7 @@ from brokerset_protocol.headers.controller import (
     ChangeMembers,
     CleanControllerBrokerData,
     ElectMaster,
+    FenceReplica,
     GetNextBrokerId,
     GetReplicaInfo,
     RegisterBrokerToController,
@@ -56,6 +57,13 @@ REQUEST_TYPES: Final = {
     RequestCode.GET_CONTROLLER_CONFIG: "CONTROLLER_GET_CONTROLLER_CONFIG",
 }
 """Names in RocketMQ's metrics (ControllerRequestType) where they are not the code's own."""
+
+FENCING: Final[Mapping[bool | None, Mapping[str, str]]] = {
+    None: {},
+    False: {"fenced": "false"},
+    True: {"fenced": "true"},
+}
+"""What the leader answers to heartbeats that get no lease, by whether the sender is fenced."""
 
 LOCAL: Final = "local"
 """Header field of 21005: `true` asks for this node's own state, which may lag."""
@@ -97,6 +105,7 @@ class Processors:
             code.BROKERSET_TAKE_SNAPSHOT: self.take_snapshot,
             code.BROKERSET_GROUP_STATES: self.group_states,
             code.BROKERSET_REBUILD_GROUP: self.rebuild_group,
+            code.BROKERSET_FENCE_REPLICA: self.fence,
         }
         return {number: self._counted(number, handler) for number, handler in served.items()}
 
@@ -113,9 +122,16 @@ class Processors:
         check_address(header.broker_addr, "brokerAddr")
         check_nonces(header.nonce, "nonce")
         counted = self._service.heartbeat(header, header.broker_id, connection)
-        if counted or header.nonce is None or command.is_oneway:
+        if header.nonce is None or command.is_oneway:
             return command.reply()
-        return self._overtaken(command, header, header.broker_id)
+        if not counted:
+            return self._overtaken(command, header, header.broker_id)
+        if self._service.may_have_lease(header, header.broker_id):
+            return self._with_lease(command, header, header.broker_id)
+        return command.reply(ext=dict(FENCING[self._service.fenced(header, header.broker_id)]))
+
+    async def _with_lease(self, command: Command, header: BrokerHeartbeat, broker_id: int) -> Command:
+        return command.reply(ext=(await self._service.lease(header, broker_id)).to_ext())
 
     async def _overtaken(self, command: Command, header: BrokerHeartbeat, broker_id: int) -> Command:
         await self._service.check_overtaken(header, broker_id)
@@ -161,7 +177,16 @@ class Processors:
         """1002: a broker without master asks for one, or an administrator wants another."""
         header = ElectMaster.from_ext(command.ext)
         decision = await self._service.elect_master(header, connection)
-        if header.designate_elect:
+        if header.handover_epoch is not None:
+            log.info(
+                "hand-over asked for by a master",
+                broker=header.broker_name,
+                epoch=header.handover_epoch,
+                to=header.broker_id,
+                peer=connection.peer,
+                code=int(decision.code),
+            )
+        elif header.designate_elect:
             log.info(
                 "election asked for by an administrator",
                 broker=header.broker_name,
@@ -194,6 +219,21 @@ class Processors:
             "cleaning asked for",
             broker=header.broker_name,
             ids=header.broker_controller_ids_to_clean,
+            peer=connection.peer,
+            code=int(decision.code),
+        )
+        return _reply(command, decision)
+
+    async def fence(self, connection: Connection, command: Command) -> Command:
+        """21007: take a replica out of service, or back."""
+        header = FenceReplica.from_ext(command.ext)
+        decision = await self._service.fence(header)
+        log.info(
+            "fencing asked for",
+            broker=header.broker_name,
+            id=header.broker_id,
+            fenced=header.fenced,
+            force=bool(header.force),
             peer=connection.peer,
             code=int(decision.code),
         )

@@ -48,6 +48,7 @@ LISTENING_SECONDS: Final = 2.0
 address that controllers cannot reach sends heartbeats all the same."""
 
 _WITHOUT_ANSWER: Final = ("unreachable", "silent")
+_CERTAIN: Final = ("refused", "someone_else")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Examined:
     """`alive`, or why not: `refused`, `unreachable`, `silent`, `unreadable`, `someone_else`, `forgotten`."""
 
     beat: Beat | None = None
+
+    @property
+    def surely_dead(self) -> bool:
+        """Whether the process is gone by more than silence: nobody, or another process, is there."""
+        return self.result in _CERTAIN
 
 
 class Questions:
@@ -116,7 +122,8 @@ class Questions:
         if self._is_too_early(question.key, examined, now):
             self._liveness.withdraw(question)
             return
-        self._liveness.answered(question, examined.alive, now, examined.beat)
+        surely = examined.surely_dead
+        self._liveness.answered(question, examined.alive, now, examined.beat, surely=surely)
         self._on_answer(question.key.broker_name)
 
     async def ask_now(self, key: ReplicaKey, address: str) -> None:
@@ -129,11 +136,12 @@ class Questions:
         live = view.lives.get(key.broker_id)
         if examined.alive:
             if not view.alive(key.broker_id):
-                self._liveness.heard(key, examined.beat or Beat(address), None, now)
+                beat = examined.beat or Beat(address)
+                self._liveness.heard(key, beat, None, now, is_heartbeat=False)
         elif self._is_too_early(key, examined, now):
             return
         elif live is None or live.heard_at <= since:
-            self._liveness.found_dead(key, address, now)
+            self._liveness.found_dead(key, address, now, surely=examined.surely_dead)
         self._on_answer(key.broker_name)
 
     def _is_too_early(self, key: ReplicaKey, examined: Examined, now: float) -> bool:
@@ -195,7 +203,11 @@ def examine(broker_name: str, replica: Replica, address: str, answer: Command) -
             if identity.replica_id != replica.broker_id or identity.nonce != replica.nonce:
                 return Examined(False, "someone_else")
             beat = Beat(
-                address, identity.nonce, _or_unknown(identity.log_epoch), _or_unknown(identity.log_offset)
+                address,
+                identity.nonce,
+                _or_unknown(identity.log_epoch),
+                _or_unknown(identity.log_offset),
+                append_age_ms=identity.append_age_ms,
             )
             return Examined(True, "alive", beat)
         if answer.code != ResponseCode.SUCCESS:

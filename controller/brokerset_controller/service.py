@@ -31,13 +31,16 @@ from brokerset_controller.questions import UNKNOWN, Questions
 from brokerset_controller.replicas.codec import encode_event
 from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
 from brokerset_controller.replicas.decide_election import decide_elect
+from brokerset_controller.replicas.decide_fencing import decide_fence
 from brokerset_controller.replicas.decide_identity import decide_apply_id, decide_next_id, decide_register
 from brokerset_controller.replicas.decide_sync_set import decide_alter_sync_state_set
 from brokerset_controller.replicas.decisions import Decision
 from brokerset_controller.replicas.describe import decide_replica_info, describe_group, describe_sync_states
+from brokerset_controller.replicas.election import HANDED_OVER
 from brokerset_controller.replicas.events import (
     Applied,
     Event,
+    FencingChanged,
     MasterElected,
     Outcome,
     ReplicasCleaned,
@@ -53,8 +56,10 @@ from brokerset_protocol.headers.controller import (
     AlterSyncStateSet,
     ApplyBrokerId,
     BrokerHeartbeat,
+    BrokerHeartbeatAnswer,
     CleanControllerBrokerData,
     ElectMaster,
+    FenceReplica,
     GetNextBrokerId,
     GetReplicaInfo,
     RegisterBrokerToController,
@@ -68,6 +73,9 @@ log = structlog.get_logger(__name__)
 
 GROUPS_SHOWN_MAX: Final = 2_000
 """Broker groups in one answer; for more the request must name the ones that it wants."""
+
+LEASE_BARRIER_SECONDS: Final = 1.0
+"""How long a heartbeat waits for the barrier that its lease needs; the broker beats again long before."""
 
 
 class ControllerService:
@@ -91,6 +99,8 @@ class ControllerService:
         self.liveness = liveness
         self.clock = clock
         self.figures = figures if figures is not None else Figures()
+        self._electing: dict[str, dict[MasterElected, int]] = {}
+        """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""
         self._notices = Notices(asker, self.figures)
         self._questions = Questions(
             asker=asker,
@@ -160,10 +170,67 @@ class ControllerService:
                 confirm_offset=_or(header.confirm_offset, UNKNOWN),
                 timeout_ms=_or(header.heartbeat_timeout_mills, TIMEOUT_MS_DEFAULT),
                 priority=_or(header.election_priority, PRIORITY_DEFAULT),
+                append_age_ms=header.append_age_ms,
+                all_ack=header.all_ack,
             ),
             connection,
         )
         return True
+
+    def fenced(self, header: BrokerHeartbeat, broker_id: int) -> bool | None:
+        """Whether the sender of a beat is fenced; None when this node does not lead, so it may lag."""
+        group = self.machine.groups.get(header.broker_name)
+        return broker_id in group.fenced if group is not None and self.engine.status.leading else None
+
+    def may_have_lease(self, header: BrokerHeartbeat, broker_id: int) -> bool:
+        """Whether the sender of a beat is master, as far as this node knows, and this node leads."""
+        status, group = self.engine.status, self.machine.groups.get(header.broker_name)
+        return (
+            status.leading
+            and group is not None
+            and group.master_id == broker_id
+            and header.nonce is not None
+            and group.replicas[broker_id].nonce == header.nonce
+            and broker_id not in group.fenced
+        )
+
+    async def lease(self, header: BrokerHeartbeat, broker_id: int) -> BrokerHeartbeatAnswer:
+        """The answer to a heartbeat of a master: with a lease, if this node surely leads still.
+
+        The barrier begins after the heartbeat has arrived, so no other controller can have led, and elected
+        somebody else, before the heartbeat was sent; and the lease runs from that moment.
+        """
+        deadline = asyncio.get_running_loop().time() + LEASE_BARRIER_SECONDS
+        try:
+            await self._barrier(deadline)
+        except Rejected as rejected:
+            self.figures.leases_refused += 1
+            log.debug("no lease given", broker=header.broker_name, reason=rejected.remark)
+            return BrokerHeartbeatAnswer()
+        fenced = self.fenced(header, broker_id)
+        group = self.machine.groups.get(header.broker_name)
+        if (
+            group is None
+            or not self.may_have_lease(header, broker_id)
+            or not self.view(header.broker_name).fit(broker_id)
+            or self._election_may_come(group)
+        ):
+            self.figures.leases_refused += 1
+            return BrokerHeartbeatAnswer(fenced=fenced)
+        length = self.liveness.lease_granted(
+            ReplicaKey(header.broker_name, broker_id),
+            header.nonce or "",
+            _or(header.heartbeat_timeout_mills, TIMEOUT_MS_DEFAULT),
+            self.clock.monotonic(),
+        )
+        self.figures.leases += 1
+        return BrokerHeartbeatAnswer(lease_ms=length, lease_epoch=group.master_epoch, fenced=fenced)
+
+    def _election_may_come(self, group: Group) -> bool:
+        """Whether an election was decided on that is not applied yet: it went by the leases known then."""
+        name = group.broker_name
+        term = self.engine.status.term
+        return any(proposed == term for proposed in self._electing.get(name, {}).values())
 
     async def check_overtaken(self, header: BrokerHeartbeat, broker_id: int) -> None:
         """Raise `Rejected` (2100) when it is certain that the sender of a beat was overtaken.
@@ -214,6 +281,7 @@ class ControllerService:
                     nonce=header.next_nonce,
                     epoch=_or(header.log_epoch, UNKNOWN),
                     max_offset=_or(header.log_offset, UNKNOWN),
+                    append_age_ms=header.append_age_ms,
                 ),
                 connection,
             )
@@ -231,13 +299,15 @@ class ControllerService:
         )
 
     async def elect_master(self, header: ElectMaster, connection: Hashable) -> Decision:
-        """1002: from a broker (its own id), or from an administrator (`designate_elect`)."""
+        """1002: from a broker (its own id), from an administrator (`designate_elect`), or from a master that
+        hands over."""
         self._must_lead()
         name = header.broker_name
-        if not header.designate_elect:
+        hands_over = header.handover_epoch is not None
+        if not header.designate_elect and not hands_over:
             self._hear_candidate(header, connection)
         group = self._group(name)
-        if header.designate_elect or group is None or not self._has_living_master(group):
+        if not hands_over and (header.designate_elect or group is None or not self._has_living_master(group)):
             await self._settle_unknown(name)
         decision = await self._commit(
             lambda: decide_elect(
@@ -267,6 +337,10 @@ class ControllerService:
         name = header.broker_name
         await self._settle_unknown(name)
         return await self._commit(lambda: decide_clean(self._group(name), header, self.view(name)))
+
+    async def fence(self, header: FenceReplica) -> Decision:
+        """21007: take a replica out of service, or back."""
+        return await self._commit(lambda: decide_fence(self._group(header.broker_name), header))
 
     async def rebuild(self, wanted: Group) -> Decision:
         """21006: take in a group that was put together from what its brokers hold."""
@@ -334,6 +408,28 @@ class ControllerService:
         return await self._propose(event, self._deadline())
 
     async def _propose(self, event: Event, deadline: float) -> Outcome:
+        if not isinstance(event, MasterElected):
+            return await self._agree(event, deadline)
+        term = self.engine.status.term
+        elections = self._electing.get(event.broker_name, {})
+        current = {each: proposed for each, proposed in elections.items() if proposed == term}
+        self._electing[event.broker_name] = {**current, event: term}
+        try:
+            return await self._agree(event, deadline)
+        except TimedOut:
+            raise  # it may be applied yet
+        except Rejected:
+            self._is_settled(event)
+            raise
+
+    def _is_settled(self, event: MasterElected) -> None:
+        """An election was applied, or never will be: leases may be given again."""
+        elections = self._electing.get(event.broker_name, {})
+        elections.pop(event, None)
+        if not elections:
+            self._electing.pop(event.broker_name, None)
+
+    async def _agree(self, event: Event, deadline: float) -> Outcome:
         since = self.clock.monotonic()
         timeout = max(deadline - asyncio.get_running_loop().time(), 0.0)
         try:
@@ -357,6 +453,7 @@ class ControllerService:
         status = self.engine.status
         if not status.leading:
             raise not_leader(status.leader_id if status.leader_id != status.node_id else None)
+        self.liveness.leads(status.term, self.clock.monotonic())
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self.settings.request_timeout / 1000
@@ -378,6 +475,8 @@ class ControllerService:
     def _hear(self, key: ReplicaKey, beat: Beat, connection: Hashable) -> None:
         self.liveness.heard(key, beat, connection, self.clock.monotonic())
         self._watch.heard(key.broker_name)
+        if beat.stuck:
+            self._watch.answered(key.broker_name)
 
     def _hear_candidate(self, header: ElectMaster, connection: Hashable) -> None:
         """A Java broker may ask for an election before its first heartbeat arrives: the request is one.
@@ -395,7 +494,7 @@ class ControllerService:
         self._hear(ReplicaKey(header.broker_name, header.broker_id), Beat(replica.address), connection)
 
     def _has_living_master(self, group: Group) -> bool:
-        return group.master_id is not None and self.view(group.broker_name).alive(group.master_id)
+        return group.master_id is not None and self.view(group.broker_name).fit(group.master_id)
 
     async def _settle_unknown(self, broker_name: str) -> None:
         """Ask those of a group that nobody knows about, so that the decision need not be put off."""
@@ -436,6 +535,8 @@ class ControllerService:
     def _applied(self, change: Change) -> None:
         """An event took effect here, whoever proposed it: also one whose request was cut off meanwhile."""
         event, group = change.event, change.after
+        if isinstance(event, MasterElected):
+            self._is_settled(event)
         if group is None or group is change.before:
             return
         if isinstance(event, ReplicasCleaned):
@@ -447,12 +548,29 @@ class ControllerService:
             return
         if isinstance(event, MasterElected):
             self._elected(event, group)
+        elif isinstance(event, FencingChanged):
+            self._fencing_changed(event, group)
         elif group.master_id is None:
             self._watch.judge_soon(group.broker_name)
+
+    def _fencing_changed(self, event: FencingChanged, group: Group) -> None:
+        self.figures.fencing_done(event.fenced)
+        log.info(
+            "replica fenced" if event.fenced else "replica no longer fenced",
+            broker=group.broker_name,
+            id=event.broker_id,
+            in_sync=sorted(group.sync_state_set),
+        )
+        if self.settings.notify_broker_role_changed:
+            self._notices.tell(group, self.view(group.broker_name))
+        if not event.fenced:
+            self._watch.answered(group.broker_name)
 
     def _elected(self, event: MasterElected, group: Group) -> None:
         self.figures.election_done(group.cluster_name, group.broker_name, "new_master_elected")
         self.figures.elected(event.reason)
+        if event.reason == HANDED_OVER:
+            self.figures.hand_overs += 1
         log.info(
             "elected master",
             broker=group.broker_name,

@@ -16,7 +16,7 @@ import structlog
 
 from brokerset_controller.crew import Crew
 from brokerset_controller.figures import Figures
-from brokerset_controller.liveness import Liveness, ReplicaKey, Standing
+from brokerset_controller.liveness import Liveness, LiveView, ReplicaKey, Standing
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.questions import Questions
 from brokerset_controller.replicas.decide_election import decide_failover
@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 
 JUDGED_AT_ONCE_MAX: Final = 256
 """Groups whose election is under way at the same time; more wait."""
+
+LEASE_END_SECONDS_MIN: Final = 0.001
+"""Shortest wait for the end of a lease: a rest that is lost in the clock's precision comes again at once."""
 
 LEADERSHIP_LOOK_SECONDS: Final = 0.1
 """How often the own role is looked at when nobody tells of a change."""
@@ -68,6 +71,7 @@ class Watch:
         self._marked: dict[str, None] = {}
         self._judging: dict[str, None] = {}
         self._masterless: dict[str, None] = {}
+        self._lease_ends: dict[str, asyncio.TimerHandle] = {}
         self._led_term: int | None = None
         self._role_changed = asyncio.Event()
 
@@ -125,10 +129,12 @@ class Watch:
             status = self._engine.status
             if status.leading and self._led_term != status.term:
                 self._led_term = status.term
+                self._liveness.leads(status.term, self._clock.monotonic())
                 log.info("leads the controllers", node=status.node_id, term=status.term)
                 self._take_over()
             elif not status.leading and self._led_term is not None:
                 self._led_term = None
+                self._liveness.leads(None, self._clock.monotonic())
                 self._masterless.clear()
                 log.info(
                     "does not lead the controllers any more",
@@ -177,11 +183,11 @@ class Watch:
     def _has_living_master(self, group: Group) -> bool:
         if group.master_id is None:
             return False
-        return self._liveness.view(group.broker_name, self._clock.monotonic()).alive(group.master_id)
+        return self._liveness.view(group.broker_name, self._clock.monotonic()).fit(group.master_id)
 
     def _is_dead(self, broker_name: str, broker_id: int) -> bool:
         view = self._liveness.view(broker_name, self._clock.monotonic())
-        return view.standing(broker_id) is Standing.DEAD
+        return view.election_standing(broker_id) is Standing.DEAD
 
     def _judge_if_masterless(self, broker_name: str) -> None:
         group = self._machine.groups.get(broker_name)
@@ -200,14 +206,17 @@ class Watch:
     async def _elect(self, broker_name: str) -> None:
         for _ in range(self._settings().elect_master_max_retry_count):
             group = self._machine.groups.get(broker_name)
-            if group is None or not self._engine.status.leading:
+            status = self._engine.status
+            if group is None or not status.leading:
                 return
+            self._liveness.leads(status.term, self._clock.monotonic())
             now = self._clock.monotonic()
             view = self._liveness.view(broker_name, now)
             unclean = self._settings().enable_elect_unclean_master
             decision = decide_failover(group, view, unclean_allowed=unclean)
             if decision is None or decision.event is None:
                 self._note_masterless(group, advice(group, view))
+                self._wait_for_lease(group, view)
                 return
             try:
                 outcome = await self._propose(decision.event)
@@ -217,6 +226,20 @@ class Watch:
             if isinstance(outcome, Applied):
                 self._masterless.pop(broker_name, None)
                 return
+
+    def _wait_for_lease(self, group: Group, view: LiveView) -> None:
+        """Look at a group again when the lease has ended that may hold up its election."""
+        name = group.broker_name
+        if name in self._lease_ends or view.lease_seconds <= 0 or self._has_living_master(group):
+            return
+
+        def ended() -> None:
+            self._lease_ends.pop(name, None)
+            self._judge_if_masterless(name)
+
+        loop = asyncio.get_running_loop()
+        wait = max(view.lease_seconds, LEASE_END_SECONDS_MIN)
+        self._lease_ends[name] = loop.call_later(wait, ended)
 
     def _note_masterless(self, group: Group, why: str | None) -> None:
         name = group.broker_name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any, Final
 
 import click
 
+from brokerset_cli.bench_failover import failover
 from brokerset_cli.client_session import run, stop_event
+from brokerset_cli.failover_figures import percentile as percentile
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
 from brokerset_cli.output import CommandFailed, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all
@@ -44,7 +45,7 @@ PULL_MESSAGES: Final = 1024
 
 @click.group()
 def bench() -> None:
-    """Measure sending and reading.
+    """Measure sending and reading, and what faults do.
 
     One process is the client, so a fast broker shows the client's limits; run several to see the broker's.
     """
@@ -250,11 +251,6 @@ def _messages(topic: str, count: int, size: int) -> Iterator[Message]:
         yield Message(topic=topic, body=str(number).encode()[:size].ljust(size, b"."))
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which `share` (0 to 1) of the sorted values lie (nearest rank)."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
 def latency_summary(values: Sequence[float]) -> dict[str, float]:
     """Return the latencies that matter, in milliseconds; empty without values."""
     if not values:
@@ -262,3 +258,6 @@ def latency_summary(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
     shares = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999), ("maxMs", 1.0))
     return {name: round(percentile(ordered, share), 3) for name, share in shares}
+
+
+bench.add_command(failover)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_cli.folder import SetState
 from brokerset_cli.readiness import broker_problems
+from brokerset_cli.replication_view import (
+    BrokerFacts,
+    is_fenced,
+    look_at_brokers,
+    master_facts,
+    replica_json,
+    replication_problems,
+)
 from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
 from brokerset_client.errors import ClientError
-from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState
 
 LEADER_SECONDS: Final = 1.0
 """A look does not wait longer than this for a leader."""
@@ -34,6 +42,9 @@ class ControllersView:
     leader: ControllerStatus | None
     """What the leader says; None without one. The groups are then an older state."""
 
+    facts: Mapping[str, BrokerFacts] = field(default_factory=dict)
+    """How the replicas replicate, by address; of those that say it."""
+
     @property
     def answered(self) -> bool:
         """Whether any of them answered."""
@@ -55,7 +66,8 @@ async def look_at_controllers(addresses: str) -> ControllersView:
                 groups = await admin.groups_at(max(answers, key=lambda each: each[1].applied_index)[0])
         except ClientError:
             leader = None
-        return ControllersView(looks, groups, leader)
+    brokers = [replica.address for group in groups for replica in group.replicas if replica.address]
+    return ControllersView(looks, groups, leader, await look_at_brokers(brokers))
 
 
 def controller_problems(view: ControllersView, state: SetState | None) -> list[str]:
@@ -84,7 +96,7 @@ def controller_problems(view: ControllersView, state: SetState | None) -> list[s
                 f"{group.broker_name}/{group.master_id} is master and dead: "
                 f"{group.advice or 'the controllers give no reason'}"
             )
-    return found
+    return found + replication_problems(view.groups, view.facts)
 
 
 def _member_problems(leader: ControllerStatus, state: SetState | None) -> list[str]:
@@ -131,6 +143,15 @@ def replica_role(group: GroupState, broker_id: int) -> str:
     return "slave" if group.master_id is not None else "none"
 
 
+def replica_state(group: GroupState, replica: ReplicaState) -> str:
+    """Whether a replica lives, and takes part."""
+    if replica.standing != "alive":
+        return f"{replica.standing}, fenced" if is_fenced(group, replica) else replica.standing
+    if replica.stuck:
+        return "stuck"
+    return "fenced" if is_fenced(group, replica) else "alive"
+
+
 def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]:
     """The controllers' part of `status --json`."""
     return {
@@ -148,7 +169,7 @@ def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]
         "leaderId": view.leader.node_id if view.leader is not None else None,
         "term": view.leader.term if view.leader is not None else None,
         "members": [member.to_object() for member in view.leader.members] if view.leader is not None else [],
-        "groups": [_group_json(group, names) for group in view.groups],
+        "groups": [_group_json(group, names, view.facts) for group in view.groups],
     }
 
 
@@ -156,35 +177,40 @@ def _without_members(status: ControllerStatus) -> dict[str, object]:
     return {key: value for key, value in status.to_object().items() if key != "members"}
 
 
-def _group_json(group: GroupState, names: Mapping[str, str]) -> dict[str, Any]:
+def _group_json(
+    group: GroupState, names: Mapping[str, str], facts: Mapping[str, BrokerFacts]
+) -> dict[str, Any]:
     found: dict[str, Any] = {**dict.fromkeys(GROUP_KEYS), **group.to_object()}
+    master = master_facts(group, facts)
+    found["minInSyncReplicas"] = master.min_in_sync if master is not None else None
+    found["confirmedOffset"] = master.confirmed_offset if master is not None else None
     found["replicas"] = [
         {
             **dict.fromkeys(REPLICA_KEYS),
             **replica.to_object(),
+            **replica_json(replica, facts, master),
             "process": names.get(replica.address),
             "role": replica_role(group, replica.broker_id),
             "inSync": replica.broker_id in group.sync_state_set,
+            "fenced": is_fenced(group, replica),
         }
         for replica in group.replicas
     ]
     return found
 
 
-def group_lines(groups: Sequence[GroupState]) -> list[str]:
-    """One line for each group."""
-    lines = []
-    for group in groups:
-        in_sync = ", ".join(map(str, group.sync_state_set)) or "nobody"
-        master = f"master {group.master_id}" if group.master_id is not None else "no master"
-        owner = f", set {group.owner[:8]}" if group.owner else ""
-        lines.append(
-            f"{group.broker_name}: {master}, epoch {group.master_epoch}; in sync: {in_sync} "
-            f"(epoch {group.sync_state_set_epoch}); next id {group.next_broker_id}{owner}"
-        )
-        lines += [
+def group_lines(group: GroupState, master: BrokerFacts | None = None) -> list[str]:
+    """One line about a group, and one for each election that may have lost something."""
+    in_sync = ", ".join(map(str, group.sync_state_set)) or "nobody"
+    who = f"master {group.master_id}" if group.master_id is not None else "no master"
+    owner = f", set {group.owner[:8]}" if group.owner else ""
+    least = f", at least {master.min_in_sync}" if master is not None and master.min_in_sync else ""
+    return [
+        f"{group.broker_name}: {who}, epoch {group.master_epoch}; in sync: {in_sync} "
+        f"(epoch {group.sync_state_set_epoch}{least}); next id {group.next_broker_id}{owner}",
+        *(
             f"  possible loss: epoch {loss.master_epoch}, replica {loss.broker_id}, from offset "
             f"{loss.from_offset}: {loss.reason}"
             for loss in group.losses
-        ]
-    return lines
+        ),
+    ]

@@ -75,11 +75,13 @@ async def take(
     expression: str = "*",
     count: int | None = None,
     idle_seconds: float | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Taken:
     """Join `group`, hand messages to `handle` one after the other, and leave, with offsets stored.
 
-    Ends after `count` messages, after `idle_seconds` without one, or at Ctrl-C. Exactly the messages that
-    were handled count as consumed: a further one that is here already is neither shown nor acknowledged.
+    Ends after `count` messages, when `enough` says so after one, after `idle_seconds` without one, or at
+    Ctrl-C. Exactly the messages that were handled count as consumed: a further one that is here already is
+    neither shown nor acknowledged.
     A `handle` that raises `OSError` (a closed pipe) ends the reading; that message is not acknowledged.
     """
     taken = Taken()
@@ -102,7 +104,7 @@ async def take(
         first = first or last
         taken.count += 1
         arrived.set()
-        if taken.count == count:
+        if taken.count == count or enough():
             ended.set()
 
     # One worker: with several, messages beyond the count could be on their way to `handle` already.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from brokerset_cli.output import CommandFailed
 from brokerset_client.controller_admin import ControllerAdmin, ControllersUnavailable
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
-from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.logs import configure_logs
 
@@ -58,3 +58,15 @@ async def one_group(admin: ControllerAdmin, name: str) -> GroupState:
     raise CommandFailed(
         f"the controllers know no group {name!r}, only: {names}", "correct the name; see `brokerset status`"
     )
+
+
+def one_replica(state: GroupState, broker_id: int) -> ReplicaState:
+    """Return a replica of a group; ends the command with the ids that there are."""
+    found = next((r for r in state.replicas if r.broker_id == broker_id), None)
+    if found is None:
+        known = ", ".join(str(r.broker_id) for r in state.replicas) or "none"
+        raise CommandFailed(
+            f"{state.broker_name} has no replica {broker_id}, only: {known}",
+            "correct the id; see `brokerset status`",
+        )
+    return found

@@ -1,9 +1,10 @@
-"""`brokerset demo`: a whole life of a set in under a minute, with crashes, and with everything checked."""
+"""`brokerset demo`: a whole life of a set in half a minute, with crashes, and with everything checked."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,21 +15,16 @@ from typing import Final
 
 import click
 
-from brokerset_cli import demo_crashes
+from brokerset_cli import demo_copies, demo_crashes, demo_failover
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
 from brokerset_cli.folder import DataFolder, SetState
-from brokerset_cli.output import counted, fail, progress
-from brokerset_cli.sending import Sent, check_statuses, send_all
+from brokerset_cli.output import fail, progress
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView
-from brokerset_client.producer import Producer
 
 TOPIC: Final = "demo"
 BODY_BYTES: Final = 1024
-
-IN_FLIGHT_MAX: Final = 128
-"""Requests on their way at once while sending."""
 
 IDLE_SECONDS: Final = 10.0
 """Reading gives up when no message comes for so long."""
@@ -43,6 +39,7 @@ metadata: {name: demo}
 spec:
   replicas: 3
   controllers: {replicas: 3}
+  config: {mappedFileSizeCommitLog: 67108864}
 """
 
 
@@ -58,11 +55,13 @@ spec:
 def demo(count: int) -> None:
     """Run a set in a temporary folder on free ports, send messages, kill parts of it, compare, clean up.
 
-    Three controllers and three brokers run. The leading controller is killed while messages are sent; then
-    every broker is killed, and comes back at another port with the id that it had. It fails when one message
-    is missing or differs, or an id changes. It touches neither running sets nor their data.
+    Three controllers and three brokers run. The master is killed under load, then the leading controller,
+    then every broker; each comes back at another port with the id that it had. It fails when a message that
+    was acknowledged is missing or differs, when an id changes, or when the brokers' logs are not the same. It
+    touches neither running sets nor their data.
     """
     began = time.perf_counter()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     top = Path(tempfile.mkdtemp(prefix="brokerset-demo-"))
     folder = top / "data"
     try:
@@ -71,18 +70,14 @@ def demo(count: int) -> None:
         ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
         _command("up", "--detach", "-f", str(top / "demo.yaml"), "--data", str(folder), *ports)
         last = max(1, count // CRASH_SHARE)
-        _step(f"2. Send {counted(count - last, 'message')} of {BODY_BYTES} bytes to the topic {TOPIC!r}")
-        sent = run(_state(folder).namesrv, lambda instance: _send(instance, range(count - last)))
-        check_statuses(sent)
-        click.echo(
-            f"{counted(sent.count, 'message')} acknowledged in {sent.seconds:.2f} s: {sent.per_second:,.0f}/s"
-        )
-        _step("3. Kill the leading controller; the rest goes on")
+        _step("2. Kill the master (kill -9) while a writer writes and a reader reads")
+        demo_failover.kill_master(DataFolder(folder), TOPIC, list(_messages(range(count - last))))
+        _step("3. Kill the leading controller; sending goes on")
         rest = list(_messages(range(count - last, count)))
         demo_crashes.kill_leading_controller(DataFolder(folder), rest)
         _step("4. Kill every broker; each comes back with the same id, at another port")
         demo_crashes.kill_brokers(DataFolder(folder))
-        _step("5. Read all messages as a consumer group, and compare every one with what was sent")
+        _step("5. Read all messages as another consumer group, and compare every one with what was sent")
         check = Check(count)
         taken = run(_state(folder).namesrv, lambda instance: _read(instance, check))
         check.finish()
@@ -90,20 +85,24 @@ def demo(count: int) -> None:
             f"{taken.count:,} messages read in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s; "
             f"none missing, none different, {check.doubled:,} twice"
         )
-        _step("6. Look at everything")
+        _step("6. Compare the logs of the three brokers")
+        demo_copies.compare_copies(DataFolder(folder))
+        _step("7. Look at everything")
         _command("status", "--data", str(folder))
-        _step("7. Stop everything and delete the data")
+        _step("8. Stop everything and delete the data")
         _command("down", "--data", str(folder), "--purge", "--yes")
         shutil.rmtree(top)
+    except KeyboardInterrupt:
+        click.echo("\nThe demo was interrupted; everything is stopped and deleted", err=True)
+        _end_set(folder)
+        shutil.rmtree(top, ignore_errors=True)
+        raise
     except BaseException:
         click.echo(f"The demo failed; logs are in {folder / 'logs'}", err=True)
-        if folder.exists() and DataFolder(folder).owner() is not None:
-            subprocess.run(
-                [sys.executable, "-m", "brokerset_cli.main", "down", "--data", str(folder)], check=False
-            )
+        _end_set(folder)
         raise
     click.secho(
-        f"Done in {time.perf_counter() - began:.1f} s: all {count:,} messages came through.",
+        f"Done in {time.perf_counter() - began:.1f} s: all {count:,} acknowledged messages came through.",
         fg="green",
         bold=True,
     )
@@ -135,6 +134,11 @@ class Check:
         else:
             self.doubled += 1
 
+    @property
+    def complete(self) -> bool:
+        """Whether every message has come."""
+        return not self._missing
+
     def finish(self) -> None:
         """End the command when messages are missing."""
         if self._missing:
@@ -149,12 +153,6 @@ class Check:
 def _messages(numbers: range) -> Iterator[Message]:
     for number in numbers:
         yield Message(topic=TOPIC, body=body_of(number), keys=(f"demo-{number}",), tags="demo")
-
-
-async def _send(instance: ClientInstance, numbers: range) -> Sent:
-    async with Producer("brokerset-demo", instance=instance) as producer:
-        with progress("sending", len(numbers)) as done:
-            return await send_all(producer, _messages(numbers), done=done, in_flight_max=IN_FLIGHT_MAX)
 
 
 async def _read(instance: ClientInstance, check: Check) -> Taken:
@@ -176,7 +174,7 @@ async def _read(instance: ClientInstance, check: Check) -> Taken:
                 "brokerset-demo",
                 start=parse_start("earliest"),
                 handle=handle,
-                count=check.expected,
+                enough=lambda: check.complete,
                 idle_seconds=IDLE_SECONDS,
             )
         except OSError:
@@ -194,9 +192,26 @@ def _step(text: str) -> None:
     click.secho(f"\n{text}", bold=True)
 
 
+def _end_set(folder: Path) -> None:
+    """Stop what runs, if anything does; nothing that was started is left."""
+    if folder.exists() and DataFolder(folder).owner() is not None:
+        command = [sys.executable, "-m", "brokerset_cli.main", "down", "--data", str(folder)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+
+
 def _command(*arguments: str) -> None:
-    """Run a brokerset command as a person would; ends this one when it fails."""
+    """Run a brokerset command as a person would; ends this one when it fails.
+
+    The command has a process group of its own and is interrupted by us, once: it then stops what it started.
+    """
     click.secho(f"$ brokerset {' '.join(arguments)}", dim=True)
-    done = subprocess.run([sys.executable, "-m", "brokerset_cli.main", *arguments], check=False)
-    if done.returncode:
-        fail(f"`brokerset {arguments[0]}` ended with exit code {done.returncode}", "its error is above")
+    command = [sys.executable, "-m", "brokerset_cli.main", *arguments]
+    with subprocess.Popen(command, process_group=0) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if code:
+        fail(f"`brokerset {arguments[0]}` ended with exit code {code}", "its error is above")

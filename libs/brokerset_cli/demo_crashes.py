@@ -43,6 +43,7 @@ class Identity:
     address: str
     starts: int
     role: str
+    in_sync: bool
 
 
 def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> None:
@@ -56,7 +57,7 @@ def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> 
             sending = asyncio.create_task(_send_slowly(producer, messages))
             await asyncio.sleep(CRASH_SECONDS / 10)
             killed = time.perf_counter()
-            _kill(leader)
+            kill(leader)
             rest = [a for a in state.controllers.split(";") if a != leader.address]
             after = await _next_leader(rest, before.node_id)
             led_after = time.perf_counter() - killed
@@ -120,8 +121,11 @@ def kill_brokers(folder: DataFolder) -> None:
     if missing := [process.name for process in _brokers(state) if process.name not in before]:
         fail(f"the controllers do not know {', '.join(missing)}", "please report this, with the logs")
     for process in _brokers(state):
-        _kill(process)
-    _wait(lambda: _all_back(folder, state, before), "every broker is back and one of them is master")
+        kill(process)
+    _wait(
+        lambda: _all_back(folder, state, before),
+        "every broker is back, in sync, with a master",
+    )
     after = _identities(running_state(folder))
     write_table(
         ("process", "id before", "id after", "address before", "address after", "starts"),
@@ -156,6 +160,7 @@ async def identities(admin: ControllerAdmin, state: SetState) -> dict[str, Ident
             replica.address,
             replica.incarnation,
             "master" if group.master_id == replica.broker_id else "slave",
+            replica.broker_id in group.sync_state_set,
         )
         for group in await admin.groups()
         for replica in group.replicas
@@ -179,7 +184,8 @@ async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Ident
         name in now and (now[name].starts > was.starts or now[name].broker_id != was.broker_id)
         for name, was in before.items()
     )
-    return all(ready) and masters and back
+    in_sync = all(identity.in_sync for identity in now.values())
+    return all(ready) and masters and back and in_sync
 
 
 async def _runs_again(folder: DataFolder, was: ProcessState) -> bool:
@@ -199,7 +205,8 @@ def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         fail(f"not within {RETURN_SECONDS_MAX:g} s: {what}", "please report this, with the logs")
 
 
-def _kill(process: ProcessState) -> None:
+def kill(process: ProcessState) -> None:
+    """End a process with SIGKILL; ends the command when it has ended before."""
     if not send_signal(process.pid, process.start_ticks, signal.SIGKILL):
         fail(
             f"{process.name} (process {process.pid}) ended before it was killed",

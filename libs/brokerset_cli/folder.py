@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,9 @@ class ProcessState:
     raft: str = ""
     """Address where other controllers reach a controller."""
 
+    ha: str = ""
+    """Address where slaves reach a broker."""
+
     @property
     def alive(self) -> bool:
         """Whether this very process runs now."""
@@ -92,6 +95,9 @@ class SetState:
     wish_problem: str = ""
     """Why it was not fulfilled; empty when it was."""
 
+    min_in_sync: int | None = None
+    """`minInSyncReplicas` of the manifest; None when the default of each group's size counts."""
+
     @property
     def alive(self) -> bool:
         """Whether `up` runs now."""
@@ -122,12 +128,16 @@ def _given(made: type[SetState] | type[ProcessState], value: Mapping[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which controllers shall run; asked for by a command, fulfilled by `up`."""
+    """Which controllers and brokers shall run; asked for by a command, fulfilled by `up`."""
 
     name: str
     """Tells this wish from others in `SetState.wish`."""
 
-    controllers: tuple[int, ...]
+    controllers: tuple[int, ...] | None = None
+    """Their numbers; None leaves them as they are."""
+
+    brokers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By group: the numbers of its brokers; groups that are not named stay as they are."""
 
 
 def _camel_name(name: str) -> str:
@@ -244,9 +254,17 @@ class DataFolder:
         """Store what the set keeps."""
         write_atomically(self.path / MEMORY, json.dumps(memory.to_json(), indent=1).encode() + b"\n")
 
-    def write_wish(self, controllers: tuple[int, ...]) -> Wish:
-        """Store which controllers shall run; `up` must be told to look at it."""
-        wish = Wish(uuid.uuid4().hex, tuple(sorted(controllers)))
+    def write_wish(
+        self,
+        controllers: Collection[int] | None = None,
+        brokers: Mapping[str, Collection[int]] | None = None,
+    ) -> Wish:
+        """Store which controllers and brokers shall run; `up` must be told to look at it."""
+        wish = Wish(
+            uuid.uuid4().hex,
+            None if controllers is None else tuple(sorted(controllers)),
+            {group: tuple(sorted(numbers)) for group, numbers in (brokers or {}).items()},
+        )
         write_atomically(self.path / WISH, json.dumps(dataclasses.asdict(wish)).encode() + b"\n")
         return wish
 
@@ -254,8 +272,13 @@ class DataFolder:
         """Return the last wish; None when there is none that can be read."""
         try:
             value = json.loads((self.path / WISH).read_bytes())
-            return Wish(str(value["name"]), tuple(int(n) for n in value["controllers"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            controllers = value["controllers"]
+            return Wish(
+                str(value["name"]),
+                None if controllers is None else tuple(int(n) for n in controllers),
+                {str(g): tuple(int(n) for n in numbers) for g, numbers in value["brokers"].items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def purge(self) -> None:

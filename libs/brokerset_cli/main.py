@@ -1,9 +1,14 @@
-"""The `brokerset` command: finds the subcommand and loads only the module it lives in."""
+"""The `brokerset` command: finds the subcommand and loads only the module it lives in.
+
+As `kubectl-brokerset`, which kubectl runs for `kubectl brokerset`, it is the subcommand `kubernetes` alone.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Final
+import os
+import sys
+from typing import Any, Final
 
 import click
 
@@ -20,16 +25,50 @@ COMMANDS: Final = {
         "brokerset_cli.controllers:controller",
         "Members, leader and number of the controllers; rebuild.",
     ),
+    "scale": ("brokerset_cli.broker_scaling:scale", "Run more or fewer brokers of a group."),
+    "switchover": (
+        "brokerset_cli.handover:switchover",
+        "Let another replica be master, without a failed send.",
+    ),
+    "fence": ("brokerset_cli.handover:fence", "Let a replica serve nobody; it goes on following."),
+    "unfence": ("brokerset_cli.handover:unfence", "Let a fenced replica take part again."),
     "elect": ("brokerset_cli.replicas:elect", "Elect a master of a group."),
     "clean": ("brokerset_cli.replicas:clean", "Let the controllers forget replicas."),
     "replica": ("brokerset_cli.replicas:replica", "Give up a replica, or make a folder another one."),
+    "kubernetes": (
+        "brokerset_cli.kubernetes.command:kubernetes",
+        "Look at and work on BrokerSets on Kubernetes.",
+    ),
     "demo": ("brokerset_cli.demo:demo", "Run a set, kill its parts, send and read messages, and check them."),
 }
 """Where each subcommand is, and its line in the help."""
 
+PLUGIN: Final = "kubectl-brokerset"
+"""Name under which kubectl finds this program; kubectl takes `-` and `_` for the same."""
+
+
+def is_plugin(program: str) -> bool:
+    """Whether the program was started as kubectl's plugin; `program` is `sys.argv[0]`."""
+    name = os.path.basename(program).removesuffix(".exe").removesuffix(".py")
+    return name.replace("_", "-") == PLUGIN
+
+
+def load(name: str) -> click.Command:
+    """Import a subcommand of `COMMANDS`."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command), f"{attribute} of {module} is a command"
+    return command
+
 
 class LazyGroup(click.Group):
     """A group that knows its subcommands by name and loads one when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program: both entry points come here."""
+        if not args and not kwargs and is_plugin(sys.argv[0]):
+            return load("kubernetes").main(prog_name="kubectl brokerset")
+        return super().__call__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which a newcomer needs them."""
@@ -37,12 +76,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a subcommand; None when there is none of this name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
+        return load(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -67,7 +101,7 @@ class LazyGroup(click.Group):
 def main() -> None:
     """RocketMQ-compatible messaging, on Kubernetes and on one machine.
 
-    `brokerset up` starts controllers, name servers and a broker here; any RocketMQ client can use them.
+    `brokerset up` starts controllers, name servers and brokers here; any RocketMQ client can use them.
     """
 
 

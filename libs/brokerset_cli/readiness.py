@@ -38,7 +38,7 @@ async def broker_is_found(address: str, http_port: int, name_servers: Sequence[s
     if not await broker_is_ready(address.rpartition(":")[0], http_port):
         return False
     answers = await asyncio.gather(
-        *(_ask(one, RequestCode.GET_BROKER_CLUSTER_INFO) for one in name_servers if one)
+        *(ask(one, RequestCode.GET_BROKER_CLUSTER_INFO) for one in name_servers if one)
     )
     try:
         tables = [readable(ClusterInfo.from_json, answer.body) for answer in answers if answer is not None]
@@ -85,7 +85,7 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 
 async def controller_knows_leader(address: str) -> bool:
     """Whether the controllers, as this one sees them, have a leader."""
-    answer = await _ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+    answer = await ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return False
     found = GetMetaDataResponse.from_ext(answer.ext)
@@ -94,11 +94,12 @@ async def controller_knows_leader(address: str) -> bool:
 
 async def controller_answers(address: str) -> bool:
     """Whether a controller answers at all, as one that waits to be added does."""
-    answer = await _ask(address, RequestCode.BROKERSET_CONTROLLER_STATUS)
+    answer = await ask(address, RequestCode.BROKERSET_CONTROLLER_STATUS)
     return answer is not None and answer.code == ResponseCode.SUCCESS
 
 
-async def _ask(address: str, code: RequestCode) -> Command | None:
+async def ask(address: str, code: RequestCode) -> Command | None:
+    """Ask a process something that needs no header; None when it gives no answer."""
     try:
         connection = await connect(address, timeout=PROBE_SECONDS_MAX)
     except ConnectionClosed:

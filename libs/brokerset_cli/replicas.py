@@ -8,14 +8,14 @@ from typing import Final
 
 import click
 
-from brokerset_cli.controller_session import one_group, run
+from brokerset_cli.controller_session import one_group, one_replica, run
 from brokerset_cli.options import controller_address, controller_options, json_option
 from brokerset_cli.output import CommandFailed, counted, fail, write_json
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import RequestRefused
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
-from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
+from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.files import FileLocked, lock_file, sync_folder
 from brokerset_spec.broker_settings import NAME_PATTERN
@@ -58,7 +58,7 @@ def clean(
     target = controller_address(controller, data)
     state = run(target, lambda admin: one_group(admin, group))
     chosen = tuple(r.broker_id for r in state.replicas) if everything else tuple(sorted(set(ids)))
-    found = [_replica(state, broker_id) for broker_id in chosen]
+    found = [one_replica(state, broker_id) for broker_id in chosen]
     if not found:
         raise CommandFailed(f"{group} has no replicas any more", "there is nothing to clean")
     living = [each for each in found if each.standing == "alive"]
@@ -95,7 +95,7 @@ def elect(
     async def work(admin: ControllerAdmin) -> tuple[GroupState, bool]:
         state = await one_group(admin, group)
         if broker_id is not None:
-            _replica(state, broker_id)
+            one_replica(state, broker_id)
         try:
             await admin.elect(state, broker_id, unclean=unclean)
         except RequestRefused as error:
@@ -134,7 +134,7 @@ def retire(group: str, broker_id: int, yes: bool, controller: str | None, data: 
     """Give up the replica ID of GROUP, which does not run any more: its id is never given again."""
     target = controller_address(controller, data)
     state = run(target, lambda admin: one_group(admin, group))
-    found = _replica(state, broker_id)
+    found = one_replica(state, broker_id)
     if state.master_id == broker_id and found.standing == "alive":
         raise CommandFailed(
             f"{group}/{broker_id} is the master", f"elect another one first: `brokerset elect {group} ID`"
@@ -148,17 +148,6 @@ def retire(group: str, broker_id: int, yes: bool, controller: str | None, data: 
         f"{group}/{broker_id} is given up. Its folder cannot come back as that replica; to use it again, "
         "run `brokerset replica replace FOLDER`."
     )
-
-
-def _replica(state: GroupState, broker_id: int) -> ReplicaState:
-    found = next((r for r in state.replicas if r.broker_id == broker_id), None)
-    if found is None:
-        known = ", ".join(str(r.broker_id) for r in state.replicas) or "none"
-        raise CommandFailed(
-            f"{state.broker_name} has no replica {broker_id}, only: {known}",
-            "correct the id; see `brokerset status`",
-        )
-    return found
 
 
 @replica.command()

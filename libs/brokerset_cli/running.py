@@ -23,8 +23,9 @@ from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.settings import settings_text
 from brokerset_runtime.supervision import Child, ChildSpec, StartFailed, Supervisor
-from brokerset_spec.manifest import BrokerSet
+from brokerset_spec.manifest import REPLICAS_MAX, BrokerSet
 from brokerset_spec.plan import (
+    HA_PORT_OFFSET,
     SECOND_PORT_OFFSET,
     LocalPlan,
     PlanRefused,
@@ -34,6 +35,7 @@ from brokerset_spec.plan import (
     move_broker,
     plan_local,
 )
+from brokerset_spec.set_memory import SetMemory
 
 
 def controllers_with_data(folder: DataFolder) -> frozenset[int]:
@@ -118,6 +120,7 @@ class Run:
                 ),
                 wish=self.wish,
                 wish_problem=self.wish_problem,
+                min_in_sync=self.manifest.spec.replication.min_in_sync_replicas,
             )
         )
 
@@ -150,35 +153,34 @@ class Run:
             self.store()
 
     async def _fulfil(self, wish: Wish) -> None:
-        """Start and stop controllers, so that those that are wished for run."""
+        """Start and stop controllers and brokers, so that those that are wished for run.
+
+        When one of the new ones does not start, none of them runs afterwards.
+        """
         before = self.plan
+        memory = wished(before.memory, wish)
         own = {port for process in before.processes for port in process.ports}
         plan = plan_local(
             self.manifest,
             self.folder.path,
-            memory=before.memory.with_controllers(wish.controllers),
+            memory=memory,
             is_free=lambda port: port in own or port_is_free(self.host, port),
             host=self.host,
         )
-        was = {process.name for process in before.controllers}
-        will = {process.name for process in plan.controllers}
-        for process in before.controllers:
+        was = {process.name for process in before.processes}
+        will = {process.name for process in plan.processes}
+        for process in before.processes:
             if process.name not in will:
                 await self.supervisor.remove(process.name)
         self._adopt(plan)
-        for process in plan.controllers:
-            if process.name in was:
-                continue
+        new = [process for process in plan.processes if process.name not in was]
+        for number, process in enumerate(new):
             try:
                 await self.supervisor.add(self.child_spec(process))
             except StartFailed:
-                kept = [p.node_id for p in before.controllers if p.name in will and p.node_id is not None]
-                memory = replace(
-                    before.memory.with_controllers(tuple(kept)),
-                    next_controller_id=plan.memory.next_controller_id,
-                )
-                processes = tuple(p for p in before.processes if p.kind == "broker" or p.node_id in kept)
-                self._adopt(replace(before, processes=processes, memory=memory))
+                for started in new[:number]:
+                    await self.supervisor.remove(started.name)
+                self._adopt(without_new(before, plan))
                 raise
         self.remember()
 
@@ -191,8 +193,37 @@ class Run:
     def _elsewhere(self, name: str) -> ChildSpec:
         """Move a broker to another port; where none is found, it stays where it is."""
         with contextlib.suppress(OSError):
-            self._adopt(move_broker(self.plan, name, free_port(self.host, -SECOND_PORT_OFFSET)))
+            port = free_port(self.host, -SECOND_PORT_OFFSET, HA_PORT_OFFSET)
+            self._adopt(move_broker(self.plan, name, port))
         return self.child_spec(next(process for process in self.plan.processes if process.name == name))
+
+
+def wished(memory: SetMemory, wish: Wish) -> SetMemory:
+    """What a set is to remember to fulfil a wish. Raises `PlanRefused` for one that makes no sense."""
+    if wish.controllers is not None:
+        memory = memory.with_controllers(wish.controllers)
+    for group, numbers in sorted(wish.brokers.items()):
+        if group not in memory.groups or not 1 <= len(numbers) <= REPLICAS_MAX:
+            raise PlanRefused(
+                f"group {group} is to have {len(numbers)} brokers here",
+                f"name a group of this set, and 1 to {REPLICAS_MAX} brokers",
+            )
+        memory = memory.with_brokers(group, numbers)
+    return memory
+
+
+def without_new(before: LocalPlan, plan: LocalPlan) -> LocalPlan:
+    """What is left of the plan before when those were stopped that are not in `plan`, and no new ones run."""
+    will = {process.name for process in plan.processes}
+    processes = tuple(process for process in before.processes if process.name in will)
+    kept = [process.node_id for process in processes if process.node_id is not None]
+    memory = replace(
+        before.memory.with_controllers(tuple(kept)), next_controller_id=plan.memory.next_controller_id
+    )
+    for group, each in plan.memory.groups.items():
+        numbers = tuple(n for n in each.numbers if n in before.memory.groups[group].numbers)
+        memory = memory.with_brokers(group, numbers)
+    return replace(before, processes=processes, memory=memory)
 
 
 def _process_state(process: ProcessPlan, child: Child) -> ProcessState:
@@ -212,6 +243,7 @@ def _process_state(process: ProcessPlan, child: Child) -> ProcessState:
         node_id=process.node_id,
         namesrv=process.namesrv_address,
         raft=process.raft_address,
+        ha=process.ha_address,
     )
 
 

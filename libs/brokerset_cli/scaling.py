@@ -17,7 +17,7 @@ from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_protocol.bodies.controllers import ControllerStatus
 
 WISH_SECONDS_MAX: Final = 60.0
-"""Longest time that `up` may take to start or stop a controller."""
+"""Longest time that `up` may take to start or stop what it is asked for."""
 
 CAUGHT_UP_SECONDS_MAX: Final = 60.0
 """Longest time that a new controller may take to receive the log."""
@@ -126,9 +126,17 @@ def running_state(folder: DataFolder) -> SetState:
     return state
 
 
-async def ask_up(folder: DataFolder, state: SetState, controllers: tuple[int, ...]) -> SetState:
-    """Let `up` run exactly these controllers, and wait until it does; ends the command when it cannot."""
-    wish = folder.write_wish(controllers)
+async def ask_up(
+    folder: DataFolder,
+    state: SetState,
+    controllers: Collection[int] | None = None,
+    brokers: Mapping[str, Collection[int]] | None = None,
+) -> SetState:
+    """Let `up` run exactly these controllers and brokers, and wait until it does.
+
+    What is not given stays as it is. Ends the command when `up` cannot do it.
+    """
+    wish = folder.write_wish(controllers, brokers)
     deadline = time.monotonic() + WISH_SECONDS_MAX
     while True:
         if not send_signal(state.pid, state.start_ticks, signal.SIGUSR1):

@@ -23,6 +23,7 @@ from brokerset_cli.cluster_view import (
     look_at_controllers,
     process_names,
     replica_role,
+    replica_state,
     view_json,
 )
 from brokerset_cli.folder import DataFolder, SetState
@@ -33,8 +34,10 @@ from brokerset_cli.options import (
     namesrv_options,
 )
 from brokerset_cli.output import CommandFailed, duration, write_json, write_table
+from brokerset_cli.replication_view import lag_of, master_facts
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance, readable
+from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode
@@ -104,7 +107,7 @@ class View:
 @click.option("--watch", is_flag=True, help="Look again each second until Ctrl-C.")
 @json_option
 def status(namesrv: str | None, data: Path, controller: str | None, watch: bool, as_json: bool) -> None:
-    """Show processes, controllers, the replicas of each group with their identities, and what is wrong.
+    """Show processes, controllers, the replicas of each group, how far each is, and what is wrong.
 
     The exit code is 0 when everything runs and every broker answers, else 1; with --watch it is 0.
     """
@@ -347,32 +350,44 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
         ],
     )
     click.echo()
-    for line in group_lines(view.groups):
+    for group in view.groups:
+        _show_group(group, view, names)
+
+
+def _show_group(group: GroupState, view: ControllersView, names: Mapping[str, str]) -> None:
+    """A line about the group and a table of its replicas."""
+    master = master_facts(group, view.facts)
+    for line in group_lines(group, master):
         click.echo(line)
-    if view.groups:
-        write_table(
+    rows = []
+    for replica in group.replicas:
+        own = view.facts.get(replica.address)
+        end = own.max_offset if own is not None else None
+        rows.append(
             (
-                "group", "id", "process", "address", "role", "standing", "in sync", "starts", "epoch",
-                "log end", "heard",
-            ),
-            [
-                (
-                    group.broker_name,
-                    replica.broker_id,
-                    names.get(replica.address),
-                    replica.address,
-                    replica_role(group, replica.broker_id),
-                    replica.standing,
-                    "yes" if replica.broker_id in group.sync_state_set else "no",
-                    replica.incarnation,
-                    replica.log_epoch,
-                    replica.max_offset,
-                    None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s",
-                )
-                for group in view.groups
-                for replica in group.replicas
-            ],
-        )  # fmt: skip
+                replica.broker_id,
+                names.get(replica.address),
+                replica.address,
+                replica_role(group, replica.broker_id),
+                replica_state(group, replica),
+                "yes" if replica.broker_id in group.sync_state_set else "no",
+                replica.log_epoch,
+                replica.max_offset if end is None else end,
+                own.confirmed_offset if own is not None else None,
+                lag_of(replica, view.facts, master),
+                (own.lease or None) if own is not None else None,
+                replica.incarnation,
+                None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s",
+            )
+        )
+    write_table(
+        (
+            "id", "process", "address", "role", "state", "in sync", "epoch", "log end", "confirmed", "lag",
+            "lease", "starts", "heard",
+        ),
+        rows,
+        empty="no replicas",
+    )  # fmt: skip
     click.echo()
 
 

@@ -22,6 +22,7 @@ from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, 
 from brokerset_spec.plan import (
     BROKER_PORT,
     CONTROLLER_PORTS,
+    HA_PORT_OFFSET,
     HTTP_PORT,
     NAMESRV_PORT,
     SECOND_PORT_OFFSET,
@@ -97,8 +98,8 @@ def up(
 ) -> None:
     """Run a BrokerSet on this machine: controllers, each with a name server, and the brokers of each group.
 
-    Without -f three controllers and one broker are run. Ctrl-C ends everything in order; messages stay in the
-    data folder for the next `up`.
+    Without -f three controllers and a group of three brokers are run. Ctrl-C ends everything in order;
+    messages stay in the data folder for the next `up`. More or fewer brokers of a group: `brokerset scale`.
     """
     manifest = load_manifest(manifest_file)
     wanted = PortWishes(namesrv_port, broker_port, http_port)
@@ -137,9 +138,9 @@ def choose_ports(host: str, wanted: PortWishes, *, kept: bool) -> PortWishes:
     if namesrv == 0:
         namesrv = None if kept else free_port(host, *range(1, CONTROLLER_PORTS))
     if broker == 0:
-        broker = free_port(host, -SECOND_PORT_OFFSET)
+        broker = free_port(host, -SECOND_PORT_OFFSET, HA_PORT_OFFSET)
         while namesrv is not None and abs(broker - namesrv) < FREE_PORTS_APART:
-            broker = free_port(host, -SECOND_PORT_OFFSET)
+            broker = free_port(host, -SECOND_PORT_OFFSET, HA_PORT_OFFSET)
     return PortWishes(namesrv, broker, free_port(host) if http == 0 else http)
 
 

@@ -27,6 +27,12 @@ ASK_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """Time-out of a request whose only purpose is to see who is there."""
 
+SWITCH_OVER_SECONDS = 5.0
+"""How long a master may take to hand over; it gives up then, and serves on."""
+
+ALIVE = "alive"
+"""Standing of a replica that the leading controller hears."""
+
 LEADER_PAUSE_SECONDS = 0.05
 """Pause between two rounds of asking who leads."""
 
@@ -205,6 +211,46 @@ class ControllerAdmin:
         )
         answer = await self._ask_leader(RequestCode.CONTROLLER_ELECT_MASTER, header)
         return fields.ElectMasterResponse.from_ext(answer.ext)
+
+    async def fence(self, group: str, broker_id: int, *, fenced: bool = True, force: bool = False) -> None:
+        """Take a replica out of service (BROKERSET_FENCE_REPLICA, 21007), or back with `fenced=False`.
+
+        `force` does it although only the master stays in sync. Raises `RequestRefused`.
+        """
+        header = fields.FenceReplica(
+            broker_name=group, broker_id=broker_id, fenced=fenced, force=True if force else None
+        )
+        await self._ask_leader(RequestCode.BROKERSET_FENCE_REPLICA, header)
+
+    async def switch_over(
+        self, group: str, broker_id: int | None = None, *, timeout: float = SWITCH_OVER_SECONDS
+    ) -> fields.SwitchOverResponse:
+        """Have the living master hand over to another in-sync replica (BROKERSET_SWITCH_OVER, 21011).
+
+        None: whoever is the furthest. `timeout` in seconds is the master's, which holds sends meanwhile.
+        Raises `RequestRefused`, also when the group has no living master; `AnswerTimeout` when the outcome is
+        unknown.
+        """
+        found = await self.groups([group])
+        state = found[0] if found else None
+        master = None
+        if state is not None:
+            living = (replica for replica in state.replicas if replica.standing == ALIVE)
+            master = next((one for one in living if one.broker_id == state.master_id), None)
+        if state is None or master is None:
+            why = f"the group {group} is unknown" if state is None else state.advice or "its master is dead"
+            raise RequestRefused(
+                ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+                f"no living master of {group} can hand over: {why}",
+                self._leader or self.addresses[0],
+            )
+        header = fields.SwitchOver(
+            broker_name=group, to_broker_id=broker_id, timeout_ms=round(timeout * 1000)
+        )
+        answer = await self._request(
+            master.address, RequestCode.BROKERSET_SWITCH_OVER, header, timeout=timeout + self._timeout
+        )
+        return fields.SwitchOverResponse.from_ext(answer.ext)
 
     async def rebuild(self, group: GroupState) -> None:
         """Put a group together that the controllers have lost. Refused when they know replicas of it."""

@@ -87,6 +87,21 @@ def name_server_list(addresses: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
+SILENT_SECONDS: Final = 2.0
+"""A connection on which nothing was heard for so long, though an answer was due, is given up."""
+
+
+def give_up_if_silent(connection: Connection, asked_at: float) -> None:
+    """Break a connection whose peer has said nothing since `asked_at`, on the loop's clock, and for long.
+
+    The peer may be gone without a word, and the address may lead to another one by now: behind a Service of
+    Kubernetes an old connection goes on to the old pod until TCP itself gives up, after minutes.
+    """
+    now = asyncio.get_running_loop().time()
+    if connection.last_activity <= asked_at and now - connection.last_activity >= SILENT_SECONDS:
+        connection.abort()
+
+
 class ClientInstance:
     """One client of a cluster, as brokers see it: one client id, one connection for each address.
 
@@ -208,6 +223,7 @@ class ClientInstance:
         try:
             return await connection.call(command, max(0.001, remaining))
         except RequestTimeout as error:
+            give_up_if_silent(connection, started)
             raise AnswerTimeout(str(error)) from error
         except ConnectionClosed as error:
             raise BrokerUnreachable(address, str(error)) from error

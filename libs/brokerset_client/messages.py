@@ -131,7 +131,10 @@ class Message:
 
 
 class SendStatus(Enum):
-    """How safe a sent message is; it is stored in every case."""
+    """How safe a sent message is.
+
+    The master has stored it in every case; only `SEND_OK` promises that it outlives the master.
+    """
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT

@@ -23,7 +23,7 @@ from brokerset_client.errors import (
     RequestRefused,
     SendFailed,
 )
-from brokerset_client.instance import ClientInstance
+from brokerset_client.instance import ClientInstance, give_up_if_silent
 from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
 from brokerset_client.retry import STALE_ROUTE_CODES, SendRetry
 from brokerset_client.routes import (
@@ -409,6 +409,7 @@ class Producer:
             return
         sending.command = command
         sending.connection = connection
+        sending.asked_at = asyncio.get_running_loop().time()
         answer.add_done_callback(lambda done: self._answered(sending, queue, address, done))
 
     async def _attempt_later(self, sending: Sending, delay_ms: int, fresh: bool) -> None:
@@ -520,6 +521,7 @@ class Producer:
             for sending in [s for s in self._in_flight if s.deadline <= now or s.future.done()]:
                 if sending.command is not None and sending.connection is not None:
                     sending.connection.forget_call(sending.command)
+                    give_up_if_silent(sending.connection, sending.asked_at)
                     address = "{}:{}".format(*sending.connection.peer)
                     text = f"no answer from {address} in time"
                 else:

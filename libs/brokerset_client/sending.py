@@ -34,6 +34,7 @@ class Sending:
     """One message (or batch) on its way: what to send, whereto, what was tried, and who waits for it."""
 
     __slots__ = (
+        "asked_at",
         "attempts",
         "body",
         "choose",
@@ -75,6 +76,7 @@ class Sending:
         self.failed_brokers: frozenset[str] = frozenset()
         self.command: Command | None = None
         self.connection: Connection | None = None
+        self.asked_at = 0.0
 
 
 def prepare(

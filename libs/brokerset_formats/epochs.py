@@ -109,6 +109,12 @@ def truncation_point(own: EpochHistory, own_end: int, other: EpochHistory, other
     return None
 
 
+def common_entry(own: EpochHistory, other: EpochHistory) -> EpochEntry | None:
+    """The newest epoch that both histories have with the same start; None if there is none."""
+    starts = {entry.epoch: entry.start_offset for entry in other.entries}
+    return next((e for e in reversed(own.entries) if starts.get(e.epoch) == e.start_offset), None)
+
+
 def encode_epoch_file(history: EpochHistory) -> bytes:
     """The file's text: number of entries, checksum of the entry lines, the entries."""
     lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in history.entries).encode()

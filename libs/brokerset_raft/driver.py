@@ -127,6 +127,8 @@ class RaftEngine:
     ) -> None:
         """`initial` holds the members of a new group, the same on each, or none if the node is to be added.
 
+        It is remembered on the disk: on a node that has data it counts no longer.
+
         `on_change` is called by `run` when the role, the term, the leader or `leading` has changed.
         """
         self._node_id = node_id
@@ -173,7 +175,7 @@ class RaftEngine:
 
     async def start(self) -> None:
         """Read the disk and restore the state machine. Raises `LogDamaged`, `OSError`."""
-        loaded, state = await self._run_blocking(self._load)
+        loaded, state, initial = await self._run_blocking(self._load)
         settings = self._settings
         config = NodeConfig(
             node_id=self._node_id,
@@ -188,7 +190,7 @@ class RaftEngine:
             config,
             hard_state=loaded.hard_state,
             log=RaftLog(loaded.snapshot, loaded.entries),
-            configuration=self._initial,
+            configuration=initial,
             applied=self._applied,
             random_source=self._random,
         )
@@ -263,9 +265,23 @@ class RaftEngine:
         if waiting >= self._settings.proposals_max:
             raise Overloaded(f"{waiting} proposals wait already, the most there can be; ask again soon")
         future = self._future()
-        self._new_proposals.append((data, future))
+        proposal = (data, future)
+        self._new_proposals.append(proposal)
         self._wake.set()
-        return await self._outcome(future, timeout, "the command was not seen to be committed")
+        try:
+            return await self._outcome(future, timeout, "the command was not seen to be committed")
+        except OutcomeUnknown:
+            if proposal not in self._new_proposals:
+                raise
+            self._new_proposals.remove(proposal)
+            raise Overloaded(f"the command was not taken within {timeout:g} s; ask again soon") from None
+        except asyncio.CancelledError:
+            # Nobody learns the outcome, so there must be one: "may be applied yet" must not last.
+            if proposal in self._new_proposals:
+                unheard = asyncio.get_running_loop().create_future()
+                unheard.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._new_proposals[self._new_proposals.index(proposal)] = (data, unheard)
+            raise
 
     async def read_barrier(self, timeout: float | None = None) -> None:
         """Return when the state machine has all that was committed anywhere before this call.
@@ -484,9 +500,11 @@ class RaftEngine:
 
     # The disk.
 
-    def _load(self) -> tuple[Loaded, bytes | None]:
-        loaded = self._storage.load()
-        return loaded, None if loaded.snapshot is None else self._storage.snapshot_data(loaded.snapshot)
+    def _load(self) -> tuple[Loaded, bytes | None, Configuration]:
+        storage = self._storage
+        loaded = storage.load()
+        state = None if loaded.snapshot is None else storage.snapshot_data(loaded.snapshot)
+        return loaded, state, storage.initial_members(self._initial)
 
     def _start_disk(self) -> None:
         """Begin the next piece of disk work; all `Ready`s in a row are saved by one sync."""

@@ -296,6 +296,20 @@ def check_snapshot(content: bytes) -> tuple[SnapshotMeta, bytes]:
     return meta, data
 
 
+def encode_initial(members: Configuration) -> bytes:
+    """The file that remembers a group's first members: the CRC-32 of the rest in hex, a space, JSON."""
+    data = members.encode()
+    return b"%08x " % zlib.crc32(data) + data
+
+
+def decode_initial(content: bytes) -> Configuration:
+    """Raises `ValueError` when any of it is not as it was written."""
+    crc, _, data = content.partition(b" ")
+    if crc != b"%08x" % zlib.crc32(data):
+        raise ValueError("the CRC of the first members is wrong")
+    return Configuration.decode(data)
+
+
 def _judge(content: bytes, position: int, reason: str, sequence: int, last: bool) -> Torn | Damaged:
     """Tell an end that never got to the disk from synced bytes that were lost."""
     if not last:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from brokerset_raft import log_records
+from brokerset_raft.configuration import Configuration
 from brokerset_raft.log_records import Damaged, RecordKind, SegmentStart, Torn
 from brokerset_raft.messages import Entry, HardState, SnapshotMeta
 from brokerset_runtime.disk import Disk, replace_file
@@ -30,6 +31,7 @@ SNAPSHOTS_KEPT = 2
 SEGMENT_PREFIX = "log-"
 SNAPSHOT_PREFIX = "snapshot-"
 PARTIAL_NAME = "snapshot.partial"
+INITIAL_NAME = "initial-members"
 
 
 class LogDamaged(Exception):
@@ -146,6 +148,33 @@ class Storage:
             self._repair(names)
             self._begin_if_void()
         return Loaded(self._hard_state, snapshot, after)
+
+    def initial_members(self, given: Configuration) -> Configuration:
+        """The members that the group began with, as this node took them when its folder was empty.
+
+        `given` is what its settings say today. That is no answer once the node has taken part, for no entry
+        of the log names the first members; only new addresses of the same members are taken from it. Nor do
+        settings that tell it to join make a first member forget what it is.
+        Call it after `load`. Raises `LogDamaged`, `OSError`.
+        """
+        known = self._known_initial()
+        took_part = self._hard_state.term > 0 or self._layout.last_index > 0
+        if known is not None and (not given.members or (took_part and _ids(known) != _ids(given))):
+            return known
+        if known is None and took_part and not given.members:
+            return given  # written before this was remembered; its settings may still be put right
+        if known != given:
+            with self._writing():
+                replace_file(self._disk, INITIAL_NAME, log_records.encode_initial(given))
+        return given
+
+    def _known_initial(self) -> Configuration | None:
+        if INITIAL_NAME not in self._disk.names():
+            return None
+        try:
+            return log_records.decode_initial(self._disk.read(INITIAL_NAME))
+        except ValueError as error:
+            raise LogDamaged(INITIAL_NAME, 0, str(error)) from error
 
     def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
         """Write a hard state and entries, and sync them with one sync.
@@ -468,3 +497,7 @@ def _segment_name(sequence: int) -> str:
 
 def _snapshot_name(index: int) -> str:
     return f"{SNAPSHOT_PREFIX}{index:020d}"
+
+
+def _ids(members: Configuration) -> list[int]:
+    return [member.node_id for member in members.members]

@@ -20,6 +20,9 @@ from brokerset_spec.setting_fields import (
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 """What cluster and broker names may look like; they also become topic names, hence the same alphabet."""
 
+SLICE_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+"""Namespace and name of an object of Kubernetes."""
+
 DELAY_PATTERN: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 """One entry of `messageDelayLevel`."""
 
@@ -64,6 +67,26 @@ class BrokerSettings:
 
     namesrv_addr: str = ""
     """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere."""
+
+    fetch_namesrv_addr_by_dns_lookup: bool = False
+    """Whether each name in `namesrvAddr` stands for all name servers behind its DNS records, looked up again
+    and again: name servers come and go without a restart of the broker."""
+
+    advertised_address: str = ""
+    """`host:port` that name servers tell to clients; empty means `brokerIP1` and `listenPort`. Controllers
+    and other brokers always use the latter. Not known to RocketMQ."""
+
+    advertised_master_address: str = ""
+    """The same while this broker is master: an address that leads to whoever is master, so that clients keep
+    theirs over a failover. Empty means `advertisedAddress`. Not known to RocketMQ."""
+
+    master_endpoint_slice: str = ""
+    """`<namespace>/<name>` of the EndpointSlice that a new master writes its address into, on Kubernetes;
+    empty writes none. Not known to RocketMQ."""
+
+    ready_only_in_sync: bool = False
+    """Whether `/readyz` of a slave that is not in sync says no; on Kubernetes this keeps another broker of
+    the group from being evicted meanwhile. A fenced one is ready. Not known to RocketMQ."""
 
     register_name_server_period: int = number(30_000, low=1_000, high=60_000)
     """Milliseconds between two registrations; RocketMQ keeps it between 10 and 60 s, tests may go lower."""
@@ -124,6 +147,49 @@ class BrokerSettings:
 
     broker_election_priority: int = number(INT32_MAX)
     """Among equals the broker with the smallest number becomes master."""
+
+    broker_ip2: str = named("", "brokerIP2")
+    """Address that is told to slaves; empty means `brokerIP1`."""
+
+    ha_listen_port: int = number(0, high=PORT_MAX)
+    """Port for slaves; 0 takes the one above `listenPort`."""
+
+    all_ack_in_sync_state_set: bool = True
+    """Whether a send is answered when all in-sync replicas have its message. RocketMQ: false, so that it
+    loses acknowledged messages when a master dies."""
+
+    in_sync_replicas: int = number(1, low=1, high=64)
+    """How many in-sync replicas, the master included, must have a message when not all have to."""
+
+    min_in_sync_replicas: int = number(1, low=1, high=64)
+    """With fewer in-sync replicas, the master included, sends are refused."""
+
+    async_learner: bool = False
+    """Whether this replica follows without ever being in sync."""
+
+    sync_from_last_file: bool = False
+    """Whether an empty replica begins with the master's last file instead of its first."""
+
+    slave_timeout: int = number(3_000, low=10)
+    """Milliseconds after which a send that waits for replicas is answered `FLUSH_SLAVE_TIMEOUT`."""
+
+    ha_send_heartbeat_interval: int = number(500, low=10, high=10_000)
+    """Milliseconds after which an idle connection to a slave carries a heartbeat. RocketMQ: 5,000."""
+
+    ha_housekeeping_interval: int = number(20_000, low=100)
+    """Milliseconds of silence after which a connection between master and slave is closed."""
+
+    ha_transfer_batch_size: int = number(262_144, low=1_024, high=4_194_268)
+    """Most bytes of the log that one packet to a slave carries. RocketMQ: 32,768."""
+
+    ha_max_time_slave_not_catchup: int = number(2_000, low=50)
+    """Milliseconds after which a replica that lags leaves the in-sync set. RocketMQ: 15,000."""
+
+    ha_flow_control_enable: bool = False
+    """Whether `maxHaTransferByteInSecond` counts."""
+
+    max_ha_transfer_byte_in_second: int = number(104_857_600, low=1_024, high=INT64_MAX)
+    """Bytes that go to one slave in a second, with flow control."""
 
     store_path_broker_identity: Path | None = None
     """File of the id that controllers gave; empty means `brokerIdentity` in `storePathRootDir`."""
@@ -245,6 +311,15 @@ class BrokerSettings:
             if not NAME_PATTERN.fullmatch(text):
                 found.append(f"{name}={text}: must be 1 to 127 letters, digits, _, -, % or |")
         found += [f"namesrvAddr: {text}" for text in address_problems(self.namesrv_addr)]
+        for name, text in (
+            ("advertisedAddress", self.advertised_address),
+            ("advertisedMasterAddress", self.advertised_master_address),
+        ):
+            found += [f"{name}: {problem}" for problem in address_problems(text)]
+            if ";" in text:
+                found.append(f"{name}={text}: must be one HOST:PORT")
+        if self.master_endpoint_slice and not SLICE_PATTERN.fullmatch(self.master_endpoint_slice):
+            found.append(f"masterEndpointSlice={self.master_endpoint_slice}: must be <namespace>/<name>")
         if not self.broker_ip1:
             found.append("brokerIP1 is empty: give the address under which clients reach this broker")
         if self.http_port and self.http_port == self.listen_port:

@@ -6,19 +6,62 @@ manifest that is accepted is a manifest that is carried out.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic_core import ErrorDetails
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
-from brokerset_spec.setting_fields import SettingValue, setting_fields, unknown_name, value_text
+from brokerset_spec.pod_template import check_pod_template
+from brokerset_spec.problems import (
+    BROKER_NAME_SHAPE,
+    IMAGE_SHAPE,
+    QUANTITY_SHAPE,
+    SET_NAME_SHAPE,
+    ManifestError,
+    Problem,
+    is_covered,
+    shape_problems,
+    without_faults,
+    without_nulls,
+)
+from brokerset_spec.setting_fields import (
+    SettingField,
+    SettingValue,
+    setting_fields,
+    unknown_name,
+    value_text,
+)
 from brokerset_spec.yaml_text import YamlProblem, read_yaml
+
+__all__ = [
+    "API_VERSION",
+    "GROUPS_MAX",
+    "KIND",
+    "NAME_LENGTH_MAX",
+    "OWN_SETTINGS",
+    "REPLICAS_MAX",
+    "BrokerSet",
+    "Controllers",
+    "ControllersRef",
+    "ManifestError",
+    "Metadata",
+    "Monitoring",
+    "Problem",
+    "Replication",
+    "SecretRef",
+    "Spec",
+    "Storage",
+    "Update",
+    "check_manifest",
+    "default_manifest",
+    "least_in_sync",
+    "read_manifest",
+    "read_manifest_text",
+    "value_text_of",
+]
 
 API_VERSION: Final = "brokerset.io/v1alpha1"
 KIND: Final = "BrokerSet"
@@ -26,12 +69,22 @@ KIND: Final = "BrokerSet"
 GROUPS_MAX: Final = 256
 """Most broker groups of one set."""
 
+REPLICAS_MAX: Final = 9
+"""Most brokers of one group."""
+
 NAME_LENGTH_MAX: Final = 40
 """Longest name of a set; pods, services and brokers are named after it, and Kubernetes allows 63."""
 
-NAME_SHAPE: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-BROKER_NAME_SHAPE: Final = r"^[%|a-zA-Z0-9_-]{1,127}$"
-QUANTITY_SHAPE: Final = r"^[1-9][0-9]*([KMGTPE]i|[kMGTPE])?$"
+IMAGE_LENGTH_MAX: Final = 512
+SIZE_LENGTH_MAX: Final = 32
+
+EXAMPLES: Final = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": "{name: orders}",
+    "name": "orders",
+}
+"""What to write for a field that is missing."""
 
 OWN_SETTINGS: Final[Mapping[str, str]] = {
     "brokerClusterName": "set spec.clusterName instead",
@@ -39,10 +92,16 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
     "brokerId": "ids are handed out and kept by brokerset; leave it out",
     "brokerRole": "roles are given by brokerset; leave it out",
     "brokerIP1": "addresses are chosen by brokerset; leave it out",
+    "brokerIP2": "addresses are chosen by brokerset; leave it out",
     "bindAddress": "addresses are chosen by brokerset; leave it out",
+    "advertisedAddress": "set spec.advertise instead",
+    "advertisedMasterAddress": "set spec.advertise instead",
+    "masterEndpointSlice": "addresses are chosen by brokerset; leave it out",
     "listenPort": "ports are chosen by brokerset; leave it out",
+    "haListenPort": "ports are chosen by brokerset; leave it out",
     "httpPort": "ports are chosen by brokerset; leave it out",
     "namesrvAddr": "brokerset runs the name servers itself; leave it out",
+    "fetchNamesrvAddrByDnsLookup": "brokerset runs the name servers itself; leave it out",
     "controllerAddr": "brokerset runs the controllers itself; leave it out",
     "fetchControllerAddrByDnsLookup": "brokerset runs the controllers itself; leave it out",
     "ownerUid": "is given by brokerset; leave it out",
@@ -52,6 +111,9 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
     "storePathBrokerIdentity": "folders are chosen by brokerset; leave it out",
     "storePathEpochFile": "folders are chosen by brokerset; leave it out",
     "enableControllerMode": "set spec.replication.mode instead",
+    "allAckInSyncStateSet": "set spec.replication.acknowledge instead",
+    "minInSyncReplicas": "set spec.replication.minInSyncReplicas instead",
+    "asyncLearner": "every broker of a set is to be in sync; leave it out",
 }
 """Settings that a manifest may not give under `config`, and what to do instead."""
 
@@ -67,7 +129,7 @@ class Metadata(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    name: Annotated[str, Field(pattern=NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
     """Name of the set."""
 
 
@@ -90,7 +152,7 @@ class Replication(_Part):
 class ControllersRef(_Part):
     """Another set, whose controllers this one uses."""
 
-    name: Annotated[str, Field(pattern=NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
 
 
 class Controllers(_Part):
@@ -106,10 +168,10 @@ class Controllers(_Part):
 class Storage(_Part):
     """The volume of each broker."""
 
-    size: Annotated[str, Field(pattern=QUANTITY_SHAPE)] = "20Gi"
-    """Size of the volume."""
+    size: Annotated[str, Field(pattern=QUANTITY_SHAPE, max_length=SIZE_LENGTH_MAX)] = "20Gi"
+    """Size of the volume; it may grow later, if the storage class allows it, and never shrinks."""
 
-    class_name: str | None = None
+    class_name: Annotated[str, Field(max_length=253)] | None = None
     """Storage class; none means the cluster's default."""
 
     when_deleted: Literal["Retain", "Delete"] = "Retain"
@@ -120,13 +182,13 @@ class Update(_Part):
     """How a change reaches the brokers."""
 
     strategy: Literal["automatic", "supervised"] = "automatic"
-    """Whether each step waits for a person."""
+    """Whether the switch-over of each group waits for a person."""
 
 
 class SecretRef(_Part):
     """A Kubernetes secret."""
 
-    secret_name: str | None = None
+    secret_name: Annotated[str, Field(max_length=253)] | None = None
     """Name of the secret; none switches the feature off."""
 
 
@@ -134,27 +196,35 @@ class Monitoring(_Part):
     """What is installed for the people who watch."""
 
     pod_monitor: bool = False
+    """A PodMonitor, for clusters with the Prometheus operator."""
+
     dashboards: bool = True
+    """Dashboards for Grafana."""
+
     rules: bool = True
+    """Alert rules, for clusters with the Prometheus operator."""
 
 
 class Spec(_Part):
     """What is wanted; everything has a default."""
 
-    cluster_name: Annotated[str, Field(pattern=BROKER_NAME_SHAPE)] = "DefaultCluster"
+    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
+    """Container image of controllers and brokers; none means the operator's own."""
+
+    cluster_name: Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)] = "DefaultCluster"
     """RocketMQ cluster name."""
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = 1
     """Number of broker groups."""
 
     broker_names: Annotated[
-        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE)], ...],
+        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
         Field(strict=False, max_length=GROUPS_MAX),
     ] = ()
     """Names of the groups; by default `<name>-0`, `<name>-1`, …"""
 
-    replicas: Annotated[int, Field(ge=1, le=9)] = 1
-    """Brokers in each group; one is elected, and the others stand by."""
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 3
+    """Brokers in each group; one is elected master, and the others have copies of its messages."""
 
     replication: Replication = Replication()
     controllers: Controllers = Controllers()
@@ -172,7 +242,7 @@ class Spec(_Part):
     monitoring: Monitoring = Monitoring()
 
     pod_template: Mapping[str, JsonValue] = {}
-    """Resources, affinity, tolerations and annotations of the pods."""
+    """Resources, affinity, tolerations and annotations of the pods; see `PodTemplate`."""
 
 
 class BrokerSet(_Part):
@@ -193,8 +263,11 @@ class BrokerSet(_Part):
     @property
     def min_in_sync_replicas(self) -> int:
         """Fewest in-sync brokers that take a send."""
-        chosen = self.spec.replication.min_in_sync_replicas
-        return chosen if chosen is not None else (2 if self.spec.replicas >= 3 else 1)
+        return self.min_in_sync_of(self.spec.replicas)
+
+    def min_in_sync_of(self, replicas: int) -> int:
+        """The same for a group that has so many brokers at the moment."""
+        return least_in_sync(self.spec.replication.min_in_sync_replicas, replicas)
 
     def config_values(self) -> dict[str, SettingValue]:
         """The settings of `spec.config`, by Python name, ready for `BrokerSettings`."""
@@ -202,32 +275,13 @@ class BrokerSet(_Part):
         return {known[k].name: known[k].parse(value_text_of(v)) for k, v in self.spec.config.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong with a manifest."""
-
-    path: str
-    """Where, as `spec.replication.mode`; empty for the manifest as a whole."""
-
-    reason: str
-    advice: str
-    """What to do about it."""
-
-    def __str__(self) -> str:
-        where = f"{self.path}: " if self.path else ""
-        return f"{where}{self.reason}; {self.advice}"
-
-
-class ManifestError(ValueError):
-    """A manifest cannot be used; has all problems, not just the first."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = problems
+def least_in_sync(chosen: int | None, replicas: int) -> int:
+    """Fewest in-sync brokers that take a send, of so many; `chosen` is what the manifest says, if it does."""
+    return min(chosen, replicas) if chosen is not None else (2 if replicas >= 3 else 1)
 
 
 def default_manifest(name: str = "brokerset") -> BrokerSet:
-    """Return the set that is run when nobody writes a manifest: three controllers, one group, one broker."""
+    """Return the set that is run without a manifest: three controllers, and one group of three brokers."""
     return read_manifest({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}})
 
 
@@ -249,14 +303,14 @@ def read_manifest(document: object) -> BrokerSet:
     if not isinstance(document, dict):
         example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}"
         raise ManifestError([Problem("", "is not a BrokerSet manifest", example)])
-    given: dict[str, Any] = _without_nulls(document)
+    given: dict[str, Any] = without_nulls(document)
     try:
         manifest = BrokerSet.model_validate(given)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=True)
-        found = _shape_problems(details)
+        found = shape_problems(details, BrokerSet, EXAMPLES)
         partial = _without_faults(given, [detail["loc"] for detail in details])
-        found += [p for p in check_manifest(partial) if not _covered(p.path, found)] if partial else []
+        found += [p for p in check_manifest(partial) if not is_covered(p.path, found)] if partial else []
         raise ManifestError(found) from None
     if problems := check_manifest(manifest):
         raise ManifestError(problems)
@@ -265,7 +319,12 @@ def read_manifest(document: object) -> BrokerSet:
 
 def check_manifest(manifest: BrokerSet) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: contradictions, settings, what is not served."""
-    return [*_contradictions(manifest), *_config_problems(manifest), *_not_served(manifest)]
+    return [
+        *_contradictions(manifest),
+        *_config_problems(manifest),
+        *check_pod_template(manifest.spec.pod_template),
+        *_not_served(manifest),
+    ]
 
 
 def value_text_of(value: bool | int | float | str) -> str:
@@ -286,6 +345,14 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
         reason = f"{minimum} can never be in sync with replicas: {spec.replicas}"
         allowed = f"1 to {spec.replicas}" if spec.replicas > 1 else "1"
         yield Problem("spec.replication.minInSyncReplicas", reason, f"use {allowed}, or leave it out")
+    controllers = spec.controllers
+    if controllers.ref is not None:
+        if "replicas" in controllers.model_fields_set:
+            reason = "says how many controllers to run, and controllers.ref whose to use instead"
+            yield Problem("spec.controllers.replicas", reason, "leave one of them out")
+        if controllers.ref.name == manifest.metadata.name:
+            advice = "name another set, or leave it out: this set then runs its own"
+            yield Problem("spec.controllers.ref.name", "is this set itself", advice)
 
 
 def _config_problems(manifest: BrokerSet) -> list[Problem]:
@@ -301,6 +368,13 @@ def _config_problems(manifest: BrokerSet) -> list[Problem]:
         elif name in OWN_SETTINGS:
             found.append(Problem(path, "is set by brokerset itself", OWN_SETTINGS[name]))
         else:
+            if wanted := _other_kind(item, raw):
+                found.append(Problem(path, f"is not {wanted}", f"give {wanted}"))
+                continue
+            if isinstance(raw, str) and raw.splitlines() not in ([], [raw]):
+                # In a settings file the rest would be settings of their own.
+                found.append(Problem(path, "has more than one line", "write it on one line"))
+                continue
             try:
                 value = item.parse(value_text_of(raw))
                 if text := item.problem(value):
@@ -314,28 +388,27 @@ def _config_problems(manifest: BrokerSet) -> list[Problem]:
     return found
 
 
+def _other_kind(item: SettingField, value: bool | int | float | str) -> str | None:
+    """What a setting wants when `value` is of another kind: `"72"` is no number, as for Kubernetes."""
+    match item.kind:
+        case "boolean":
+            return None if isinstance(value, bool) else "true or false, without quotes"
+        case "number":
+            right = isinstance(value, int) and not isinstance(value, bool)
+            return None if right else "a whole number, without quotes"
+        case _:
+            return None if isinstance(value, str) else "a text, in quotes"
+
+
 def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     """Name the fields that ask for something that does not exist yet, so that nobody relies on it."""
     spec = manifest.spec
-    minimum = spec.replication.min_in_sync_replicas
     asked = (
-        (
-            spec.controllers.ref is not None,
-            "controllers.ref",
-            "controllers of another set are not served yet",
-            "leave it out: this set then runs its own",
-        ),
         (
             spec.replication.mode == "dledger",
             "replication.mode",
             "dledger is not served yet",
             "use controller or leave it out",
-        ),
-        (
-            minimum is not None and 1 < minimum <= spec.replicas,
-            "replication.minInSyncReplicas",
-            f"is {minimum}, but copying messages to other brokers is not served yet",
-            "use 1 or leave it out",
         ),
         (
             spec.tls.secret_name is not None,
@@ -349,129 +422,24 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
             "access control is not served yet",
             "leave it out, and let nobody else reach the ports",
         ),
+        (
+            not spec.monitoring.dashboards,
+            "monitoring.dashboards",
+            "one set alone cannot be without dashboards: they are for all sets",
+            "leave it out, or install the chart with dashboards.enabled=false",
+        ),
     )
     return [Problem(f"spec.{path}", reason, advice) for when, path, reason, advice in asked if when]
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _shape_problems(details: list[ErrorDetails]) -> list[Problem]:
-    found: dict[str, Problem] = {}
-    for detail in details:
-        path = _path(detail["loc"])
-        # A union reports one error for each member; the first says enough.
-        found.setdefault(path, Problem(path, *_reason_and_advice(detail)))
-    return list(found.values())
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    parts = [str(part) for part in location]
-    if parts[:2] == ["spec", "config"]:
-        parts = parts[:3]  # the rest names members of the union of allowed types
-    return ".".join(parts)
-
-
-def _reason_and_advice(detail: ErrorDetails) -> tuple[str, str]:
-    context = detail.get("ctx") or {}
-    kind = detail["type"]
-    last = str(detail["loc"][-1]) if detail["loc"] else ""
-    match kind:
-        case "missing":
-            examples = {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "metadata": "{name: orders}",
-                "name": "orders",
-            }
-            return "is missing", f"add {last}: {examples.get(last, '…')}"
-        case "extra_forbidden":
-            return "is not a field", _field_advice(detail["loc"])
-        case "literal_error":
-            expected = str(context.get("expected", "allowed"))
-            return f"is not {expected}", "use one of these" if " or " in expected else "write exactly that"
-        case "string_pattern_mismatch" if context.get("pattern") == NAME_SHAPE:
-            return (
-                "is not a name",
-                "use lower-case letters, digits and -, starting and ending with a letter or digit",
-            )
-        case "string_pattern_mismatch" if context.get("pattern") == BROKER_NAME_SHAPE:
-            return "is not a name", "use 1 to 127 letters, digits, _, -, % or |"
-        case "string_pattern_mismatch":
-            return "is not a size", "write a whole number with a unit, like 20Gi"
-        case "string_too_long":
-            return f"is longer than {context.get('max_length')} characters", "choose a shorter one"
-        case "greater_than_equal":
-            return f"is less than {context.get('ge')}", f"use {context.get('ge')} or more"
-        case "less_than_equal":
-            return f"is more than {context.get('le')}", f"use {context.get('le')} or less"
-        case "too_long":
-            return f"has more than {context.get('max_length')} items", "use fewer"
-        case _:
-            wanted = {
-                "int_type": "a whole number",
-                "bool_type": "true or false",
-                "string_type": "a text",
-                "model_type": "an object with fields",
-                "dict_type": "an object with fields",
-                "mapping_type": "an object with fields",
-                "tuple_type": "a list",
-            }.get(kind)
-            if str(detail["loc"][:2]) == str(("spec", "config")) and len(detail["loc"]) > 2:
-                wanted = "a text, a number, or true or false"
-            return (f"is not {wanted}", f"give {wanted}") if wanted else (detail["msg"], "correct it")
-
-
-def _field_advice(location: tuple[int | str, ...]) -> str:
-    from difflib import get_close_matches
-
-    model: Any = BrokerSet
-    for part in location[:-1]:
-        by_alias = {field.alias or name: field for name, field in model.model_fields.items()}
-        annotation = by_alias[str(part)].annotation
-        members = (annotation, *getattr(annotation, "__args__", ()))
-        model = next(
-            (item for item in members if isinstance(item, type) and issubclass(item, BaseModel)), None
-        )
-        if model is None:
-            return "leave it out"
-    known = {(field.alias or name).lower(): field.alias or name for name, field in model.model_fields.items()}
-    near = get_close_matches(str(location[-1]).replace("_", "").lower(), known, n=1, cutoff=0.7)
-    return (
-        f"did you mean {known[near[0]]}?" if near else f"leave it out; there are {', '.join(known.values())}"
-    )
-
-
 def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> BrokerSet | None:
-    """Return the manifest with all ill-shaped fields left out, so that the rest can be checked as well."""
-    rest = copy.deepcopy(document)
-    for location in locations:
-        steps = location[:3] if location[:2] == ("spec", "config") else location
-        holder: Any = rest
-        for step in steps[:-1]:
-            inside = holder.get(step) if isinstance(holder, dict) else None
-            if not isinstance(inside, dict):
-                break
-            holder = inside
-        else:
-            step = steps[-1]
-        if isinstance(holder, dict):
-            holder.pop(step, None)
+    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
+    rest = without_faults(document, locations)
     rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
     try:
         return BrokerSet.model_validate(rest)
     except ValidationError:
         return None
-
-
-def _covered(path: str, problems: list[Problem]) -> bool:
-    """Whether something is already said about `path`, something in it, or something it is in."""
-    return any(
-        (path + ".").startswith(p.path + ".") or (p.path + ".").startswith(path + ".") for p in problems
-    )
 
 
 assert NAME_PATTERN.pattern in BROKER_NAME_SHAPE, "two places say what a broker name looks like"

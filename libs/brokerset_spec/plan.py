@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet, Spec
-from brokerset_spec.set_memory import ControllerMemory, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, SetMemory
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
@@ -27,6 +27,16 @@ BROKER_PORT_STEP: Final = 10
 
 SECOND_PORT_OFFSET: Final = 2
 """A broker also listens so far below its port, where Java's clients send to when they are told so."""
+
+HA_PORT_OFFSET: Final = 1
+"""Slaves connect so far above a broker's port (`haListenPort=0`)."""
+
+LOCAL_LOG_FILE_BYTES: Final = 256 * 1024 * 1024
+"""Size of the log's files in a new folder, unless the manifest gives `mappedFileSizeCommitLog`.
+
+Every broker takes the disk space of a file, and soon of the next one, in advance: with RocketMQ's 1 GiB a
+group of three would take 3 GiB for its first message.
+"""
 
 PORT_TRIES_MAX: Final = 200
 """Ports that are looked at before giving up."""
@@ -92,10 +102,13 @@ class ProcessPlan:
     raft_address: str = ""
     """`host:port` where other controllers reach a controller."""
 
+    ha_address: str = ""
+    """`host:port` where slaves reach a broker."""
+
     @property
     def ports(self) -> tuple[int, ...]:
         """All ports it listens on."""
-        addresses = (self.address, self.namesrv_address, self.raft_address)
+        addresses = (self.address, self.namesrv_address, self.raft_address, self.ha_address)
         found = [int(address.rpartition(":")[2]) for address in addresses if address]
         if self.kind == "broker" and self.port > SECOND_PORT_OFFSET:
             found.append(self.port - SECOND_PORT_OFFSET)
@@ -166,6 +179,11 @@ def plan_local(
     anew.
     Raises `PortsTaken`, `PlanRefused`.
     """
+    if manifest.spec.controllers.ref is not None:
+        raise PlanRefused(
+            "spec.controllers.ref: on one machine a set cannot use the controllers of another one",
+            "leave controllers out of the manifest: this set then runs its own",
+        )
     planner = _Planner(manifest, data, host, wishes or PortWishes(), is_free)
     return planner.plan(memory, with_data)
 
@@ -207,10 +225,14 @@ class _Planner:
         self._check_kept(memory)
         memory = replace(memory, controllers=self._controller_ports(memory.controllers))
         run = tuple(each for each in memory.controllers if each.node_id not in lost)
+        groups = self._groups(memory)
+        memory = replace(
+            memory,
+            groups={**memory.groups, **groups},
+            log_file_bytes=_log_file_bytes(self._manifest, memory),
+        )
         names = tuple(
-            (group, f"{group}-{k}")
-            for group in self._manifest.broker_names
-            for k in range(self._manifest.spec.replicas)
+            (group, broker_process(group, k)) for group, each in groups.items() for k in each.numbers
         )
         broker_ports = self._broker_ports([name for _, name in names], memory)
         http_names = [name for _, name in names] + [f"controller-{each.node_id}" for each in run]
@@ -222,6 +244,11 @@ class _Planner:
             self._broker(group, name, broker_ports[name], http_ports[name], addresses)
             for group, name in names
         )
+        notes += [
+            _replicas_note(group, len(each.numbers), self._manifest.spec.replicas)
+            for group, each in groups.items()
+            if len(each.numbers) != self._manifest.spec.replicas
+        ]
         if len(memory.controllers) != wanted:
             notes.append(
                 f"spec.controllers.replicas: is {wanted}, and {len(memory.controllers)} controllers belong "
@@ -275,22 +302,37 @@ class _Planner:
             found.append(replace(each, namesrv_port=first, raft_port=first + 1, controller_port=first + 2))
         return tuple(found)
 
+    def _groups(self, memory: SetMemory) -> dict[str, GroupMemory]:
+        """The brokers of each group. A smaller number than the one that ran is left to `brokerset scale`."""
+        wanted = self._manifest.spec.replicas
+        found = {}
+        for group in self._manifest.broker_names:
+            kept = memory.groups.get(group)
+            numbers = kept.numbers if kept is not None else ()
+            if kept is None or wanted != kept.asked:
+                numbers = more_numbers(numbers, wanted)
+            found[group] = GroupMemory(numbers, wanted)
+        return found
+
     def _broker_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
         found: dict[str, int] = {}
         kept = memory.broker_ports if self._wishes.broker is None else {}
         for name in names:  # ports of the last time first, so that nobody else takes them
-            if name in kept and self._try(_with_second(kept[name])):
+            if name in kept and self._try(_all_of_broker(kept[name])):
                 found[name] = kept[name]
-        last = (self._wishes.broker or BROKER_PORT) - BROKER_PORT_STEP
+        last = (self._wishes.broker or min(kept.values(), default=BROKER_PORT)) - BROKER_PORT_STEP
         for number, name in enumerate(names):
             if name in found:
                 last = max(last, found[name])
-            elif number == 0 and name not in kept:
+            elif number == 0 and not kept:
                 found[name] = last = self._wishes.broker or BROKER_PORT
-                self._take(_with_second(last), f"broker {name}")
+                self._take(_all_of_broker(last), f"broker {name}")
             else:
                 last = self._next_free(
-                    last + BROKER_PORT_STEP, BROKER_PORT_STEP, f"broker {name}", (0, -SECOND_PORT_OFFSET)
+                    last + BROKER_PORT_STEP,
+                    BROKER_PORT_STEP,
+                    f"broker {name}",
+                    (0, -SECOND_PORT_OFFSET, HA_PORT_OFFSET),
                 )
                 found[name] = last
         return found
@@ -370,7 +412,8 @@ class _Planner:
     def _broker(
         self, group: str, name: str, port: int, http_port: int, controllers: LocalPlan
     ) -> ProcessPlan:
-        folder = self._data / "brokers" / name
+        folder = broker_folder(self._data, name)
+        replicas = len(controllers.memory.groups[group].numbers)
         own: dict[str, Any] = {
             "broker_cluster_name": self._manifest.spec.cluster_name,
             "broker_name": group,
@@ -383,7 +426,10 @@ class _Planner:
             "enable_controller_mode": True,
             "controller_addr": controllers.controller_address,
             "owner_uid": controllers.memory.uid,
-            "expected_replicas": self._manifest.spec.replicas,
+            "expected_replicas": replicas,
+            "min_in_sync_replicas": self._manifest.min_in_sync_of(replicas),
+            "all_ack_in_sync_state_set": self._manifest.spec.replication.acknowledge == "allInSync",
+            "mapped_file_size_commit_log": controllers.memory.log_file_bytes,
         }
         return ProcessPlan(
             name=name,
@@ -396,6 +442,7 @@ class _Planner:
             folder=folder,
             settings_file=folder / "broker.conf",
             log_file=self._data / "logs" / f"{name}.log",
+            ha_address=self._at(port + HA_PORT_OFFSET),
             settings=BrokerSettings(**{**self._manifest.config_values(), **own}),
         )
 
@@ -413,6 +460,22 @@ def controller_data_folder(data: Path, node_id: int) -> Path:
     return controller_folder(data, node_id) / "raft"
 
 
+def broker_folder(data: Path, name: str) -> Path:
+    """Where everything of one broker is; its messages are in `store`."""
+    return data / "brokers" / name
+
+
+def broker_process(group: str, number: int) -> str:
+    """Name of one broker's process."""
+    return f"{group}-{number}"
+
+
+def more_numbers(numbers: Collection[int], wanted: int) -> tuple[int, ...]:
+    """These numbers, and the smallest others, until there are so many; ascending."""
+    free = [n for n in range(len(numbers) + wanted) if n not in numbers]
+    return tuple(sorted([*numbers, *free[: max(0, wanted - len(numbers))]]))
+
+
 def move_broker(plan: LocalPlan, name: str, port: int) -> LocalPlan:
     """The same plan with one broker at another port."""
     processes = []
@@ -423,6 +486,7 @@ def move_broker(plan: LocalPlan, name: str, port: int) -> LocalPlan:
                 process,
                 port=port,
                 address=f"{process.address.rpartition(':')[0]}:{port}",
+                ha_address=f"{process.address.rpartition(':')[0]}:{port + HA_PORT_OFFSET}",
                 settings=replace(process.settings, listen_port=port),
             )
         processes.append(process)
@@ -453,24 +517,41 @@ def _peers(members: Sequence[ControllerMemory], address: Callable[[ControllerMem
     return ";".join(f"n{each.node_id}-{address(each)}" for each in members)
 
 
-def _with_second(port: int) -> tuple[int, ...]:
-    return (port, port - SECOND_PORT_OFFSET) if port > SECOND_PORT_OFFSET else (port,)
+def _all_of_broker(port: int) -> tuple[int, ...]:
+    second = (port - SECOND_PORT_OFFSET,) if port > SECOND_PORT_OFFSET else ()
+    return (port, *second, port + HA_PORT_OFFSET)
+
+
+def _log_file_bytes(manifest: BrokerSet, memory: SetMemory) -> int:
+    """The manifest's size, the one of the last start, or the local default if the largest message fits in."""
+    values: dict[str, Any] = dict(manifest.config_values())
+    given = BrokerSettings(**values)
+    if "mapped_file_size_commit_log" in values:
+        return given.mapped_file_size_commit_log
+    if memory.log_file_bytes:
+        return memory.log_file_bytes
+    fits = given.max_message_size + RECORD_EXTRA_BYTES <= LOCAL_LOG_FILE_BYTES
+    return LOCAL_LOG_FILE_BYTES if fits else given.mapped_file_size_commit_log
+
+
+def _replicas_note(group: str, has: int, wanted: int) -> str:
+    return (
+        f"spec.replicas: is {wanted}, and {group} has {has} of them since it was scaled; change that while "
+        f"they run, with `brokerset scale {group} --replicas {wanted}`"
+    )
 
 
 def local_notes(spec: Spec) -> list[str]:
     """Say what a manifest asks for that has less effect on one machine than somebody may think."""
     default = Spec()
     notes = []
-    if spec.replicas > 1:
-        notes.append(
-            f"spec.replicas: {spec.replicas} brokers of each group register and one is elected; the others "
-            "stand by without copies of its messages, because replication is not served yet"
-        )
     if spec.controllers.replicas % 2 == 0:
         notes.append(
             f"spec.controllers.replicas: {spec.controllers.replicas} controllers survive the loss of no more "
             f"of them than {spec.controllers.replicas - 1} do: more than half must live"
         )
+    if spec.image is not None:
+        notes.append("spec.image: on one machine the installed programs run, in no container")
     if spec.storage != default.storage:
         notes.append(
             "spec.storage: folders are not limited in size, and only `brokerset down --purge` deletes them"

@@ -1,4 +1,4 @@
-"""What the data folder of a local set remembers between two starts: its UID, its controllers, all ports."""
+"""What the data folder of a local set remembers between two starts: UID, controllers, brokers, all ports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ FORMAT: Final = 1
 """Version of the file."""
 
 NO_PORTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+EARLIER_LOG_FILE_BYTES: Final = 1024 * 1024 * 1024
+"""Size of the log's files in folders that are older than the memory of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,20 @@ class ControllerMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """The brokers of one group."""
+
+    numbers: tuple[int, ...]
+    """Which ones run, each by the number in its name `<group>-<number>`; ascending."""
+
+    asked: int
+    """`spec.replicas` of the manifest for which they were counted."""
+
+
+NO_GROUPS: Final[Mapping[str, GroupMemory]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
 class SetMemory:
     """What a set keeps."""
 
@@ -53,6 +70,11 @@ class SetMemory:
     """By name of the process; taken again when they are free."""
 
     http_ports: Mapping[str, int] = field(default_factory=lambda: NO_PORTS)
+    groups: Mapping[str, GroupMemory] = field(default_factory=lambda: NO_GROUPS)
+    """By name of the group; also of groups that the manifest does not name any more."""
+
+    log_file_bytes: int = 0
+    """Size of the log's files, the same for all replicas for ever; 0 before the first start."""
 
     def with_controllers(self, node_ids: tuple[int, ...]) -> SetMemory:
         """Keep the controllers with these numbers, and add those that are new."""
@@ -60,6 +82,11 @@ class SetMemory:
         chosen = tuple(known.get(n, ControllerMemory(n, joins=True)) for n in sorted(node_ids))
         highest = max((*node_ids, self.next_controller_id - 1))
         return replace(self, controllers=chosen, next_controller_id=highest + 1)
+
+    def with_brokers(self, group: str, numbers: tuple[int, ...]) -> SetMemory:
+        """Run exactly these brokers of a group that is known."""
+        changed = replace(self.groups[group], numbers=tuple(sorted(numbers)))
+        return replace(self, groups={**self.groups, group: changed})
 
     def with_started(self, node_ids: tuple[int, ...]) -> SetMemory:
         """Remember that these controllers have served."""
@@ -88,6 +115,11 @@ class SetMemory:
             ],
             "brokerPorts": dict(self.broker_ports),
             "httpPorts": dict(self.http_ports),
+            "groups": {
+                name: {"numbers": list(each.numbers), "asked": each.asked}
+                for name, each in self.groups.items()
+            },
+            "logFileBytes": self.log_file_bytes,
         }
 
     @classmethod
@@ -112,4 +144,11 @@ class SetMemory:
             next_controller_id=int(value["nextControllerId"]),
             broker_ports={str(name): int(port) for name, port in value["brokerPorts"].items()},
             http_ports={str(name): int(port) for name, port in value["httpPorts"].items()},
+            groups={
+                str(name): GroupMemory(tuple(sorted(map(int, each["numbers"]))), int(each["asked"]))
+                for name, each in value.get("groups", {}).items()
+            },
+            log_file_bytes=int(
+                value.get("logFileBytes", EARLIER_LOG_FILE_BYTES if value["brokerPorts"] else 0)
+            ),
         )

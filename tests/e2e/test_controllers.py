@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from brokerset_client import Message, Producer
+from brokerset_client import Message, Producer, SendStatus
+from brokerset_rig import wire
 from brokerset_rig.local_set import FREE_PORTS, LocalSet, identities, local_set
 
 SMALL = "mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000"
@@ -29,6 +31,9 @@ spec:
 """
 ONE_BROKER = MANIFEST.replace("replicas: 3", "replicas: 1")
 GROUP = "crew-0"
+
+LEASE_ENDED_SECONDS = 10.0
+"""Longest wait until a master without controllers has no lease any more."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,11 @@ class Sending:
             number = 0
             while not self._end.is_set():
                 try:
-                    await producer.send(Message(topic=self._topic, body=str(number).encode()))
-                    self.acknowledged.append(str(number))
+                    result = await producer.send(Message(topic=self._topic, body=str(number).encode()))
+                    if result.status is SendStatus.SEND_OK:
+                        self.acknowledged.append(str(number))
+                    else:
+                        self.failures.append(result.status.name)
                 except Exception as error:  # the edge of a thread: the test looks at it
                     self.failures.append(repr(error))
                 self._began.set()
@@ -207,15 +215,27 @@ def test_a_hung_controller_is_named_and_hides_neither_the_leader_nor_the_groups(
 
 
 def test_without_a_majority_nothing_changes_and_status_says_why(crew: LocalSet) -> None:
-    """Two of three controllers hang: the data path goes on, requests are refused, and afterwards all is as before."""
+    """Two of three controllers hang: sends go on, reads and requests are refused, and afterwards all is as before.
+
+    What all in-sync replicas have needs no lease; a read does, since another master might have more.
+    """
     before = crew.until_healthy()
+    (group,) = before["groups"]
+    master = next(r["address"] for r in group["replicas"] if r["brokerId"] == group["masterId"])
     hung = [p["pid"] for name, p in crew.processes("controller").items() if name != "controller-0"]
     for pid in hung:
         os.kill(pid, signal.SIGSTOP)
     try:
         with Sending(crew, "minority") as sending:
             view = crew.until(lambda view: view["leaderId"] is None, "nobody leads")
+            acknowledged = len(sending.acknowledged)
+            with wire.Client(int(master.rpartition(":")[2])) as client:
+                deadline = time.monotonic() + LEASE_ENDED_SECONDS
+                unread = client.call(wire.PULL, wire.pull_ext("minority", 0, 0))
+                while unread.code == 0 and time.monotonic() < deadline:  # a lease lasts 2 s
+                    unread = client.call(wire.PULL, wire.pull_ext("minority", 0, 0))
             refused = crew("elect", GROUP, code=1)
+            sent_on = len(sending.acknowledged) > acknowledged
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -225,6 +245,9 @@ def test_without_a_majority_nothing_changes_and_status_says_why(crew: LocalSet) 
     assert "no leading controller was found" in refused.stderr
     assert "What to do: " in refused.stderr
     assert sending.failures == []
+    assert sent_on
+    assert (unread.code, "no lease" in (unread.remark or "")) == (14, True), unread
+    assert bodies(crew, "minority", "minority", len(sending.acknowledged)) == set(sending.acknowledged)
     assert identities(after) == identities(before)
 
 
@@ -298,10 +321,14 @@ def test_controllers_that_lost_everything_are_rebuilt_from_the_brokers(tmp_path:
 
 
 def test_a_replaced_folder_comes_back_as_a_new_replica_with_its_messages(tmp_path: Path) -> None:
-    """The id it had is given up while its broker is stopped, and never given again."""
+    """The id it had is given up while its broker is stopped, and never given again.
+
+    It is fenced first: else it may become master when everybody is stopped, and be the last one in sync.
+    """
     with local_set(tmp_path, MANIFEST.replace("replicas: 3", "replicas: 2")) as crew:
         before = crew.until_healthy()
         slave = next(r for r in before["groups"][0]["replicas"] if r["role"] == "slave")
+        crew("fence", GROUP, str(slave["brokerId"]), "--force")
         crew("down")
 
         crew("replica", "replace", str(crew.data / "brokers" / slave["process"]), "--yes")

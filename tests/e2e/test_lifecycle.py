@@ -30,6 +30,7 @@ apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet
 metadata: {name: life}
 spec:
+  replicas: 1
   config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000, flushDiskType: SYNC_FLUSH}
 """
 

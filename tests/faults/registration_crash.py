@@ -213,14 +213,20 @@ class Place:
     root: Path
     proxy: Proxy
     controller: stack.Server
-    ports: Iterator[int]
+    given: set[int] = field(default_factory=set)
+    """Ports that some broker had: each start gets another one."""
     codes: dict[tuple[str, int], str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     brokers: list[Broker] = field(default_factory=list)
 
+    @staticmethod
+    def _free_port() -> int:
+        return stack.free_ports(1, below=2)[0]
+
     def start(self, folder: Path, group: str, crash_after: str = "") -> Broker:
         with self.lock:
-            port = next(self.ports)
+            port = next(port for port in iter(self._free_port, None) if port not in self.given)
+            self.given.add(port)
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "brokerName": group, "listenPort": port, "httpPort": 0, "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1",
@@ -509,7 +515,7 @@ def cases(place: Place) -> list[tuple[str, Callable[[], None]]]:
 
 def run(root: Path, workers: int) -> list[str]:
     """All cases; returns what went wrong."""
-    controller_port, namesrv_port, proxy_port, first = stack.free_ports(4, below=2)
+    controller_port, namesrv_port, proxy_port = stack.free_ports(3, below=2)
     config = root / "controller.conf"
     config.write_text(
         # Brokers also learn the address that the controllers know each other by: it must be the proxy's as well.
@@ -520,7 +526,7 @@ def run(root: Path, workers: int) -> list[str]:
     command = [sys.executable, "-m", "brokerset_controller", "-c", str(config)]
     with stack.Server("controller", command, controller_port, root) as controller:
         proxy = Proxy(proxy_port, controller_port)
-        place = Place(root, proxy, controller, iter(range(first, first + 1000, 3)))
+        place = Place(root, proxy, controller)
         wrong: list[str] = []
 
         def one(name: str, case: Callable[[], None]) -> None:

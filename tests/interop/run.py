@@ -2,7 +2,9 @@
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
-`controllers` (Java brokers under our controllers, our broker under Java's, volumes handed over).
+`controllers` (Java brokers under our controllers, our broker under Java's, volumes handed over), `replication` (groups of our brokers
+and Java's that copy each other's log, under controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group
+of ours whose master changes), `switches` (many changes of the master under load).
 Ends with a line for each suite; exit status 1 if anything differs.
 """
 
@@ -17,7 +19,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerset_rig import controller_parts, golden, mqadmin, stack, stores
+from brokerset_rig import (
+    controller_parts,
+    golden,
+    mqadmin,
+    replication_clients,
+    replication_parts,
+    stack,
+    stores,
+    switch_parts,
+)
 
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
@@ -232,6 +243,9 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "mixed": suite_mixed,
     "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
+    "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
+    "replication-clients": lambda outcome, size: replication_clients.run(outcome.add, size),
+    "switches": lambda outcome, size: switch_parts.run(outcome.add, size),
 }
 
 
@@ -239,7 +253,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=["core", "all"], default="core")
     parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES))
+    parser.add_argument("--switches", type=int, help="how often `switches` changes the master")
     options = parser.parse_args()
+    SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
     subprocess.run([str(stack.PEERS / "bin" / "fetch"), "clients"], check=True, stdout=subprocess.DEVNULL)
     outcomes: list[Outcome] = []
     for name in options.only:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import traceback
 from collections import Counter
 
+from brokerset_sim.plan import draw_replicating
 from brokerset_sim.world import Outcome, simulate
 
 COVERED = ("brokerset_raft", "brokerset_controller")
@@ -29,52 +31,89 @@ NOT_SIMULATED = (
 COVERAGE_PERCENT_MIN = 90
 
 
-COUNTS_SHOWN = ("event: ", "fault: ", "raft: ", "role: ", "snapshot: ", "answer: 1003 ", "lose ", "rebuilt")
+WORLDS = ("controllers", "groups")
+"""Controllers and the membership of brokers, or broker groups that replicate."""
+
+COUNTS_SHOWN = (
+    "acknowledged",
+    "answer: 10 ",
+    "answer: 1003 ",
+    "answer: 21011 ",
+    "attempt stored twice",
+    "begun anew",
+    "cache lost",
+    "cut",
+    "elected: ",
+    "event: ",
+    "expanded",
+    "fault: ",
+    "fenced",
+    "forward",
+    "held",
+    "hold expired",
+    "lease lapsed",
+    "lose ",
+    "loss",
+    "metadata ",
+    "raft: ",
+    "rebuilt",
+    "replica compared",
+    "retention",
+    "role: ",
+    "shrunk",
+    "snapshot: ",
+    "switch-over ",
+    "weak send ",
+)
 """What a run of many seeds tells of what happened in it."""
 
 
-def _quietly(seed: int) -> tuple[int, str | None, float, int, Counter[str]]:
+def _simulated(world: str, seed: int, *, show: bool = False) -> Outcome:
+    return simulate(seed, draw_replicating(seed) if world == "groups" else None, show=show)
+
+
+def _quietly(world: str, seed: int) -> tuple[int, str | None, float, int, Counter[str]]:
     begun = time.perf_counter()
     try:
-        outcome = simulate(seed)
+        outcome = _simulated(world, seed)
     except Exception as error:  # the edge of a run: the other seeds shall go on
         return seed, f"the run itself failed: {error!r}", time.perf_counter() - begun, 0, Counter()
     failure = None if outcome.failure is None else str(outcome.failure)
     return seed, failure, time.perf_counter() - begun, outcome.events, outcome.counts
 
 
-def run_many(first: int, count: int, processes: int) -> int:
-    """Run seeds side by side; returns how many failed."""
+def run_many(world: str, first: int, count: int, processes: int) -> int:
+    """Run seeds of one world side by side; returns how many failed."""
     begun = time.perf_counter()
     bad: list[int] = []
     events = 0
     counts: Counter[str] = Counter()
     slowest = 0.0
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
-        results = pool.map(_quietly, range(first, first + count), chunksize=5)
+        results = pool.map(functools.partial(_quietly, world), range(first, first + count), chunksize=5)
         for done, (seed, failure, seconds, seen, counted) in enumerate(results, 1):
             events += seen
             counts += counted
             slowest = max(slowest, seconds)
             if failure is not None:
                 bad.append(seed)
-                print(f"seed {seed}: {failure[:600]}", flush=True)
+                print(f"{world}, seed {seed}: {failure[:600]}", flush=True)
             if done % 100 == 0:
                 print(f"{done} of {count} seeds, {time.perf_counter() - begun:.0f} s", flush=True)
     print(
-        f"{count} seeds in {time.perf_counter() - begun:.1f} s, {len(bad)} failed {bad if bad else ''}"
-        f"; {events} events, {counts['event']} committed commands, slowest seed {slowest:.2f} s"
+        f"{world}: {count} seeds in {time.perf_counter() - begun:.1f} s, {len(bad)} failed"
+        f" {bad if bad else ''}; {events} events, {counts['event']} commands, slowest seed {slowest:.2f} s"
     )
     for what in sorted(each for each in counts if each.startswith(COUNTS_SHOWN)):
         print(f"{counts[what]:9} {what}")
     for seed in bad:
-        print(f"replay: python tests/simulation/run.py --seed {seed} --trace")
+        print(f"replay: python tests/simulation/run.py --world {world} --seed {seed} --trace")
     return len(bad)
 
 
-def replay(seed: int, *, trace: bool) -> int:
+def replay(world: str, seed: int, *, trace: bool) -> int:
     """Run one seed; returns 1 if it failed."""
-    outcome: Outcome = simulate(seed, show=trace)
+    outcome = _simulated(world, seed, show=trace)
     print(f"seed {seed}: {outcome.events} events, {outcome.commands} commands, trace {outcome.trace}")
     if outcome.failure is None:
         return 0
@@ -84,10 +123,10 @@ def replay(seed: int, *, trace: bool) -> int:
     return 1
 
 
-def run_here(first: int, count: int) -> int:
+def run_here(world: str, first: int, count: int) -> int:
     """Run seeds in this process, one after the other, as measuring needs it; returns how many failed."""
-    bad = [seed for seed in range(first, first + count) if _quietly(seed)[1] is not None]
-    print(f"{count} seeds, failed: {bad}")
+    bad = [seed for seed in range(first, first + count) if _quietly(world, seed)[1] is not None]
+    print(f"{world}: {count} seeds, failed: {bad}")
     return len(bad)
 
 
@@ -104,7 +143,17 @@ def cover(first: int, count: int) -> int:
             f"--source={','.join(COVERED)}",
             f"--omit={','.join(NOT_SIMULATED)}",
         ]
-        asked = [__file__, "--first", str(first), "--seeds", str(count), "--processes", "1"]
+        asked = [
+            __file__,
+            "--world",
+            WORLDS[0],
+            "--first",
+            str(first),
+            "--seeds",
+            str(count),
+            "--processes",
+            "1",
+        ]
         ended = subprocess.run([*run, *asked], check=False).returncode
         report = [*tool, "report", "--rcfile=/dev/null", data, "--show-missing"]
         counted = subprocess.run([*report, f"--fail-under={COVERAGE_PERCENT_MIN}"], check=False).returncode
@@ -118,6 +167,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--world", choices=WORLDS, help="only this one; to replay a seed: controllers")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, help="replay this one alone")
@@ -125,12 +175,13 @@ def main() -> int:
     parser.add_argument("--coverage", action="store_true", help="measure instead of hurrying")
     asked = parser.parse_args()
     if asked.seed is not None:
-        return replay(asked.seed, trace=asked.trace)
+        return replay(asked.world or WORLDS[0], asked.seed, trace=asked.trace)
     if asked.coverage:
         return cover(asked.first, asked.seeds)
+    worlds = WORLDS if asked.world is None else (asked.world,)
     if asked.processes == 1:
-        return run_here(asked.first, asked.seeds)
-    return run_many(asked.first, asked.seeds, asked.processes)
+        return sum(run_here(world, asked.first, asked.seeds) for world in worlds)
+    return sum(run_many(world, asked.first, asked.seeds, asked.processes) for world in worlds)
 
 
 if __name__ == "__main__":

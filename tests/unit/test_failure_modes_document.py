@@ -1,4 +1,4 @@
-"""The tests that the document about failures names exist."""
+"""The tests that the documents about failures and reported pain name exist."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from brokerset_cli.failover_faults import KINDS
+
 TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
 
 
-def test_every_named_test_exists() -> None:
-    text = (TESTS.parent / "docs" / "failure-modes.md").read_text()
+@pytest.mark.parametrize("page", ["failure-modes.md", "user-pain.md"])
+def test_every_named_test_exists(page: str) -> None:
+    """Functions, and names like `test_x = Machine.TestCase`, as Hypothesis wants them."""
+    text = (DOCS / page).read_text()
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
     assert named
 
@@ -19,7 +26,26 @@ def test_every_named_test_exists() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", ["failure-modes.md", "user-pain.md"])
+def test_every_named_fault_scenario_and_program_exists(page: str) -> None:
+    """Kinds of `bench failover`, files of the controllers' scenarios, and programs among the tests."""
+    text = (DOCS / page).read_text()
+    kinds = re.findall(r"`bench failover` (\w+)", text)
+    scenarios = re.findall(r"`(\w+\.txt)`", text)
+    programs = re.findall(r"`(?:python )?tests/([\w/]+\.py)", text)
+
+    assert [kind for kind in kinds if kind not in KINDS] == []
+    assert [name for name in scenarios if not (TESTS / "scenario" / "controller" / name).exists()] == []
+    assert [name for name in programs if not (TESTS / name).exists()] == []
+
+
 def _functions(path: Path) -> set[str]:
     if not path.exists():
         return set()
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found

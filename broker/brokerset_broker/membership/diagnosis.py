@@ -23,6 +23,11 @@ class ProblemKind(Enum):
     REFUSED = "refused"
     NO_MASTER = "no_master"
     EPOCH = "epoch_behind_log"
+    SWITCH = "role_change_failed"
+    FENCED = "fenced"
+    LEASE = "lease_lost"
+    REPLICATION = "replication_refused"
+    INCOMPLETE = "log_incomplete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Whether the broker has registered and knows its role; if not, why, and what to do."""
+    """Whether the broker has registered and knows its role; if not, why, and what to do.
+
+    A broker that is ready may have a problem, too: it is fenced, lacks its lease, or cannot follow.
+    """
 
     ready: bool
     problem: str | None = None
@@ -147,10 +155,62 @@ def epoch_behind_log(names: Names, epoch: int, log_epoch: int) -> Problem:
     )
 
 
+def switch_failed(names: Names, role: Role, epoch: int, reason: str = "") -> Problem:
+    """A step on the way to another role failed; `reason` says which, and why."""
+    return Problem(
+        ProblemKind.SWITCH,
+        f"this broker of {names.broker_name} could not become {role} in epoch {epoch}",
+        "it is tried again by itself; a master that cannot lead is replaced when another replica is in sync",
+        reason or "see what the log says before this",
+    )
+
+
+def fenced(names: Names, broker_id: int | None) -> Problem:
+    """An administrator took this broker out of service."""
+    return Problem(
+        ProblemKind.FENCED,
+        f"broker {broker_id} of group {names.broker_name} is fenced: it follows, but is never in sync",
+        f"`brokerset unfence {names.broker_name} {broker_id}` takes it back into service",
+    )
+
+
+def lease_lost(names: Names, epoch: int, addresses: tuple[str, ...]) -> Problem:
+    """A master that no leading controller has confirmed for longer than its lease lasts."""
+    return Problem(
+        ProblemKind.LEASE,
+        f"this broker is master of {names.broker_name} in epoch {epoch}, but has no lease: no controller at"
+        f" {';'.join(addresses)} that leads confirms it, so it must not serve",
+        "check that more than half of the controllers run and reach each other, and that this broker reaches"
+        " them",
+    )
+
+
+def replication_refused(text: str, advice: str) -> Problem:
+    """This broker cannot follow its master."""
+    return Problem(ProblemKind.REPLICATION, text, advice)
+
+
+def log_incomplete(names: Names, reason: str) -> Problem:
+    """This replica's log is damaged, or was, and it has not got what it lacks from its master."""
+    return Problem(
+        ProblemKind.INCOMPLETE,
+        f"the log of this replica of {names.broker_name} is damaged, or was, and lacks something that others"
+        f" may have: {reason}",
+        "it gets that by itself when it can follow a master; until then it is not elected. If the group has"
+        " no other replica with the messages, start this one once with acceptDamagedStore=true",
+    )
+
+
+IN_SERVICE = (ProblemKind.FENCED, ProblemKind.LEASE, ProblemKind.REPLICATION, ProblemKind.INCOMPLETE)
+"""Problems of a broker that is a member and knows its role; they are shown, too."""
+
+
 def diagnose(role: Role, registered: bool, problem: Problem | None) -> Diagnosis:
     """The state of a broker in one sentence."""
     if registered and role is not Role.NONE:
-        return Diagnosis(True)
+        if problem is None or problem.kind not in IN_SERVICE:
+            return Diagnosis(True)
+        return Diagnosis(True, problem.text, problem.advice)
     if problem is None:
         return Diagnosis(
             role is not Role.NONE,

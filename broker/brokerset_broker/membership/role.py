@@ -9,7 +9,7 @@ epoch there, and let a restarted master go on in the old one; then any epoch is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -31,6 +31,15 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack:
+    """The set of before an election, which its winner proposed as it could not lead."""
+
+    sync_state_set: frozenset[int]
+    set_epoch: int
+    """The set epoch that the proposal was based on: a higher one in force settles it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoleChange:
     """A role, and everything known that belongs to it. Each one replaces the one before."""
 
@@ -42,6 +51,14 @@ class RoleChange:
     master_id: int | None = None
     master_address: str | None = None
     sync_state_set: frozenset[int] = frozenset()
+    master_nonce: str | None = None
+    """Which process is master, if that was told."""
+
+    reason: str = field(default="", compare=False)
+    """Why there is no role: what failed on the way to it."""
+
+    given_back: tuple[GivenBack, ...] = field(default=(), compare=False)
+    """What this broker has proposed in this epoch because it could not lead; each may be in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,13 @@ def decide_role(now: RoleChange, told: Told, own_id: int, own_nonce: str | None 
         return _without_master(now, told.epoch, is_newer)
     role = Role.MASTER if told.master_id == own_id else Role.SLAVE
     wanted = RoleChange(
-        role, told.epoch, told.set_epoch, told.master_id, told.master_address, told.sync_state_set
+        role,
+        told.epoch,
+        told.set_epoch,
+        told.master_id,
+        told.master_address,
+        told.sync_state_set,
+        told.master_nonce,
     )
     if told.epoch <= 0:  # no election has epoch 0
         return NOTHING
@@ -99,6 +122,15 @@ def decide_role(now: RoleChange, told: Told, own_id: int, own_nonce: str | None 
         # mastership before it knows of the mastership.
         return Verdict(wanted)
     return _same_epoch(now, wanted)
+
+
+def is_switch(now: RoleChange, wanted: RoleChange) -> bool:
+    """Whether a change needs more than to know another in-sync set: another role, master, or place of it."""
+    if (now.role, now.epoch, now.master_id) != (wanted.role, wanted.epoch, wanted.master_id):
+        return True
+    if wanted.role is not Role.SLAVE:
+        return False
+    return (now.master_address, now.master_nonce) != (wanted.master_address, wanted.master_nonce)
 
 
 def stood_down(now: RoleChange) -> RoleChange:
@@ -121,7 +153,8 @@ def _without_master(now: RoleChange, epoch: int, is_newer: bool) -> Verdict:
         # asks; or this is the answer to a registration, which names no master that was not heard yet.
         return Verdict(elect=True)
     if now.role is Role.SLAVE and is_newer:
-        return Verdict(replace(now, epoch=epoch, master_id=None, master_address=None), elect=True)
+        gone = replace(now, epoch=epoch, master_id=None, master_address=None, master_nonce=None)
+        return Verdict(gone, elect=True)
     return Verdict(elect=True)
 
 
@@ -135,4 +168,6 @@ def _same_epoch(now: RoleChange, wanted: RoleChange) -> Verdict:
         wanted = replace(wanted, sync_state_set=now.sync_state_set or wanted.sync_state_set)
     if wanted.master_address is None:
         wanted = replace(wanted, master_address=now.master_address)
+    if wanted.master_nonce is None:
+        wanted = replace(wanted, master_nonce=now.master_nonce)
     return Verdict(wanted) if wanted != now else NOTHING

@@ -16,7 +16,7 @@ import structlog
 from brokerset_broker.admission import Admission
 from brokerset_broker.consumers import ConsumerTable
 from brokerset_broker.groups import GroupManager
-from brokerset_broker.processors.changes import check_changeable
+from brokerset_broker.processors.changes import ChangeLog, check_changeable
 from brokerset_broker.processors.store_view import StoreView
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
@@ -93,8 +93,10 @@ class AdminProcessor:
         delay: DelayView,
         waiting_sends: Callable[[], int] = lambda: 0,
         membership: Callable[[], dict[str, str]] = dict,
+        metadata: ChangeLog | None = None,
     ) -> None:
         """`membership` adds to the runtime info what controllers say of this broker."""
+        self._metadata = metadata
         self._live = live
         self._clock = clock
         self._admission = admission
@@ -230,7 +232,8 @@ class AdminProcessor:
 
     def delay_offsets(self, connection: Connection, command: Command) -> Command:
         """GET_ALL_DELAY_OFFSET (45): the content of delayOffset.json."""
-        return command.reply(body=fastjson.dumps(self._delay.offsets().to_json()))
+        ext = {} if self._metadata is None else self._metadata.answer_ext()
+        return command.reply(ext=ext, body=fastjson.dumps(self._delay.offsets().to_json()))
 
     def request_modes(self, connection: Connection, command: Command) -> Command:
         """GET_ALL_MESSAGE_REQUEST_MODE (402): every group pulls, so the table is empty."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from brokerset_broker.admission import Admission
+from brokerset_broker.metadata.records import Change
+from brokerset_broker.store.errors import PutStatus
 from brokerset_formats.config import DataVersion, fields
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.codes import ResponseCode
@@ -25,6 +28,32 @@ class Saved(Protocol):
     async def saved(self) -> None:
         """Return when every change so far is on the disk."""
         ...
+
+
+class ChangeLog(Protocol):
+    """What makes changes safe in controller mode: `MetadataLog`."""
+
+    async def change(self, keys: Sequence[str], decide: Callable[[], Sequence[Change]]) -> None:
+        """Make the change that `decide` finds, once it is confirmed. Raises `Rejected`."""
+        ...
+
+    def when_offsets_safe(self, callback: Callable[[PutStatus], None]) -> None:
+        """Call back when all offsets committed so far are confirmed, or why they are not."""
+        ...
+
+    def answer_ext(self) -> dict[str, str]:
+        """Fields for answers that carry a table."""
+        ...
+
+
+def topic_key(topic: str) -> str:
+    """The name under which changes of a topic take turns."""
+    return f"topic:{topic}"
+
+
+def group_key(group: str) -> str:
+    """The name under which changes of a group take turns."""
+    return f"group:{group}"
 
 
 def check_changeable(admission: Admission) -> None:

@@ -14,6 +14,7 @@ import structlog
 from brokerset_broker.channels import CLIENT_ID_SIZE_MAX, Client
 from brokerset_broker.consumers import Change, ConsumerTable
 from brokerset_broker.groups import GroupManager
+from brokerset_broker.processors.changes import ChangeLog
 from brokerset_broker.producers import ProducerTable
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.topics import TopicManager
@@ -32,7 +33,8 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.subscriptions import parse
 from brokerset_runtime.clock import Clock
-from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.remoting import DEFERRED, Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +63,10 @@ class ClientProcessor:
         groups: GroupManager,
         consumers: ConsumerTable,
         producers: ProducerTable,
+        metadata: ChangeLog | None = None,
     ) -> None:
+        """With `metadata`, in controller mode, a consumer that leaves in order finds its offsets again."""
+        self._metadata = metadata
         self._live = live
         self._clock = clock
         self._topics = topics
@@ -158,13 +163,19 @@ class ClientProcessor:
         config = self._topics.get(topic)
         return config is not None and config.order
 
-    def unregister(self, connection: Connection, command: Command) -> Command:
-        """UNREGISTER_CLIENT (35)."""
+    def unregister(self, connection: Connection, command: Command) -> Reply:
+        """UNREGISTER_CLIENT (35).
+
+        A consumer has committed its last offsets one-way before; they are as safe as a message by the answer.
+        """
         header = headers.UnregisterClient.from_ext(command.ext)
         if header.producer_group is not None:
             self._producers.unregister(header.producer_group, connection)
         if header.consumer_group is not None:
             self.announce((self._consumers.unregister(header.consumer_group, connection),))
+            if self._metadata is not None and not command.is_oneway:
+                self._metadata.when_offsets_safe(lambda _status: connection.answer(command.reply()))
+                return DEFERRED
         return command.reply()
 
     def connection_closed(self, connection: Connection) -> None:

@@ -5,16 +5,30 @@ Source: `AdminBrokerProcessor`. Codes 200, 201, 207, 208, 225, 303, 317, 352, 35
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from brokerset_broker.admission import Admission
 from brokerset_broker.consumers import ConsumerTable
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.locks import QueueLocks
+from brokerset_broker.metadata.records import (
+    Change,
+    ForbiddenPut,
+    GroupsDeleted,
+    GroupsPut,
+    OffsetsRemoved,
+)
 from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.processors.changes import check_changeable, page_of, reply_when_saved
+from brokerset_broker.processors.changes import (
+    ChangeLog,
+    check_changeable,
+    group_key,
+    page_of,
+    reply_when_saved,
+)
 from brokerset_broker.processors.store_view import StoreView
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
@@ -58,8 +72,11 @@ class GroupProcessor:
         consumers: ConsumerTable,
         locks: QueueLocks,
         stats: BrokerStats,
+        metadata: ChangeLog | None = None,
     ) -> None:
+        """With `metadata`, in controller mode, changes go by way of the log."""
         self._live = live
+        self._metadata = metadata
         self._clock = clock
         self._admission = admission
         self._store = store
@@ -89,7 +106,10 @@ class GroupProcessor:
     def update(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         check_changeable(self._admission)
-        self._update(subscription_group_config(command.body))
+        config = subscription_group_config(command.body)
+        if self._metadata is not None:
+            return self._change(self._metadata, command, [config])
+        self._update(config)
         return reply_when_saved(command.reply(), self._groups)
 
     def update_list(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
@@ -100,16 +120,36 @@ class GroupProcessor:
             problem = names.check_group(config.group_name)
             if problem is not None:
                 raise _illegal(problem)
+        if self._metadata is not None:
+            return self._change(self._metadata, command, wanted)
         for config in wanted:
             self._update(config)
         return reply_when_saved(command.reply(), self._groups)
 
+    async def _change(
+        self, metadata: ChangeLog, command: Command, wanted: Sequence[SubscriptionGroupConfig]
+    ) -> Command:
+        await metadata.change(
+            [group_key(config.group_name) for config in wanted], partial(self._decide_update, wanted)
+        )
+        return command.reply()
+
+    def _decide_update(self, wanted: Sequence[SubscriptionGroupConfig]) -> Sequence[Change]:
+        found = [self._plan_update(config) for config in wanted]
+        changed = tuple(config for config in found if config is not None)
+        return [GroupsPut(changed)] if changed else []
+
     def _update(self, config: SubscriptionGroupConfig) -> None:
-        """Apply a configuration whose attributes are changes: their keys begin with + or -."""
+        planned = self._plan_update(config)
+        if planned is not None:
+            self._groups.put(planned)
+
+    def _plan_update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
+        """What a configuration makes whose attributes are changes: their keys begin with + or -."""
         current = self._groups.get(config.group_name)
         if config.subscription_data_set is None and current is not None:
             config = replace(config, subscription_data_set=current.subscription_data_set)
-        self._groups.update(config, config.attributes)
+        return self._groups.plan_update(config, config.attributes)
 
     def delete(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """DELETE_SUBSCRIPTIONGROUP (207); its offsets stay unless the request says otherwise."""
@@ -118,12 +158,25 @@ class GroupProcessor:
         group = header.group_name
         if names.is_system_group(group):
             raise _illegal(f"The group[{group}] belongs to the system and cannot be deleted.")
+        if self._metadata is not None:
+            return self._delete_by_log(self._metadata, command, group, header.clean_offset)
         self._groups.delete(group)
         if header.clean_offset:
             self._offsets.forget_group(group)
         self._locks.forget_group(group)
         self._stats.forget_group(group)
         return reply_when_saved(command.reply(), self._groups, self._offsets)
+
+    async def _delete_by_log(
+        self, metadata: ChangeLog, command: Command, group: str, clean_offset: bool
+    ) -> Command:
+        changes: list[Change] = [GroupsDeleted((group,))]
+        if clean_offset:
+            changes.append(OffsetsRemoved((group,)))
+        await metadata.change([group_key(group)], lambda: changes)
+        self._locks.forget_group(group)
+        self._stats.forget_group(group)
+        return command.reply()
 
     def forbid(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether the group may read the topic; can change it."""
@@ -132,10 +185,27 @@ class GroupProcessor:
             check_changeable(self._admission)
             if self._groups.get(header.group) is None or self._topics.get(header.topic) is None:
                 raise _illegal(f"group[{header.group}] or topic[{header.topic}] not exist")
+            if self._metadata is not None:
+                return self._forbid_by_log(self._metadata, command, header)
             self._groups.forbid_reading(header.group, header.topic, not header.readable)
+        return reply_when_saved(self._forbidden_reply(command, header), self._groups)
+
+    async def _forbid_by_log(
+        self, metadata: ChangeLog, command: Command, header: headers.UpdateGroupForbidden
+    ) -> Command:
+        group, topic, readable = header.group, header.topic, header.readable
+
+        def decide() -> Sequence[Change]:
+            masks = self._groups.plan_forbidden(group, topic, not readable)
+            return [] if masks == self._groups.forbidden_of(group) else [ForbiddenPut({group: masks})]
+
+        await metadata.change([group_key(group)], decide)
+        return self._forbidden_reply(command, header)
+
+    def _forbidden_reply(self, command: Command, header: headers.UpdateGroupForbidden) -> Command:
         readable = not self._groups.is_read_forbidden(header.group, header.topic)
         body = GroupForbidden(header.group, header.topic, readable).to_json()
-        return reply_when_saved(command.reply(remark="", body=body), self._groups)
+        return command.reply(remark="", body=body)
 
     # -- questions ----------------------------------------------------------------------------------------
 
@@ -155,9 +225,10 @@ class GroupProcessor:
             {group: table.groups[group] for group in page},
             {group: table.forbidden[group] for group in page if group in table.forbidden},
         )
-        return command.reply(
-            ext={"totalGroupNum": str(len(table.groups))}, body=fastjson.dumps(part.to_json())
-        )
+        ext = {"totalGroupNum": str(len(table.groups))}
+        if self._metadata is not None:
+            ext.update(self._metadata.answer_ext())
+        return command.reply(ext=ext, body=fastjson.dumps(part.to_json()))
 
     def config(self, connection: Connection, command: Command) -> Command:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""

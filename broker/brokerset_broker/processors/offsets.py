@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,9 +18,13 @@ from brokerset_broker.admission import Admission
 from brokerset_broker.channels import Client
 from brokerset_broker.consumers import ConsumerTable
 from brokerset_broker.groups import GroupManager
-from brokerset_broker.offsets import OffsetManager
+from brokerset_broker.metadata.metadata_log import rejection
+from brokerset_broker.metadata.records import Change, OffsetsPut, ResetsPut
+from brokerset_broker.offsets import QUEUE_ID_MAX, OffsetManager
+from brokerset_broker.processors.changes import ChangeLog
 from brokerset_broker.processors.store_view import StoreView
 from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.results import Boundary
 from brokerset_broker.topics import TopicManager
 from brokerset_formats import fastjson
@@ -29,7 +34,14 @@ from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
-from brokerset_runtime.remoting import Connection, ConnectionClosed, Handler, RequestTimeout
+from brokerset_runtime.remoting import (
+    DEFERRED,
+    Connection,
+    ConnectionClosed,
+    Handler,
+    RequestTimeout,
+)
+from brokerset_runtime.remoting.connection import Reply
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +73,10 @@ class OffsetProcessor:
         consumers: ConsumerTable,
         on_reset: ResetListener | None = None,
         memory_bytes: int | None = None,
+        metadata: ChangeLog | None = None,
     ) -> None:
+        """With `metadata`, in controller mode, what is answered is in the log."""
+        self._metadata = metadata
         self._live = live
         self._admission = admission
         self._store = store
@@ -114,7 +129,7 @@ class OffsetProcessor:
         units = self._store.units(topic, queue_id, 0, 1)
         return bool(units) and self._store.max_offset - units[0][0] <= self._in_memory_bytes
 
-    def update(self, connection: Connection, command: Command) -> Command:
+    def update(self, connection: Connection, command: Command) -> Reply:
         """UPDATE_CONSUMER_OFFSET (15)."""
         header = headers.UpdateConsumerOffset.from_ext(command.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -124,13 +139,28 @@ class OffsetProcessor:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         if self._offsets.has_reset(group, topic, queue_id):
             return command.reply(remark="Offset has been previously reset")
+        if self._offsets.is_held(group, topic):
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY, f"offsets of {group} in {topic} are being changed; commit again"
+            )
         client = f"{connection.peer[0]}:{connection.peer[1]}"
         if not self._offsets.commit(group, topic, queue_id, header.commit_offset, client):
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"offset {header.commit_offset} of queue {queue_id} cannot be stored",
             )
-        return command.reply()
+        if self._metadata is None or command.is_oneway:
+            return command.reply()
+        self._metadata.when_offsets_safe(partial(self._finish_update, connection, command))
+        return DEFERRED
+
+    @staticmethod
+    def _finish_update(connection: Connection, command: Command, status: PutStatus) -> None:
+        if status is PutStatus.PUT_OK:
+            connection.answer(command.reply())
+            return
+        refused = rejection(status)
+        connection.answer(command.reply(refused.code, refused.remark))
 
     def search(self, connection: Connection, command: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
@@ -162,7 +192,8 @@ class OffsetProcessor:
 
     def all_offsets(self, connection: Connection, command: Command) -> Command:
         """GET_ALL_CONSUMER_OFFSET (43): the content of consumerOffset.json."""
-        return command.reply(body=fastjson.dumps(self._offsets.table().to_json()))
+        ext = {} if self._metadata is None else self._metadata.answer_ext()
+        return command.reply(ext=ext, body=fastjson.dumps(self._offsets.table().to_json()))
 
     def reset(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): set the group's offsets here; its next pulls are told."""
@@ -182,15 +213,32 @@ class OffsetProcessor:
             wanted = {queue: self._offset_at(topic, queue, header.timestamp) for queue in queues}
         if not wanted:
             raise _failed("No queues to reset.")
+        log.info("offsets reset", group=group, topic=topic, offsets=wanted, by=connection.peer)
+        name = self._live.current.broker_name
+        body = ResetOffsetBody({MessageQueue(topic, name, queue): offset for queue, offset in wanted.items()})
+        reply = command.reply(body=body.to_json())
+        if self._metadata is not None:
+            return self._reset_by_log(self._metadata, reply, f"{topic}@{group}", wanted)
         for queue_id, offset in wanted.items():
             if not self._offsets.reset(group, topic, queue_id, offset):
                 raise _failed(f"offset {offset} of queue {queue_id} cannot be stored")
             if self._on_reset is not None:
                 self._on_reset(topic, queue_id)
-        log.info("offsets reset", group=group, topic=topic, offsets=wanted, by=connection.peer)
-        name = self._live.current.broker_name
-        body = ResetOffsetBody({MessageQueue(topic, name, queue): offset for queue, offset in wanted.items()})
-        return self._reply_when_saved(command.reply(body=body.to_json()))
+        return self._reply_when_saved(reply)
+
+    async def _reset_by_log(
+        self, metadata: ChangeLog, reply: Command, key: str, wanted: Mapping[int, int]
+    ) -> Command:
+        """Held pulls are told when the record is applied."""
+        wrong = [
+            f"offset {offset} of queue {queue_id} cannot be stored"
+            for queue_id, offset in wanted.items()
+            if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX
+        ]
+        if wrong:
+            raise _failed(wrong[0])
+        await metadata.change([f"offsets:{key}"], lambda: [ResetsPut({key: wanted})])
+        return reply
 
     def _target(self, header: headers.ResetOffset) -> int:
         """The offset that the request names for one queue, or means by its time."""
@@ -217,14 +265,33 @@ class OffsetProcessor:
         source, target = header.src_group, header.dest_group
         if self._groups.get_or_create(target) is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {target} not exist!")
+        topics = []
         for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
             if self._topics.get(topic) is None:
                 continue
             online = self._consumers.subscription_count(source) > 0
             if not header.offline and online and self._consumers.subscription(source, topic) is None:
                 continue
+            topics.append(topic)
+        if self._metadata is not None:
+            return self._clone_by_log(self._metadata, command, source, target, topics)
+        for topic in topics:
             self._offsets.clone(source, target, topic)
         return self._reply_when_saved(command.reply())
+
+    async def _clone_by_log(
+        self, metadata: ChangeLog, command: Command, source: str, target: str, topics: Sequence[str]
+    ) -> Command:
+        def decide() -> Sequence[Change]:
+            found = {
+                f"{topic}@{target}": dict(self._offsets.replicated.get(f"{topic}@{source}", {}))
+                for topic in topics
+            }
+            found = {key: queues for key, queues in found.items() if queues}
+            return [OffsetsPut(found)] if found else []
+
+        await metadata.change([f"offsets:{topic}@{target}" for topic in topics], decide)
+        return command.reply()
 
     async def consumer_status(self, connection: Connection, command: Command) -> Command:
         """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): ask the group's clients how far they are (221)."""

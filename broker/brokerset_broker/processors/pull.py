@@ -37,6 +37,10 @@ PULL_BYTES_MAX: Final = 8 * 1024 * 1024
 EXPRESSIONS_MAX: Final = 4_096
 """Parsed tag expressions that are kept; the table is emptied when it is full."""
 
+SLAVE_HOLD_MS: Final = 1_000
+"""How long a slave holds a pull of a message that it does not have, though its master may: then the client
+gets a chance to ask the master."""
+
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES: Final = {
@@ -48,6 +52,14 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+_NOT_YET: Final = (
+    GetStatus.OFFSET_OVERFLOW_ONE,
+    GetStatus.OFFSET_FOUND_NULL,
+    GetStatus.NO_MESSAGE_IN_QUEUE,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE,
+)
+"""The next message of the queue is wanted, or the queue has none yet."""
 
 
 def pull_code(status: GetStatus, queue_offset: int) -> ResponseCode:
@@ -170,14 +182,28 @@ class PullProcessor:
         )
         if result.status is GetStatus.FOUND:
             return self._found(pull, result)
-        code = pull_code(result.status, pull.queue_offset)
+        code, next_offset = self._nothing(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and sys_flag & FLAG_SUSPEND and not command.is_oneway:
             hold = Hold(
                 topic, queue_id, pull.queue_offset, pull.codes, connection, partial(self._resume, pull)
             )
-            if self._holds.hold(hold, suspend_ms if self._hold_ms is None else self._hold_ms):
+            hold_ms = suspend_ms if self._hold_ms is None else self._hold_ms
+            if result.status not in _NOT_YET:
+                hold_ms = min(hold_ms, SLAVE_HOLD_MS)
+            if self._holds.hold(hold, hold_ms):
                 return DEFERRED
-        return self._missed(pull, result, code)
+        return self._missed(pull, result, code, next_offset)
+
+    def _nothing(self, pull: _Pull, result: GetResult) -> tuple[ResponseCode, int]:
+        """Code and next offset of an answer without messages.
+
+        Only a master moves the offset of a consumer: a slave may have less at both ends than its master, so
+        it just has no message there (Java: `nextOffsetCorrection`, `offsetCheckInSlave` being false).
+        """
+        code = pull_code(result.status, pull.queue_offset)
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._offsets.frozen:
+            return ResponseCode.PULL_NOT_FOUND, pull.queue_offset
+        return code, result.next_queue_offset
 
     def _resume(self, pull: _Pull) -> None:
         """Run a held pull again and answer it, whatever it yields."""
@@ -191,7 +217,7 @@ class PullProcessor:
         if result.status is GetStatus.FOUND:
             reply = self._found(pull, result)
         else:
-            reply = self._missed(pull, result, pull_code(result.status, pull.queue_offset))
+            reply = self._missed(pull, result, *self._nothing(pull, result))
         pull.connection.answer(reply)
 
     # -- checks -------------------------------------------------------------------------------------------
@@ -306,14 +332,14 @@ class PullProcessor:
             size=result.size,
         )
 
-    def _missed(self, pull: _Pull, result: GetResult, code: ResponseCode) -> bytes:
+    def _missed(self, pull: _Pull, result: GetResult, code: ResponseCode, next_offset: int) -> bytes:
         self._stats.missed()
         return pull_reply(
             pull.command,
             code,
             result.status.value,
             suggested_broker_id=0,
-            next_offset=result.next_queue_offset,
+            next_offset=next_offset,
             min_offset=result.min_queue_offset,
             max_offset=result.max_queue_offset,
             topic_sys_flag=pull.topic_sys_flag,

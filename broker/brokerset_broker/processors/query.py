@@ -7,7 +7,7 @@ from typing import Final
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_protocol.codes import RequestCode, ResponseCode
-from brokerset_protocol.commands import Command
+from brokerset_protocol.commands import FRAME_SIZE_MAX, Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.pull import QueryMessage, QueryMessageResponse, ViewMessage
 from brokerset_runtime.remoting import Connection, Handler
@@ -58,7 +58,7 @@ class QueryProcessor:
     def view(self, _connection: Connection, command: Command) -> Reply:
         """VIEW_MESSAGE_BY_ID: the record at an address of the commit log."""
         header = ViewMessage.from_ext(command.ext)
-        record = self._store.read(header.offset)
-        if record is None:
+        record = self._store.read_told(header.offset)
+        if record is None or len(record) > FRAME_SIZE_MAX:  # then it is no record
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
         return command.reply(body=bytes(record))

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from brokerset_broker.admission import PERM_INHERIT, PERM_READ, PERM_WRITE, Admission
+from brokerset_broker.admission import PERM_WRITE, Admission
 from brokerset_broker.delay_levels import DelayLevels
+from brokerset_broker.gateway.request_classes import forwarded_peer, is_forwarded, marks
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.locks import QueueLocks
+from brokerset_broker.metadata.records import METADATA_TOPIC, Change, TopicsPut
+from brokerset_broker.processors.changes import ChangeLog, topic_key
 from brokerset_broker.processors.replies import SendReplies
+from brokerset_broker.processors.send_refusals import (
+    CODES,
+    STORED,
+    illegal_message,
+    no_topic,
+    refusal,
+    topic_text,
+)
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats, Flow
 from brokerset_broker.store.errors import PutStatus, StoreRefused
@@ -58,25 +69,7 @@ TIMED_MASK: Final = 31
 FACTS_MAX: Final = 10_000
 """Topics whose facts are kept ready; the table is emptied when it is full."""
 
-_CODES: Final = {
-    PutStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-}
-_STORED: Final = frozenset(
-    {
-        PutStatus.PUT_OK,
-        PutStatus.FLUSH_DISK_TIMEOUT,
-        PutStatus.FLUSH_SLAVE_TIMEOUT,
-        PutStatus.SLAVE_NOT_AVAILABLE,
-    }
-)
-_BUSY_REMARK: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_NOT_CONFIRMED: Final = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
 _TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
@@ -92,42 +85,20 @@ _HOST_BITS: Final = 0x0030
 """Bits that tell the sizes of the hosts; only the store knows them."""
 
 
-def refusal(refused: StoreRefused, size_max: int) -> Rejected:
-    """The answer to a message that the store did not take."""
-    code = _CODES.get(refused.status, ResponseCode.SYSTEM_ERROR)
-    if code == ResponseCode.MESSAGE_ILLEGAL:
-        return illegal_message(size_max)
-    if code == ResponseCode.SYSTEM_BUSY:
-        return Rejected(code, _BUSY_REMARK)
-    return Rejected(code, f"{refused.status.value}: {refused.reason}")
+def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool) -> bytes:
+    """The client's address as records hold it; computed once for each connection of a client.
 
-
-def illegal_message(size_max: int) -> Rejected:
-    """The answer to a message with too large a body or properties, in Java's words."""
-    return Rejected(
-        ResponseCode.MESSAGE_ILLEGAL,
-        "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {size_max}B, msg properties length limit 32KB.",
-    )
-
-
-def topic_text(config: TopicConfig) -> str:
-    """A topic's configuration as Java's remarks show it."""
-    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
-    perm = "".join(letter if config.perm & bit else "-" for bit, letter in letters)
-    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
-    return (
-        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
-        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type}, "
-        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, "
-        f"attributes={{{attributes}}}]"
-    )
-
-
-def born_host(connection: Connection) -> bytes:
-    """The peer's address as records hold it; computed once for each connection."""
+    In a group (controller mode) a slave passes sends on and says for whom; such a connection carries
+    forwarded sends only, so that its own address is never kept.
+    """
     known: bytes | None = connection.state.get("born_host")
     if known is None:
+        client = forwarded_peer(ext) if in_group else None
+        if client is not None:
+            try:
+                return Host.from_text(*client).encode()
+            except FormatError:
+                pass  # no IP address: the peer's own is used
         known = connection.state["born_host"] = Host.from_text(*connection.peer).encode()
     return known
 
@@ -163,7 +134,10 @@ class SendProcessor:
         stats: BrokerStats,
         traffic: Traffic,
         clock: Clock,
+        metadata: ChangeLog | None = None,
     ) -> None:
+        """With `metadata`, in controller mode, topics come into being by way of the log."""
+        self._metadata = metadata
         self._store = store
         self._append = store.append
         self._topics = topics
@@ -178,8 +152,10 @@ class SendProcessor:
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
         self._facts: dict[str, _TopicFacts] = {}
         self._unsaved: dict[str, None] = {}
+        self._in_group = live.current.enable_controller_mode
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
+        topics.on_going = lambda topic: self._facts.pop(topic, None)
 
     def _use(self, settings: BrokerSettings) -> None:
         self._body_max = settings.max_message_size
@@ -205,7 +181,10 @@ class SendProcessor:
 
     def send_long_names(self, connection: Connection, command: Command) -> Reply:
         """SEND_MESSAGE: the same fields under their long names."""
-        command.ext = to_letters(command.ext)
+        ext = command.ext
+        command.ext = to_letters(ext)
+        if is_forwarded(ext):
+            command.ext |= marks(ext)
         return self.send(connection, command)
 
     def send(self, connection: Connection, command: Command) -> Reply:
@@ -249,6 +228,8 @@ class SendProcessor:
             or facts.config is not self._topics.get(topic)
             or not admission.permission & PERM_WRITE
         ):
+            if self._metadata is not None and self._topics.get(topic) is None:
+                return self._send_when_created(self._metadata, connection, command, topic)
             is_new = self._topics.get(topic) is None or topic in self._unsaved
             facts = self._look_up(connection, command, topic)
             if is_new:
@@ -288,7 +269,8 @@ class SendProcessor:
                 flag=flag,
                 sys_flag=sys_flag,
                 born_timestamp=born_timestamp,
-                born_host=connection.state.get("born_host") or born_host(connection),
+                born_host=connection.state.get("born_host")
+                or born_host(connection, ext, in_group=self._in_group),
                 reconsume_times=reconsume_times,
             )
         except StoreRefused as refused:
@@ -354,7 +336,7 @@ class SendProcessor:
                 flag=header.flag,
                 sys_flag=sys_flag,
                 born_timestamp=header.born_timestamp,
-                born_host=born_host(connection),
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
                 reconsume_times=reconsume_times,
             )
         except StoreRefused as refused:
@@ -448,7 +430,7 @@ class SendProcessor:
                 items,
                 sys_flag=sys_flag & _PLAIN_BITS,
                 born_timestamp=born_timestamp,
-                born_host=born_host(connection),
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
             )
         except FormatError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
@@ -503,14 +485,14 @@ class SendProcessor:
     ) -> None:
         if status is PutStatus.PUT_OK:
             connection.answer(self._replies.success(command, queue_id, queue_offset, ids, unique_id))
-        elif status in _STORED:
+        elif status in STORED:
             connection.answer(
                 self._replies.reply(
-                    command, _CODES[status], status.value, queue_id, queue_offset, ids, unique_id
+                    command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
                 )
             )
         else:
-            code = _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
             connection.answer(command.reply(code, status.value))
 
     # -- topics -------------------------------------------------------------------------------------------
@@ -529,6 +511,42 @@ class SendProcessor:
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] cannot be written down: {error}"
             ) from error
         self._unsaved.pop(topic, None)
+        return await self._send_again(connection, command)
+
+    async def _send_when_created(
+        self, metadata: ChangeLog, connection: Connection, command: Command, topic: str
+    ) -> Command | bytes | None:
+        """Serve a send to a new topic once the topic is as safe as a message."""
+        self._check_topic(topic)
+        try:
+            await metadata.change([topic_key(topic)], partial(self._decide_topic, connection, command, topic))
+        except Rejected as rejected:
+            if rejected.code not in _NOT_CONFIRMED:
+                raise
+            # The codes of a stored message would need its id: this one is not stored.
+            raise Rejected(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] was not made in time: {rejected.remark}"
+            ) from rejected
+        return await self._send_again(connection, command)
+
+    def _decide_topic(self, connection: Connection, command: Command, topic: str) -> Sequence[Change]:
+        if self._topics.get(topic) is not None:
+            return ()
+        header = SendMessageV2.from_ext(command.ext)
+        remote = f"{connection.peer[0]}:{connection.peer[1]}"
+        planned = self._topics.plan_on_send(
+            topic, header.default_topic, header.default_topic_queue_nums, remote
+        )
+        if planned is not None:
+            return [TopicsPut((planned,))]
+        if (
+            not is_retry_topic(topic)
+            or self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1) is None
+        ):
+            raise no_topic(topic)
+        return ()
+
+    async def _send_again(self, connection: Connection, command: Command) -> Command | bytes | None:
         reply = self.send(connection, command)
         if reply is DEFERRED:
             connection.in_flight += 1  # beside the one of this coroutine, which ends here
@@ -542,11 +560,7 @@ class SendProcessor:
             raise Rejected(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._admission.name}] sending message is forbidden"
             )
-        problem = check_topic(topic)
-        if problem is not None:
-            raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
-        if is_send_forbidden(topic):
-            raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        self._check_topic(topic)
         if config is None:
             config = self._create(connection, command, topic)
         if len(self._facts) >= FACTS_MAX:
@@ -554,6 +568,16 @@ class SendProcessor:
         facts = _TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
         self._facts[topic] = facts
         return facts
+
+    def _check_topic(self, topic: str) -> None:
+        """Raise `Rejected` for what clients may not send to, whether it exists or not."""
+        problem = check_topic(topic)
+        if problem is not None:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
+        if is_send_forbidden(topic) or topic == METADATA_TOPIC:
+            raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if topic in self._topics.going:
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is being deleted")
 
     def _create(self, connection: Connection, command: Command, topic: str) -> TopicConfig:
         header = SendMessageV2.from_ext(command.ext)
@@ -564,11 +588,7 @@ class SendProcessor:
         if config is None and is_retry_topic(topic):
             config = self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1)
         if config is None:
-            raise Rejected(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! "
-                "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
-            )
+            raise no_topic(topic)
         return config
 
     @staticmethod
@@ -611,24 +631,3 @@ def _delay_level(text: str | None) -> int:
         return int(text)
     except ValueError:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"delay level {text[:32]!r} is no number") from None
-
-
-UNSERVED: Final = {
-    RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
-    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
-    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
-}
-"""Requests around sending that are refused, each with its reason."""
-
-
-def refusing_handlers() -> dict[int, Handler]:
-    """Handlers that say why a request is not served."""
-
-    def refuse(reason: str) -> Callable[[Connection, Command], Reply]:
-        def handler(_connection: Connection, _command: Command) -> Reply:
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
-
-        return handler
-
-    return {code: refuse(reason) for code, reason in UNSERVED.items()}

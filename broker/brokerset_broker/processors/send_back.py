@@ -8,7 +8,7 @@ from functools import partial
 from brokerset_broker.admission import Admission
 from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.groups import GroupManager
-from brokerset_broker.processors.send import refusal
+from brokerset_broker.processors.send_refusals import refusal
 from brokerset_broker.property_edits import edit_properties
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats

@@ -5,7 +5,8 @@ Source: `AdminBrokerProcessor`. Codes 17, 18, 21, 202, 215, 300, 305, 316, 343, 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,8 +14,15 @@ import structlog
 from brokerset_broker.admission import Admission
 from brokerset_broker.attributes import parse_changes
 from brokerset_broker.consumers import ConsumerTable
+from brokerset_broker.metadata.records import Change, TopicsDeleted, TopicsPut
 from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.processors.changes import check_changeable, page_of, reply_when_saved
+from brokerset_broker.processors.changes import (
+    ChangeLog,
+    check_changeable,
+    page_of,
+    reply_when_saved,
+    topic_key,
+)
 from brokerset_broker.processors.store_view import StoreView
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
@@ -50,8 +58,11 @@ class TopicProcessor:
         offsets: OffsetManager,
         consumers: ConsumerTable,
         stats: BrokerStats,
+        metadata: ChangeLog | None = None,
     ) -> None:
+        """With `metadata`, in controller mode, changes go by way of the log."""
         self._live = live
+        self._metadata = metadata
         self._admission = admission
         self._store = store
         self._topics = topics
@@ -93,6 +104,8 @@ class TopicProcessor:
         )
         changes = parse_changes(header.attributes)
         self._check(config, changes)
+        if self._metadata is not None:
+            return self._change(self._metadata, command, [(config, changes)])
         self._topics.update(config, changes)
         return reply_when_saved(command.reply(), self._topics)
 
@@ -102,9 +115,27 @@ class TopicProcessor:
         wanted = TopicConfigList.from_json(command.body).topic_config_list
         for config in wanted:
             self._check(config, config.attributes)
+        if self._metadata is not None:
+            return self._change(self._metadata, command, [(config, config.attributes) for config in wanted])
         for config in wanted:
             self._topics.update(config, config.attributes)
         return reply_when_saved(command.reply(), self._topics)
+
+    async def _change(
+        self,
+        metadata: ChangeLog,
+        command: Command,
+        wanted: Sequence[tuple[TopicConfig, Mapping[str, str]]],
+    ) -> Command:
+        await metadata.change(
+            [topic_key(config.topic_name) for config, _ in wanted], partial(self._decide_update, wanted)
+        )
+        return command.reply()
+
+    def _decide_update(self, wanted: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> Sequence[Change]:
+        found = [self._topics.plan_update(config, changes) for config, changes in wanted]
+        changed = tuple(config for config in found if config is not None)
+        return [TopicsPut(changed)] if changed else []
 
     def _check(self, config: TopicConfig, changes: Mapping[str, str]) -> None:
         """Raise `Rejected` for what no topic may be."""
@@ -135,12 +166,27 @@ class TopicProcessor:
         if self._topics.is_system(topic):
             raise _illegal(_conflict(topic))
         log.info("topic is to be deleted", topic=topic, by=connection.peer)
+        if self._metadata is not None:
+            return self._delete_by_log(self._metadata, command, topic)
+        for name in self._with_retries(topic):
+            self._delete(name)
+        return reply_when_saved(command.reply(), self._topics, self._offsets)
+
+    def _with_retries(self, topic: str) -> list[str]:
+        """The topic, after those retry topics that belong to it and a group (POP)."""
+        found = []
         for group in self._offsets.groups_of(topic):
             for retry in (names.retry_topic(f"{group}_{topic}"), names.retry_topic(f"{group}+{topic}")):
                 if self._topics.get(retry) is not None:
-                    self._delete(retry)
-        self._delete(topic)
-        return reply_when_saved(command.reply(), self._topics, self._offsets)
+                    found.append(retry)
+        return [*found, topic]
+
+    async def _delete_by_log(self, metadata: ChangeLog, command: Command, topic: str) -> Command:
+        names = self._with_retries(topic)
+        await metadata.change([topic_key(name) for name in names], lambda: [TopicsDeleted(tuple(names))])
+        for name in names:
+            self._stats.forget_topic(name)
+        return command.reply()
 
     def _delete(self, topic: str) -> None:
         self._topics.delete(topic)
@@ -177,7 +223,10 @@ class TopicProcessor:
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
-        return command.reply(ext={"totalTopicNum": str(len(table.topics))}, body=fastjson.dumps(body))
+        ext = {"totalTopicNum": str(len(table.topics))}
+        if self._metadata is not None:
+            ext.update(self._metadata.answer_ext())
+        return command.reply(ext=ext, body=fastjson.dumps(body))
 
     def config(self, connection: Connection, command: Command) -> Command:
         """GET_TOPIC_CONFIG (351)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -74,6 +75,18 @@ class CheckpointFile:
         self.content = content
 
 
+def lowered(content: StoreCheckpoint, offset: int) -> StoreCheckpoint:
+    """A checkpoint that claims nothing behind `offset`, because the log is going to be cut there."""
+    marks = content.marks
+    if marks is not None:
+        marks = Marks(
+            min(marks.flushed_offset, offset),
+            min(marks.dispatched_offset, offset),
+            min(marks.written_offset, offset),
+        )
+    return replace(content, confirm_phy_offset=min(content.confirm_phy_offset, offset), marks=marks)
+
+
 class Checkpointer:
     """Syncs log, then queues and index, then writes the checkpoint: so it never says too much."""
 
@@ -86,7 +99,9 @@ class Checkpointer:
         dispatcher: Dispatcher,
         flusher: Flusher,
         on_failure: Callable[[OSError], None],
+        confirmed: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`confirmed` tells how far all in-sync replicas are; None without replication."""
         self.file = file
         self._log = commit_log
         self._queues = queues
@@ -94,7 +109,12 @@ class Checkpointer:
         self._dispatcher = dispatcher
         self._flusher = flusher
         self._on_failure = on_failure
+        self._confirmed = confirmed
         self._synced = (0, 0)
+        self.sealed = False
+        """Whether the checkpoint stays as it is: the log is damaged, and it tells the next start so."""
+        self.lock = asyncio.Lock()
+        """Held while log, queues, index and checkpoint are brought to the disk in this order, or cut."""
 
     def sync_all(self) -> None:
         """Bring everything to the disk in this thread: after recovery, and at the end. Raises OSError."""
@@ -112,6 +132,13 @@ class Checkpointer:
         self._synced = (self._complete_end(end), store_timestamp)
         self.file.write(self._content())
 
+    def sync_after_removal(self) -> None:
+        """Bring queues, index and checkpoint to the disk in this thread; the log itself is there. OSError."""
+        log = self._log
+        self._sync_derived()
+        self._synced = (self._complete_end(log.flushed_offset), log.flushed_timestamp)
+        self.file.write(self._content())
+
     def _sync_derived(self) -> None:
         for queue in self._queues:
             queue.sync()
@@ -127,11 +154,14 @@ class Checkpointer:
         dispatched, store_timestamp = self._synced
         flushed = self._log.flushed_offset
         old = self.file.content
+        confirmed = self._confirmed()
+        if confirmed is None:
+            confirmed = flushed if old.confirm_phy_offset else 0
         return StoreCheckpoint(
             physic_msg_timestamp=self._log.flushed_timestamp,
             logics_msg_timestamp=store_timestamp,
             index_msg_timestamp=self._index.flushed_timestamp if self._index else old.index_msg_timestamp,
-            confirm_phy_offset=flushed if old.confirm_phy_offset else 0,
+            confirm_phy_offset=confirmed,
             marks=Marks(flushed, min(dispatched, flushed), self._complete_end(self._log.max_offset)),
         )
 
@@ -150,6 +180,12 @@ class Checkpointer:
 
     async def write(self, *, thorough: bool) -> None:
         """Write the checkpoint if it has changed; `thorough` syncs log, queues and index first."""
+        async with self.lock:
+            await self._write(thorough=thorough)
+
+    async def _write(self, *, thorough: bool) -> None:
+        if self.sealed:
+            return
         dispatched = (self._log.max_offset, self._log.store_timestamp)
         try:
             thorough = thorough and dispatched[0] != self._synced[0]

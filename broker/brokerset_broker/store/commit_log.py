@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from brokerset_broker.store import mapping
@@ -17,6 +17,9 @@ WARM_STEP_BYTES = 4 * 1024 * 1024
 A page that a virtual machine has not used before costs 8 µs where this was measured (0.7 µs otherwise),
 and four messages fill it. Steps are small, because a page made ahead may be written to the disk twice.
 """
+
+RECEIVE_WARM_MAX = 32 * 1024 * 1024
+"""The same for bytes from a master: the step grows up to this while making pages does not keep up."""
 
 PREPARE_AT = 0.5
 """Part of a file that is written when the next one is made, in a thread."""
@@ -35,6 +38,8 @@ class CommitLog:
         "_executor",
         "_file",
         "_warm_end",
+        "_warm_step",
+        "_warming",
         "files",
         "flushed_offset",
         "flushed_timestamp",
@@ -50,6 +55,8 @@ class CommitLog:
         self._executor = executor
         self._file: MappedFile | None = None
         self._warm_end = 0
+        self._warm_step = WARM_STEP_BYTES
+        self._warming: Future[bool] | None = None
         self.map: memoryview = memoryview(bytearray())
         self.map_start = 0
         self.max_offset = 0
@@ -74,6 +81,8 @@ class CommitLog:
         self.store_timestamp = store_timestamp
         self.limit = -1
         self._file = None
+        self._warm_step = WARM_STEP_BYTES
+        self._warming = None
         self.map = memoryview(bytearray())
 
     def make_room(self, size: int) -> int:
@@ -100,7 +109,7 @@ class CommitLog:
         file = self._file
         if file is None:
             file = self.files.find(self.max_offset) or self.files.add(self.max_offset)
-            self._enter(file)
+            self._enter(file, self.max_offset)
         if self.max_offset + size + BLANK_SIZE_MIN > file.end:
             following = self.files.add()
             BLANK.pack_into(
@@ -108,27 +117,49 @@ class CommitLog:
             )
             self.max_offset = file.end
             file = following
-            self._enter(file)
-        self._look_ahead(file, self.max_offset + size)
+            self._enter(file, self.max_offset)
+        self._look_ahead(file, self.max_offset, self.max_offset + size)
 
-    def _enter(self, file: MappedFile) -> None:
+    def receive_room(self, offset: int, size: int) -> memoryview:
+        """Writable memory for up to `size` bytes from `offset`, the end of what was received.
+
+        It ends with the file. Behind `max_offset` only one may write: who receives, or who appends. OSError
+        when the disk has no space; nothing has changed then.
+        """
+        file = self._file
+        if file is None or not file.start <= offset < file.end:
+            file = self.files.find(offset)
+            if file is None:
+                assert not self.files.files or self.files.end == offset, "files of the log have no gaps"
+                file = self.files.add(offset)
+            self._enter(file, offset)
+            self.limit = -1
+        if offset + size > self.limit:
+            if self._warming is not None and not self._warming.done():
+                self._warm_step = min(2 * self._warm_step, RECEIVE_WARM_MAX)
+            self._look_ahead(file, offset, min(offset + size, file.end))
+        begin = offset - file.start
+        return self.map[begin : begin + size]
+
+    def _enter(self, file: MappedFile, offset: int) -> None:
         if file.reserved < file.size:
             self.files.reserve(file, file.size)
         self._file = file
         self.map = memoryview(file.map)
         self.map_start = file.start
-        self._warm_end = self.max_offset
+        self._warm_end = offset
 
-    def _look_ahead(self, file: MappedFile, end: int) -> None:
+    def _look_ahead(self, file: MappedFile, offset: int, end: int) -> None:
         """Have pages and the next file made in time, and set the limit to where to look again."""
+        step = self._warm_step
         last = file.end - BLANK_SIZE_MIN
-        self.limit = min(last, max(end, self.max_offset + WARM_STEP_BYTES))
+        self.limit = min(last, max(end, offset + step))
         if self._executor is None:
             return
-        warm_end = min(self.limit + WARM_STEP_BYTES, file.end)
+        warm_end = min(self.limit + step, file.end)
         if warm_end > self._warm_end:
-            begin = max(self._warm_end, self.max_offset) - file.start
-            self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
+            begin = max(self._warm_end, offset) - file.start
+            self._warming = self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
             self._warm_end = warm_end
         if self.limit - file.start >= file.size * PREPARE_AT:
             self.files.prepare_next(self._executor)

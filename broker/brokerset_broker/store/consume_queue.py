@@ -13,6 +13,7 @@ from brokerset_formats.queue_units import (
     UNIT_SIZE,
     count_before,
     first_that,
+    units_struct,
 )
 from brokerset_formats.records import magic_for, topic_field
 
@@ -20,6 +21,9 @@ RESERVE_STEP_BYTES = 64 * 1024
 """Disk blocks are taken in steps: most queues are small, so a whole file for each would waste the disk."""
 
 NO_LIMIT = 2**63 - 1
+
+LAST_UNITS = 16
+"""Units that are read at once when the end of what is readable is searched: it is mostly among the last."""
 
 _pack_unit = UNIT.pack_into
 _unpack_unit = UNIT.unpack_from
@@ -34,6 +38,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_cleared_end",
+        "_generation",
         "_map",
         "_map_start",
         "arrival_pending",
@@ -73,6 +78,7 @@ class ConsumeQueue:
         self._map: memoryview = memoryview(bytearray())
         self._map_start = 0
         self._cleared_end = 0
+        self._generation = 0  # changes when units are dropped, so that a `sync` meanwhile does not count
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -149,6 +155,7 @@ class ConsumeQueue:
 
     def restart(self) -> None:
         """Drop everything: the topic was deleted, and made again."""
+        self._generation += 1
         self.files.remove_all()
         self._map = memoryview(bytearray())
         self._map_start = self._cleared_end = 0
@@ -185,7 +192,16 @@ class ConsumeQueue:
             begin, size, _ = self.unit(queue_offset)
             return begin > offset if size == BLANK_SIZE else begin + size > offset
 
-        return first_that(self.min_offset, self.next_offset, ends_behind)
+        number = self.next_offset
+        count = min(LAST_UNITS, number - self.min_offset)
+        position = self.position - count * UNIT_SIZE - self._map_start
+        if position >= 0 and self._map and self.position <= self.room_end:
+            units = units_struct(count).unpack_from(self._map, position)
+            for begin, size in zip(units[-3::-3], units[-2::-3], strict=True):
+                if (begin if size == BLANK_SIZE else begin + size) <= offset:
+                    return number
+                number -= 1
+        return first_that(self.min_offset, number, ends_behind)
 
     # -- after a start, and when the log loses its oldest or newest part ------------------------------------
 
@@ -194,6 +210,7 @@ class ConsumeQueue:
 
         What follows is dropped, because after a crash it may be garbage.
         """
+        self._generation += 1
         files = self.files
         end = 0
         for file in reversed(files.files):
@@ -235,9 +252,11 @@ class ConsumeQueue:
     def sync(self) -> bool:
         """Bring all units to the disk; blocks; raises OSError. False if nothing was to be done."""
         begin, end = self.synced_position, self.position
+        generation = self._generation
         if begin >= max(end, self._cleared_end):
             return False
         self.files.sync(begin, max(end, self._cleared_end))
-        self.synced_position = end
-        self._cleared_end = 0
+        if generation == self._generation:
+            self.synced_position = end
+            self._cleared_end = 0
         return True

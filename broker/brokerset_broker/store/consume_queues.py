@@ -74,22 +74,30 @@ class ConsumeQueues:
         for queue in self:
             queue.correct_min_offset(log_min_offset)
 
-    def remove_topic(self, topic: str) -> None:
-        """Delete all queues of a topic with their files; an unknown name is no folder to look into."""
+    def remove_topic(self, topic: str, *, before: int = NO_LIMIT) -> None:
+        """Delete all queues of a topic with their files; an unknown name is no folder to look into.
+
+        `before`: only those whose last message ends at or before that offset of the log; others were begun
+        anew since.
+        """
         queues = self._topics.pop(topic, None)
         if queues is None:
             return
+        kept = {queue_id: queue for queue_id, queue in queues.items() if queue.last_end > before}
+        if kept:
+            self._topics[topic] = kept
         for queue_id, queue in queues.items():
-            del self.table[topic, queue_id]
-            queue.files.remove_all()
+            if queue_id not in kept:
+                del self.table[topic, queue_id]
+                queue.files.remove_all()
         folder = self._folder / topic
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
-    def remove_all(self) -> None:
-        """Delete all queues: the log that they pointed to is gone."""
-        for topic in list(self._topics):
-            self.remove_topic(topic)
+    def forget_all(self) -> None:
+        """Drop all queues from the table; their files are deleted elsewhere."""
+        self.table.clear()
+        self._topics.clear()
 
 
 def _folders(path: Path) -> list[Path]:

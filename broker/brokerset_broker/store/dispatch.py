@@ -13,7 +13,6 @@ from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.recovery import scan
-from brokerset_formats.batches import BatchItem
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import find_property
@@ -34,6 +33,14 @@ _TAGS = b"TAGS\x01"
 _DELAY = b"DELAY\x01"
 
 _tags_codes: dict[bytes, int] = {}
+
+RESTS_CACHE_MAX = 4096
+"""Properties behind the UNIQ_KEY whose tags code is remembered; the table is cleared when it is full."""
+
+REST_SIZE_MAX = 256
+"""Bytes of the longest ones that are remembered."""
+
+_rests: dict[bytes, int] = {}
 
 
 def property_value(raw: bytes, needle: bytes) -> bytes | None:
@@ -77,6 +84,24 @@ def index_keys(properties: bytes) -> tuple[bytes | None, bytes | None]:
     return uniq_key, property_value(properties, _KEYS) if _KEYS in properties else None
 
 
+def derived(properties: bytes) -> tuple[int, bytes | None, bytes | None]:
+    """`tags_code_of` and `index_keys` at once, and faster for messages that differ in their UNIQ_KEY only."""
+    if properties[:_UNIQ_KEY_SIZE] == _UNIQ_KEY:
+        end = properties.find(b"\x02", _UNIQ_KEY_SIZE)
+        if end > 0:
+            rest = properties[end:]
+            code = _rests.get(rest)
+            uniq_key = properties[_UNIQ_KEY_SIZE:end]
+            if code is not None and b"\x01" not in uniq_key:  # no other property can begin in it
+                return code, uniq_key, None
+            if len(rest) <= REST_SIZE_MAX and _KEYS not in rest and b"\x01" not in uniq_key:
+                if len(_rests) >= RESTS_CACHE_MAX:
+                    _rests.clear()
+                code = _rests[rest] = tags_code_of(properties)
+                return code, uniq_key, None
+    return tags_code_of(properties), *index_keys(properties)
+
+
 def has_unit(sys_flag: int) -> bool:
     """Whether a record gets a consume queue unit: prepared and rolled back messages (old brokers) do not."""
     return sys_flag & SysFlag.TRANSACTION_MASK not in (
@@ -92,8 +117,8 @@ def records_from(commit_log: CommitLog, offset: int) -> Iterator[RecordHead]:
         if file is None:
             return
         for head in scan(file.view, file.start, offset - file.start, verify_crc=False):
-            if not isinstance(head, RecordHead):
-                break
+            if not isinstance(head, RecordHead) or head.offset >= commit_log.max_offset:
+                break  # what was received behind the end is not dispatched yet
             yield head
         offset = file.end
 
@@ -120,11 +145,14 @@ class Dispatcher:
 
     def put_index(self, topic: str, properties: bytes, offset: int, store_timestamp: int) -> None:
         """Index a message. If there is no room, remember that; messages are not refused for it here."""
+        self.put_index_keys(topic, *index_keys(properties), offset, store_timestamp)
+
+    def put_index_keys(
+        self, topic: str, uniq_key: bytes | None, keys: bytes | None, offset: int, store_timestamp: int
+    ) -> None:
+        """`put_index` for a message whose client-made id and keys are known."""
         index = self._index
-        if index is None or self.index_missing_from is not None:
-            return
-        uniq_key, keys = index_keys(properties)
-        if uniq_key is None and keys is None:
+        if index is None or self.index_missing_from is not None or (uniq_key is None and keys is None):
             return
         try:
             index.put_keys(topic, uniq_key, keys, offset, store_timestamp)
@@ -133,20 +161,41 @@ class Dispatcher:
             log.error("the key index has no room", reason=refusal.reason, offset=offset)
 
     def put_index_batch(
-        self, topic: str, items: Sequence[BatchItem], offsets: Sequence[int], store_timestamp: int
+        self,
+        topic: str,
+        messages: Sequence[tuple[bytes | None, bytes | None, int]],
+        store_timestamp: int,
     ) -> None:
-        """`put_index` for the messages of one batch."""
+        """`put_index` for the messages of one batch: client-made id, keys, offset of each."""
         index = self._index
         if index is None or self.index_missing_from is not None:
             return
-        messages = [
-            (*index_keys(item.properties), offset) for item, offset in zip(items, offsets, strict=True)
-        ]
         try:
             index.put_batch(topic, messages, store_timestamp)
         except StoreRefused as refusal:
-            self.index_missing_from = offsets[0]
-            log.error("the key index has no room", reason=refusal.reason, offset=offsets[0])
+            self.index_missing_from = messages[0][2]
+            log.error("the key index has no room", reason=refusal.reason, offset=messages[0][2])
+
+    def put_index_run(self, messages: Sequence[tuple[str, bytes | None, bytes | None, int, int]]) -> None:
+        """`put_index` for neighbours of the log: topic, client-made id, keys, offset, store time of each."""
+        index = self._index
+        if index is None or self.index_missing_from is not None:
+            return
+        try:
+            index.put_run(messages)
+        except StoreRefused as refusal:
+            self.index_missing_from = messages[0][3]
+            log.error("the key index has no room", reason=refusal.reason, offset=messages[0][3])
+
+    def cut(self, offset: int) -> None:
+        """The log was cut at `offset`: what the index lacks behind it is not there any more."""
+        if self.index_missing_from is not None and self.index_missing_from >= offset:
+            self.index_missing_from = None
+
+    @property
+    def has_index(self) -> bool:
+        """Whether keys are indexed at all."""
+        return self._index is not None
 
     def catch_up_index(self, commit_log: CommitLog) -> bool:
         """Index up to `CATCH_UP_RECORDS` messages that it had no room for; False if it still has none."""
@@ -163,9 +212,10 @@ class Dispatcher:
                 return False
         return True
 
-    def put(self, head: RecordHead) -> ConsumeQueue | None:
+    def put(self, head: RecordHead, *, from_master: bool = False) -> ConsumeQueue | None:
         """Put a record that was read from the log; returns its queue if that has grown.
 
+        `from_master`: a master numbers a queue from 0 only when it has none, so then ours begins anew, too.
         StoreRefused if the disk has no room.
         """
         try:
@@ -173,7 +223,7 @@ class Dispatcher:
         except UnicodeDecodeError:
             log.error("record with an unreadable topic is in no queue", offset=head.offset)
             return None
-        queue = self._put_unit(topic, head) if has_unit(head.sys_flag) else None
+        queue = self._put_unit(topic, head, from_master) if has_unit(head.sys_flag) else None
         self.put_index_of(head)
         return queue
 
@@ -183,13 +233,13 @@ class Dispatcher:
             topic = head.topic.decode("utf-8", "replace")
             self.put_index(topic, head.properties, head.offset, head.store_timestamp)
 
-    def _put_unit(self, topic: str, head: RecordHead) -> ConsumeQueue | None:
+    def _put_unit(self, topic: str, head: RecordHead, from_master: bool) -> ConsumeQueue | None:
         queue = self._queues.open(topic, head.queue_id)
         if head.offset + head.size <= queue.last_end:
             return None
         if queue.next_offset == 0:
             self._begun.add(queue)
-        elif head.queue_offset == 0 and queue in self._begun:
+        elif head.queue_offset == 0 and (from_master or queue in self._begun):
             log.info("a queue began anew", topic=topic, queue_id=head.queue_id, offset=head.offset)
             queue.restart()
         if head.queue_offset < queue.next_offset:
@@ -229,6 +279,12 @@ class Arrivals:
 
     def __bool__(self) -> bool:
         return bool(self._pending)
+
+    def clear(self) -> None:
+        """Forget what came: it is gone."""
+        for queue in self._pending:
+            queue.arrival_pending = False
+        self._pending = []
 
     def note(self, queue: ConsumeQueue, tags_code: int | None) -> None:
         """A message came; `tags_code` None stands for several different ones."""

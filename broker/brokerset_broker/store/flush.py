@@ -46,6 +46,10 @@ class Flusher:
         self._executor = ThreadPoolExecutor(1, "store-flush")
         self._waiting: deque[tuple[int, Callable[[bool], None], float]] = deque()
         self._running = False
+        self._paused = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._started_at = 0.0
         self._again = False
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -70,7 +74,7 @@ class Flusher:
 
     def kick(self) -> None:
         """Flush soon: at the end of this turn of the loop, or after the flush that is on its way."""
-        if self._running:
+        if self._running or self._paused:
             self._again = True
         elif not self._scheduled and not self.failed:
             self._scheduled = True
@@ -89,12 +93,17 @@ class Flusher:
 
     def _start(self) -> None:
         self._scheduled = False
+        if self._paused:
+            self._again = True
+            return
         begin, end = self._log.flushed_offset, self._log.max_offset
         if self._running or self.failed or begin >= end:
             return
         self._running = True
+        self._idle.clear()
         store_timestamp = self._log.store_timestamp
         loop = asyncio.get_running_loop()
+        self._started_at = loop.time()
 
         def finished(future: Future[None]) -> None:
             loop.call_soon_threadsafe(self._finished, end, store_timestamp, future)
@@ -103,6 +112,7 @@ class Flusher:
 
     def _finished(self, end: int, store_timestamp: int, future: Future[None]) -> None:
         self._running = False
+        self._idle.set()
         error = future.exception()
         if error is not None:
             self._fail(error)
@@ -126,6 +136,35 @@ class Flusher:
         waiting, self._waiting = self._waiting, deque()
         for _, callback, _ in waiting:
             callback(False)
+
+    async def pause(self) -> None:
+        """Begin no flush until `resume`, and wait for the one that is on its way."""
+        self._paused = True
+        await self._idle.wait()
+
+    def resume(self) -> None:
+        """Flush again as before."""
+        self._paused = False
+        if self._waiting or self._again:
+            self._again = False
+            self.kick()
+
+    def cut(self, offset: int) -> None:
+        """The log was cut at `offset`: who waits for more is told that it did not get to the disk."""
+        self._log.flushed_offset = min(self._log.flushed_offset, offset)
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            if entry[0] <= offset:
+                self._waiting.append(entry)
+            else:
+                entry[1](False)
+
+    @property
+    def age_ms(self) -> int | None:
+        """How long the flush that is on its way has lasted; None without one."""
+        if not self._running:
+            return None
+        return int((asyncio.get_running_loop().time() - self._started_at) * 1000)
 
     def _expire(self) -> None:
         """Tell those who have waited too long; the deque is in the order of deadlines."""

@@ -161,6 +161,49 @@ class IndexService:
             table.put(entry_hash, offset, store_timestamp)
             table.write_header()
 
+    def put_run(self, messages: Sequence[tuple[str, bytes | None, bytes | None, int, int]]) -> None:
+        """Index neighbours of the log: topic, client-made id, keys, offset, store time; see `put_keys`.
+
+        What has one second in the index goes in at once. StoreRefused as there; then some of the first may be
+        in the index, and the same call works later.
+        """
+        done = 0
+        while done < len(messages):
+            done = self._put_second(messages, done)
+
+    def _put_second(
+        self, messages: Sequence[tuple[str, bytes | None, bytes | None, int, int]], first: int
+    ) -> int:
+        """Put `messages` from `first` on that have one second in the last file; returns where to go on."""
+        table = self._table
+        if table is None or table.empty:  # the first one gives its time to the file
+            self.put_keys(*messages[first])
+            return first + 1
+        key_hash, end_offset = self._hash, table.end_offset
+        newest_ms = messages[first][4]
+        begin_ms = newest_ms - max(newest_ms - table.begin_timestamp, 0) % 1000
+        limit_ms = begin_ms + 1000
+        entries: list[tuple[int, int]] = []
+        end = first
+        for topic, uniq_key, keys, offset, store_timestamp in messages if not first else messages[first:]:
+            if not begin_ms <= store_timestamp < limit_ms:
+                break
+            newest_ms = store_timestamp
+            end += 1
+            if offset < end_offset:
+                continue
+            if uniq_key:
+                entries.append((key_hash(topic, uniq_key), offset))
+            if keys:
+                entries += [(key_hash(topic, key), offset) for key in keys.split(b" ") if key]
+        if table.next_unit + len(entries) > self._room:
+            for message in messages[first:end]:
+                self.put_keys(*message)
+        elif entries:
+            table.put_many(entries, newest_ms)
+            table.write_header()
+        return end
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexAnswer:
         """Offsets of messages whose key has the same hash; the caller reads them and compares the keys."""
         count_max = min(max_count, QUERY_COUNT_MAX)
@@ -205,6 +248,16 @@ class IndexService:
             self._delete(file)
         self._table = self._files[-1].table if self._files else None
         self._room = 0
+        newest = self._table.end_timestamp if self._table is not None else 0
+        self._flushed_timestamp = min(self._flushed_timestamp, newest)
+
+    def forget_all(self) -> None:
+        """Let go of all files; they are deleted elsewhere."""
+        files, self._files, self._table = self._files, [], None
+        self._room = self._flushed_timestamp = 0
+        with self._descriptors:
+            for file in files:
+                file.close()
 
     def flush(self) -> None:
         """Write everything put before this call to disk. Takes long: call it in a thread."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import structlog
@@ -34,6 +37,9 @@ log = structlog.get_logger(__name__)
 DAMAGED_FOLDER = "commitlog.damaged"
 """Beside the log, not in it: what had to be cut off although whole records follow."""
 
+PARTIAL_SUFFIX = ".partial"
+"""Of a copy that is not complete; there is one at most."""
+
 LOOK_BACK_BYTES = 64 * 1024 * 1024
 """After a crash, so much of the log that was surely on disk is read and checked again; takes about 0.2 s."""
 
@@ -47,6 +53,20 @@ class RecoveryOptions:
     verify_crc: bool = True
     accept_damage: bool = False
     """Go on without what is behind a damage; it is kept in `commitlog.damaged`."""
+    leave_damage: bool = False
+    """Leave everything from a damage on where it is, for others may have it: see `LogRecovery.damage`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamage:
+    """Something that was surely on the disk cannot be read any more; nothing of it was touched."""
+
+    offset: int
+    """Where the log ends now: behind its last whole record."""
+    files_end: int
+    """Behind the last file of the log."""
+    problem: str
+    """Which file, where, what is wrong, and what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +96,13 @@ class LogRecovery:
         self._checkpoint = checkpoint
         self._damaged_folder = damaged_folder
         self._options = options
+        self.damage: LogDamage | None = None
+        """What was left where it is, if that was asked for. Log, queues and index end before it."""
 
     def run(self, index_missing_from: int | None) -> None:
         """Make log, queues and index agree, and leave the log ready for writing.
 
-        StoreCorrupt if something that was surely on disk is damaged, unless that is accepted.
+        StoreCorrupt if something that was surely on disk is damaged, unless that is accepted or left.
         """
         marks = self._checkpoint.marks
         if self._options.clean and marks is not None and marks.dispatched_offset < marks.flushed_offset:
@@ -172,17 +194,38 @@ class LogRecovery:
         """Remove everything behind the end, or refuse to."""
         following = self._record_behind(end.offset)
         verdict = judge_end(end.offset, following, self._checkpoint)
+        if verdict is Verdict.DAMAGE and self._options.leave_damage and not self._options.accept_damage:
+            self._leave(end, following)
+            return
         if verdict is not Verdict.END or following is not None:
             self._keep_or_refuse(end, following, verdict)
         files = self._log.files
-        files.cut(end.offset)
+        for file in reversed(files.detach(end.offset)):
+            file.unlink()
         if files.files and files.files[-1].end > end.offset:
             last = files.files[-1]
             if last.clear(end.offset - last.start):  # or old records could come back behind new ones
                 last.sync(end.offset - last.start, last.size)
+        self._cut_derived(end)
+
+    def _cut_derived(self, end: _LogEnd) -> None:
         self._queues.cut(end.offset)
         if self._index is not None and self._index.end_offset >= end.offset:
             self._index.truncate(end.offset)
+
+    def _leave(self, end: _LogEnd, following: RecordHead | None) -> None:
+        """Let the log end before its damage, and keep everything behind it."""
+        file = self._log.files.find(end.offset)
+        path = file.path if file is not None else self._log.files.folder / file_name(end.offset)
+        position = end.offset - (file.start if file is not None else 0)
+        self.damage = LogDamage(
+            end.offset,
+            self._log.files.end,
+            f"{path} at byte {position} (offset {end.offset} of the log): {end.problem}, though everything up"
+            f" to offset {self._surely_flushed()} was on disk"
+            + (f"; whole records follow from offset {following.offset}" if following is not None else ""),
+        )
+        self._cut_derived(end)
 
     def _record_behind(self, end: int) -> RecordHead | None:
         """A whole record of this log somewhere behind `end`."""
@@ -208,7 +251,7 @@ class LogRecovery:
             was_on_disk=verdict is Verdict.DAMAGE,
             file=str(path),
         )
-        kept = self._keep(end.offset)
+        kept = keep_behind(self._log.files.files, end.offset, self._damaged_folder)
         if verdict is Verdict.DAMAGE and not self._options.accept_damage:
             raise StoreCorrupt(
                 path,
@@ -223,18 +266,57 @@ class LogRecovery:
         marks = self._checkpoint.marks
         return str(marks.flushed_offset) if marks is not None else "of later messages"
 
-    def _keep(self, end: int) -> Path:
-        """Copy what is behind `end` to a file of its own, holes left out at the end; returns the file."""
-        self._damaged_folder.mkdir(parents=True, exist_ok=True)
-        target = self._damaged_folder / file_name(end)
-        with target.open("wb") as stream:
-            for file in self._log.files.files:
-                if file.end > end:
-                    _copy_data(file, max(end, file.start), end, stream.fileno())
+
+def keep_behind(
+    files: Sequence[MappedFile], end: int, folder: Path, *, until: int | None = None, replace: bool = True
+) -> Path:
+    """Copy what `files` of the log have behind `end` to a file of its own, holes left out; returns the file.
+
+    `until` is where the copy ends at the latest. Unless it may `replace` an earlier copy from the same place,
+    it gets a name of its own. Blocks; raises OSError, at once when there is no room for all of it, and leaves
+    nothing behind then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in sorted(folder.glob("*" + PARTIAL_SUFFIX)):  # of a process that died
+        left.unlink()
+    target = folder / file_name(end)
+    for number in count(1):
+        if replace or not target.exists():
+            break
+        target = folder / f"{file_name(end)}.{number}"
+    last = files[-1].end if files else end
+    if until is not None:
+        last = min(last, until)
+    parts = [
+        (file, max(end, file.start), min(file.end, last))
+        for file in files
+        if file.end > end and file.start < last
+    ]
+    _check_room(folder, parts)
+    partial = target.with_name(target.name + PARTIAL_SUFFIX)
+    try:
+        with partial.open("wb") as stream:
+            for file, begin, stop in parts:
+                _copy_data(file, begin, stop, end, stream.fileno())
             stream.flush()
             os.fsync(stream.fileno())
-        sync_folder(self._damaged_folder)
-        return target
+        partial.replace(target)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return target
+
+
+def _check_room(folder: Path, parts: Sequence[tuple[MappedFile, int, int]]) -> None:
+    """Raise OSError if a copy does not fit on the disk: who tries again and again must not fill it."""
+    size = 0
+    for file, begin, stop in parts:
+        ranges = mapping.data_ranges(file.path, begin - file.start, stop - file.start)
+        size += sum(data_end - data_begin for data_begin, data_end in ranges)
+    status = os.statvfs(folder)
+    if size > status.f_bavail * status.f_frsize:
+        raise OSError(errno.ENOSPC, f"no room for a copy of {size} bytes of the log", str(folder))
 
 
 def _first_record_from(file: MappedFile, offset: int) -> int:
@@ -246,9 +328,9 @@ def _first_record_from(file: MappedFile, offset: int) -> int:
     return found.offset if found is not None else file.start
 
 
-def _copy_data(file: MappedFile, begin: int, base: int, descriptor: int) -> None:
+def _copy_data(file: MappedFile, begin: int, end: int, base: int, descriptor: int) -> None:
     """Write the parts of a file that are no holes to the same distances from `base`."""
-    for data_begin, data_end in mapping.data_ranges(file.path, begin - file.start, file.size):
+    for data_begin, data_end in mapping.data_ranges(file.path, begin - file.start, end - file.start):
         for position in range(data_begin, data_end, SEARCH_CHUNK_BYTES):
             part = file.view[position : min(position + SEARCH_CHUNK_BYTES, data_end)]
             os.pwrite(descriptor, part, file.start + position - base)

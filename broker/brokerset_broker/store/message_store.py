@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.store.checkpointing import Checkpointer, CheckpointFile
 from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
-from brokerset_broker.store.dispatch import Arrivals, Dispatcher, tags_code_of
+from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
 from brokerset_broker.store.index import IndexService
-from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogRecovery, RecoveryOptions
+from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogDamage, LogRecovery, RecoveryOptions
 from brokerset_broker.store.reading import ReadLimits, no_queue, not_yet_readable, read_messages
+from brokerset_broker.store.removal import Removal, RemovalFile, StorePaths, finish_removal
 from brokerset_broker.store.results import Appended, AppendedBatch, Boundary, GetResult, QueryResult
 from brokerset_broker.store.retention_task import RetentionTask
 from brokerset_broker.store.search import queue_offset_by_time, store_time_at
@@ -42,6 +45,26 @@ OnArrival = Callable[[str, int, int, int | None], None]
 """Topic, queue id, number that the next message will get, tags code (None: several different ones)."""
 
 TOPIC_SIZE_MAX = 255
+
+DAMAGED_AGE_MS = 24 * 3_600_000
+"""What a store whose log is damaged tells as the age of its oldest append: it can store nothing."""
+
+
+class StoreObserver(Protocol):
+    """Who replicates a store is told at these moments, on the event loop."""
+
+    def loaded(self) -> None:
+        """The store is open and recovered."""
+
+    def turn_ended(self) -> None:
+        """There were appends in this turn of the loop; their messages are not announced yet."""
+
+    def flushed(self) -> None:
+        """More of the log is on the disk."""
+
+    async def closing(self) -> None:
+        """The store takes nothing any more and is brought to the disk next."""
+
 
 _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """A message that is stored again may name hosts of other sizes than its new record has."""
@@ -90,40 +113,57 @@ class MessageStore:
             if settings.message_index_enable
             else None
         )
-        self._dispatcher = Dispatcher(
+        self.confirmation = Confirmation(self.log)
+        self.observer: StoreObserver | None = None
+        self.dispatcher = Dispatcher(
             self.queues_table, self.index, DelayLevels.parse(settings.message_delay_level)
         )
         self._table = self.queues_table.table
-        self._arrivals = Arrivals()
+        self.arrivals = Arrivals()
         self._abort = AbortFile(self._root)
         self._sync = settings.flush_disk_type == "SYNC_FLUSH"
-        self._flusher = Flusher(
+        self.flusher = Flusher(
             self.log,
             settings.sync_flush_timeout,
             on_flushed=self._flushed,
             on_failure=lambda error: self._stop(f"the disk does not take the commit log: {error}"),
         )
-        self._checkpoints = Checkpointer(
+        self.checkpoints = Checkpointer(
             CheckpointFile(self._root / "checkpoint"),
             self.log,
             self.queues_table,
             self.index,
-            self._dispatcher,
-            self._flusher,
+            self.dispatcher,
+            self.flusher,
             on_failure=lambda error: self._stop(f"the disk does not take the store: {error}"),
+            confirmed=self.confirmation.to_keep,
         )
+        self.paths = StorePaths(
+            self.log.files.folder,
+            self.log.files.segment_bytes,
+            self._root / "consumequeue",
+            self._root / "index",
+        )
+        self.removals = RemovalFile(self._root)
         self.retention = RetentionTask(
             settings, clock, self.log, self.queues_table, self.index, self._set_disk_full
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the store is at work; None before `start`."""
         self._turn_scheduled = False
         self._lock: FileLock | None = None
         self._refusal: str | None = "the store is not loaded"
         self._stopped: str | None = self._refusal
+        self._follows: str | None = None
         self._disk_full = False
+        self.damage: str | None = None
+        """What is wrong with the log of a store that is replicated: it takes nothing before that is cut."""
+        self.left_damage: LogDamage | None = None
+        """Damage that the start has found, and left as it was."""
         self.closed_cleanly = True
         """Whether the last process closed the store in order; known once it is loaded."""
         self._readable_end = 0 if self._sync else NO_LIMIT
+        self._told_end = NO_LIMIT
         self._body_size_max = settings.max_message_size
         self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
         self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
@@ -150,7 +190,8 @@ class MessageStore:
         """Open the folder and recover it if needed. Blocks; call it before serving.
 
         StoreUnusable if the folder is in use or of another kind, StoreCorrupt if something that surely was on
-        disk is damaged. With `accept_damage` it goes on without what is behind a damage.
+        disk is damaged. With `accept_damage` it goes on without what is behind a damage. A store that is
+        replicated is opened with the damage instead (`damage`): others may have what it lacks.
         """
         commit_log = self.log.files.folder
         check_kind(self._root, commit_log)
@@ -167,10 +208,14 @@ class MessageStore:
 
     def _load(self, accept_damage: bool) -> None:
         clean = self.closed_cleanly = not self._abort.exists
+        self.checkpoints.file.load()
+        removal = self.removals.load()
+        if removal is not None:
+            clean = False
+            finish_removal(removal, self.paths, self.checkpoints.file)
         self.log.files.load()
         self.queues_table.load()
-        self._checkpoints.file.load()
-        checkpoint = self._checkpoints.file.content
+        checkpoint = self.checkpoints.file.content
         missing_from: int | None = None
         intact = clean or self._abort.same_boot
         if intact and checkpoint.marks is not None:
@@ -178,38 +223,88 @@ class MessageStore:
         if self.index is not None:
             missing_from = self.index.load(None if intact else checkpoint.index_msg_timestamp)
         options = RecoveryOptions(
-            clean=clean, verify_crc=self._settings.check_crc_on_recover, accept_damage=accept_damage
+            clean=clean,
+            verify_crc=self._settings.check_crc_on_recover,
+            accept_damage=accept_damage,
+            leave_damage=self.observer is not None,
         )
         recovery = LogRecovery(
             self.log,
             self.queues_table,
             self.index,
-            self._dispatcher,
+            self.dispatcher,
             checkpoint,
             self._root / DAMAGED_FOLDER,
             options,
         )
         recovery.run(missing_from)
-        self._abort.write()
-        self._checkpoints.sync_all()
-        if self._sync:
-            self._readable_end = self.log.flushed_offset
+        if recovery.damage is None:
+            self._abort.write()
+        self._note_lost(checkpoint.confirm_phy_offset)
+        self.confirmation.load(checkpoint.confirm_phy_offset)
+        if recovery.damage is None:
+            self.checkpoints.sync_all()
+            self.removals.remove()
+        else:
+            self._leave_damage(recovery.damage)
+        self.update_readable_end()
+        if self.observer is not None:
+            self.observer.loaded()
+
+    def _leave_damage(self, damage: LogDamage) -> None:
+        """Nothing is written before the damage is cut, so that the next start finds it again.
+
+        Not even `abort`: with the boot of now in it the next start would take what the checkpoint says of the
+        page cache of an earlier boot for true, and begin to read behind the damage.
+        """
+        log.error("the commit log is damaged", problem=damage.problem, offset=damage.offset)
+        self.left_damage, self.damage = damage, damage.problem
+        self.checkpoints.sealed = True
+        marks = self.checkpoints.file.content.marks
+        self.log.flushed_offset = min(marks.flushed_offset, damage.offset) if marks is not None else 0
+
+    def write_removal(self, removal: Removal) -> None:
+        """Make sure that a part of the log will be removed; blocks; raises OSError, and then it will not."""
+        self.removals.write(removal)
+        if self.left_damage is None:
+            return
+        try:
+            self._abort.write()  # from here on the store is at work
+        except OSError:
+            self.removals.remove()
+            raise
+
+    def damage_is_cut(self) -> None:
+        """What was damaged is not in the log any more."""
+        self.left_damage = self.damage = None
+        self.checkpoints.sealed = False
+
+    def _note_lost(self, confirmed: int) -> None:
+        """Say it when the log has lost what was confirmed; the group has it, unless all lost it at once."""
+        end = self.log.max_offset
+        if self.observer is not None and end < confirmed:
+            log.error(
+                "the log has lost confirmed messages: this replica has to get them from another one",
+                end=end,
+                confirmed=confirmed,
+                lost_bytes=confirmed - end,
+            )
 
     def start(self) -> None:
         """Bind the store to the running event loop: from now on `on_arrival` is called."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
         """Flush, write checkpoints and delete old files, until cancelled."""
         self.start()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._flusher.run(self._settings.flush_interval_commit_log))
-            tasks.create_task(self._checkpoints.run(self._settings.flush_interval_consume_queue))
+            tasks.create_task(self.flusher.run(self._settings.flush_interval_commit_log))
+            tasks.create_task(self.checkpoints.run(self._settings.flush_interval_consume_queue))
             tasks.create_task(self.retention.run())
 
     async def checkpoint(self) -> None:
         """Bring everything to the disk and write the checkpoint, now."""
-        await self._checkpoints.write(thorough=True)
+        await self.checkpoints.write(thorough=True)
 
     async def close(self, *, mark: bool = True) -> None:
         """Refuse further messages, bring everything to the disk, and mark the store as closed in order.
@@ -218,19 +313,22 @@ class MessageStore:
         """
         if self._lock is None:
             return
-        failed = self._flusher.failed
+        failed = self.flusher.failed
         self._stop("the store is closed")
-        if self._arrivals and self._loop is not None:
+        if self.observer is not None:
+            await self.observer.closing()
+        if self.arrivals and self.loop is not None:
             self._end_turn()
         if not failed:
-            await self._flusher.flush()
-        self._flusher.close()
+            await self.flusher.flush()
+        self.flusher.close()
         await asyncio.sleep(0)  # a flush that outlasted its time-out tells now whether it failed
         self.log.files.forget_prepared()
         for queue in self.queues_table:
             queue.files.forget_prepared()
-        if not failed and not self._flusher.failed:
-            await asyncio.to_thread(self._checkpoints.sync_all)
+        if not failed and not self.flusher.failed and not self.checkpoints.sealed:
+            async with self.checkpoints.lock:
+                await asyncio.to_thread(self.checkpoints.sync_all)
             if self.index is not None:
                 self.index.close()
             if mark:
@@ -242,11 +340,26 @@ class MessageStore:
     def abandon(self) -> None:
         """Let go of the folder at once, as a crash would: nothing is flushed, and the next start recovers."""
         self._stop("the store was abandoned")
-        self._flusher.close()
+        self.flusher.close()
         self._executor.shutdown()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def follow(self, reason: str) -> None:
+        """Refuse messages from now on, because a master sends what is to be stored."""
+        self._follows = reason
+        self._update_refusal()
+
+    def lead(self) -> None:
+        """Take messages again."""
+        self._follows = None
+        self._update_refusal()
+
+    def stop(self, reason: str) -> None:
+        """Refuse messages until the process ends: the disk failed."""
+        log.critical("the store takes nothing any more", reason=reason)
+        self._stop(reason)
 
     def _stop(self, reason: str) -> None:
         self._stopped = self._stopped or reason
@@ -259,10 +372,14 @@ class MessageStore:
         self._update_refusal()
 
     def _update_refusal(self) -> None:
-        self._refusal = self._stopped or (
-            f"the disk of {self.log.files.folder} is nearly full; delete something or add space"
-            if self._disk_full
-            else None
+        self._refusal = (
+            self._stopped
+            or self._follows
+            or (
+                f"the disk of {self.log.files.folder} is nearly full; delete something or add space"
+                if self._disk_full
+                else None
+            )
         )
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -336,17 +453,16 @@ class MessageStore:
         )
         commit_log.max_offset = offset + size
         commit_log.store_timestamp = now
+        code, uniq_key, keys = derived(properties)
         if counted:
             if tags_code is None:
                 tags_code = (
-                    tags_code_of(properties)
-                    if topic != SCHEDULE_TOPIC
-                    else self._dispatcher.tags_code(topic, properties, now)
+                    code if topic != SCHEDULE_TOPIC else self.dispatcher.tags_code(topic, properties, now)
                 )
             queue.put(offset, size, tags_code)
             if not queue.arrival_pending or queue.arrival_tags != tags_code:
-                self._arrivals.note(queue, tags_code)
-        self._dispatcher.put_index(topic, properties, offset, now)
+                self.arrivals.note(queue, tags_code)
+        self.dispatcher.put_index_keys(topic, uniq_key, keys, offset, now)
         if not self._turn_scheduled:
             self._schedule_turn()
         return Appended(offset, size, queue_offset, now)
@@ -393,6 +509,7 @@ class MessageStore:
         parts: list[bytes] = []
         units: list[int] = []
         offsets: list[int] = []
+        indexed: list[tuple[bytes | None, bytes | None, int]] = []
         for item, size in zip(items, sizes, strict=True):
             body, properties = item.body, item.properties
             parts += (
@@ -418,8 +535,10 @@ class MessageStore:
                 len(properties).to_bytes(2, "big"),
                 properties,
             )
-            units += (offset, size, tags_code_of(properties))
+            code, uniq_key, keys = derived(properties)
+            units += (offset, size, code)
             offsets.append(offset)
+            indexed.append((uniq_key, keys, offset))
             queue_offset += 1
             offset += size
         begin = first - commit_log.map_start
@@ -429,8 +548,8 @@ class MessageStore:
         result = AppendedBatch(offsets, queue.next_offset, offset, now)
         queue.put_many(units_struct(count).pack(*units), offset)
         codes = units[2::3]
-        self._arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
-        self._dispatcher.put_index_batch(topic, items, offsets, now)
+        self.arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
+        self.dispatcher.put_index_batch(topic, indexed, now)
         if not self._turn_scheduled:
             self._schedule_turn()
         return result
@@ -457,38 +576,49 @@ class MessageStore:
     # -- what follows an append -----------------------------------------------------------------------------
 
     def _schedule_turn(self) -> None:
-        if self._loop is not None:
+        if self.loop is not None:
             self._turn_scheduled = True
-            self._loop.call_soon(self._end_turn)
+            self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         """Announce what has arrived, and with synchronous flushing begin to flush it."""
         self._turn_scheduled = False
         if self._sync:
-            self._flusher.kick()
-        self.announce()
+            self.flusher.kick()
+        if self.observer is not None:
+            self.observer.turn_ended()
+        if self._readable_end == NO_LIMIT:  # else it is announced when it becomes readable
+            self.announce()
 
     def announce(self) -> None:
         """Call `on_arrival` for each queue that has new readable messages."""
-        if self._arrivals:
-            self._arrivals.announce(self._readable_end, self.on_arrival or _nobody)
+        if self.arrivals:
+            self.arrivals.announce(self._readable_end, self.on_arrival or _nobody)
+
+    def update_readable_end(self) -> None:
+        """Go by what is confirmed and, with synchronous flushing, on the disk; `announce` does not follow."""
+        end = self.confirmation.limit
+        self._readable_end = min(end, self.log.flushed_offset) if self._sync else end
+        self._told_end = self._readable_end if self.confirmation.replicated else NO_LIMIT
 
     def _flushed(self) -> None:
         if self._sync:
-            self._readable_end = self.log.flushed_offset
+            self.update_readable_end()
             self.announce()
+        if self.observer is not None:
+            self.observer.flushed()
 
     def catch_up_index(self) -> bool:
         """Index messages that it had no room for; False if there still is none."""
-        return self._dispatcher.catch_up_index(self.log)
+        return self.dispatcher.catch_up_index(self.log)
 
     def when_flushed(self, end_offset: int, callback: Callable[[bool], None]) -> None:
         """Call `callback(True)` when the log is on disk up to `end_offset`, with False if not in time."""
-        self._flusher.when_flushed(end_offset, callback)
+        self.flusher.when_flushed(end_offset, callback)
 
     async def flush(self) -> bool:
         """Bring the log to the disk as it is now; False if that failed or lasted over `syncFlushTimeout`."""
-        return await self._flusher.flush()
+        return await self.flusher.flush()
 
     @property
     def flushed_offset(self) -> int:
@@ -532,8 +662,35 @@ class MessageStore:
             self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
         )
 
+    @property
+    def append_age_ms(self) -> int | None:
+        """How long the flush that is on its way has lasted; None without one. Without end when the log is
+        damaged, so that controllers do not elect this replica."""
+        return self.flusher.age_ms if self.damage is None else DAMAGED_AGE_MS
+
+    @property
+    def flushes_synchronously(self) -> bool:
+        """Whether `flushDiskType` is SYNC_FLUSH."""
+        return self._sync
+
+    @property
+    def confirmed_offset(self) -> int:
+        """All in-sync replicas have what lies below; the end of the log when nothing is replicated."""
+        return self.confirmation.offset
+
     def queue_max(self, topic: str, queue_id: int) -> int:
-        """The number that the next message of a queue gets; 0 for an unknown queue."""
+        """The number that the next message of a queue gets, as consumers are told; 0 for an unknown queue.
+
+        With replication messages that cannot be read yet do not count.
+        """
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        end = self._told_end
+        return queue.next_offset if queue.last_end <= end else queue.end_below(end)
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The number that the next message of a queue gets, readable or not; 0 for an unknown queue."""
         queue = self._table.get((topic, queue_id))
         return queue.next_offset if queue is not None else 0
 
@@ -549,11 +706,15 @@ class MessageStore:
         queue = self._table.get((topic, queue_id))
         if queue is None:
             return 0
-        return queue_offset_by_time(self.log, queue, queue.next_offset, timestamp_ms, boundary)
+        maximum = self.queue_max(topic, queue_id)
+        return queue_offset_by_time(self.log, queue, maximum, timestamp_ms, boundary)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
-        """Store time (ms) of the oldest message of a queue; None if it has none."""
-        return self.store_time_at(topic, queue_id, self.queue_min(topic, queue_id))
+        """Store time (ms) of the oldest message of a queue; None if it has none that can be read."""
+        oldest = self.queue_min(topic, queue_id)
+        return (
+            self.store_time_at(topic, queue_id, oldest) if oldest < self.queue_max(topic, queue_id) else None
+        )
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Store time (ms) of one message; None if it is not there."""
@@ -571,6 +732,11 @@ class MessageStore:
         """The record at a commit log offset, or `size` bytes from there; None if the log has no such."""
         return self.log.read_record(offset) if size is None else self.log.read(offset, size)
 
+    def read_told(self, offset: int) -> memoryview | None:
+        """The record at a commit log offset, if clients may see it: with replication, if it is confirmed."""
+        record = self.log.read_record(offset)
+        return record if record is not None and offset + len(record) <= self._told_end else None
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Messages of a topic that have a key (or client-made id), stored in a span of time, oldest first.
 
@@ -580,7 +746,7 @@ class MessageStore:
             return QueryResult([], 0, 0)
         count_max = min(max_count, self._settings.max_msgs_num_batch)
         answer = self.index.query(topic, key, count_max, begin_ms, end_ms)
-        found = (self.log.read_record(offset) for offset in sorted(answer.offsets))
+        found = (self.read_told(offset) for offset in sorted(answer.offsets))
         records = [record for record in found if record is not None]
         return QueryResult(records, answer.last_timestamp, answer.last_offset)
 
@@ -588,17 +754,29 @@ class MessageStore:
         """Topic -> ids of its queues, sorted."""
         return self.queues_table.topics()
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str, *, before: int = NO_LIMIT) -> None:
         """Delete the queues of a topic. Its records stay in the log until their files go.
 
-        A checkpoint follows soon: a recovery that began before it would bring the queues back.
+        `before`: only queues without messages at or behind that offset of the log, for a replica that learns
+        late that the topic was deleted there. A checkpoint follows soon: a recovery that began before it
+        would bring the queues back.
         """
-        self.queues_table.remove_topic(topic)
+        self.queues_table.remove_topic(topic, before=before)
 
     @property
     def root(self) -> Path:
         """The folder of the store."""
         return self._root
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing can be stored until the process ends, appended or received; None if all is well."""
+        return self._stopped
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the store has let go of its folder, or never had it."""
+        return self._lock is None
 
     @property
     def refusal(self) -> str | None:

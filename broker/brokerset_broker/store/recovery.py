@@ -74,6 +74,8 @@ def scan(
             head = RecordProblem(f"the record says that it is at offset {head.offset}", position)
         elif isinstance(head, RecordHead) and head.queue_offset * RECORD_SIZE_MIN > head.offset:
             head = RecordProblem(f"{head.queue_offset} messages cannot be before it in its queue", position)
+        elif isinstance(head, RecordHead) and b"\0" in head.topic:  # cut short, and nothing behind it
+            head = RecordProblem("the topic has zeros in it", position)
         yield head
         if not isinstance(head, RecordHead):
             return

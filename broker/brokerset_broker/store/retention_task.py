@@ -77,6 +77,10 @@ class RetentionTask:
         self._on_disk_full = on_disk_full
         self._measure = measure
         self._manual = False
+        self.keep_from: Callable[[], int] | None = None
+        """Tells from which offset on the log is needed, for instance by a snapshot; None: from nowhere."""
+        self.after_delete: Callable[[], None] | None = None
+        """Called when files of the log were deleted."""
 
     def use(self, settings: BrokerSettings) -> None:
         """Go by changed settings from the next look on."""
@@ -110,11 +114,21 @@ class RetentionTask:
         )
         self._manual = False
         self._on_disk_full(decision.refuse_writes)
+        deleted = 0
         for segment in decision.delete:
-            await self._delete(segment, decision.reason)
-        if decision.delete:
+            if segment.first_offset + segment.size > self._needed_from():
+                break
+            deleted += await self._delete(segment, decision.reason)
+        if deleted:
             self._clean_derived()
-        return len(decision.delete)
+            if self.after_delete is not None:
+                self.after_delete()
+        return deleted
+
+    def _needed_from(self) -> int:
+        """Files that reach behind this offset stay: what was received there is not in its queues yet."""
+        end = self._log.max_offset
+        return end if self.keep_from is None else min(end, self.keep_from())
 
     def _folder(self) -> Path:
         folder = self._log.files.folder
@@ -128,14 +142,15 @@ class RetentionTask:
             segments.append(Segment(file.start, file.size, modified))
         return segments
 
-    async def _delete(self, segment: Segment, reason: str) -> None:
+    async def _delete(self, segment: Segment, reason: str) -> bool:
         files = self._log.files
-        if not files.files or files.files[0].start != segment.first_offset:
-            return
+        if len(files.files) < 2 or files.files[0].start != segment.first_offset:
+            return False
         removed = files.files.pop(0)
         log.info("deleting a commit log file", file=removed.path.name, reason=reason)
         await asyncio.to_thread(removed.unlink)
         await asyncio.sleep(self._pause_s)
+        return True
 
     def _clean_derived(self) -> None:
         """Let queues and index forget what the log does not have any more."""

@@ -231,6 +231,13 @@ class SegmentSequence:
             file.unlink()
         return removed
 
+    def detach(self, offset: int) -> list[MappedFile]:
+        """Forget the files, but never the first, that begin at or behind `offset`; they stay on the disk."""
+        first = self.files[:1]
+        removed = [file for file in self.files[1:] if file.start >= offset]
+        self.files = first + [file for file in self.files[1:] if file.start < offset]
+        return removed
+
     def remove_first(self, count: int) -> None:
         """Delete the oldest `count` files."""
         removed, self.files = self.files[:count], self.files[count:]

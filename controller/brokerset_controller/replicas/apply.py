@@ -14,6 +14,7 @@ from brokerset_controller.replicas.events import (
     Applied,
     BrokerIdApplied,
     Event,
+    FencingChanged,
     GroupRebuilt,
     MasterElected,
     MastershipEnded,
@@ -53,6 +54,7 @@ def apply(group: Group | None, event: Event) -> tuple[Group | None, Outcome]:
             | SyncStateSetAltered()
             | MasterElected()
             | ReplicasCleaned()
+            | FencingChanged()
         ):
             if group is None:
                 return None, Superseded(f"the group {event.broker_name} is unknown")
@@ -116,7 +118,8 @@ def _change(
     | ReplicaMoved
     | SyncStateSetAltered
     | MasterElected
-    | ReplicasCleaned,
+    | ReplicasCleaned
+    | FencingChanged,
 ) -> tuple[Group, Outcome]:
     match event:
         case ReplicaStarted():
@@ -131,6 +134,8 @@ def _change(
             return _elect(group, event)
         case ReplicasCleaned():
             return _clean(group, event)
+        case FencingChanged():
+            return _fence(group, event)
 
 
 def _joined(
@@ -217,15 +222,20 @@ def _start(group: Group, event: ReplicaStarted) -> tuple[Group, Outcome]:
         owner=group.owner or event.owner,
         expected_replicas=event.expected_replicas or group.expected_replicas,
     )
+    set_epoch = group.sync_state_set_epoch
     if group.master_id == event.broker_id:
         group = replace(group, master_id=None, master_epoch=group.master_epoch + 1)
+    elif group.master_id is not None:
+        # A proposal on its way may rest on what the process before this one has acknowledged: it must not
+        # take effect for this one, which may have less.
+        group = replace(group, sync_state_set_epoch=set_epoch + 1)
     if event.lost_cache and event.broker_id in group.sync_state_set:
         group = replace(group, suspects=group.suspects | {event.broker_id})
         if len(group.sync_state_set) > 1:
             group = replace(
                 group,
                 sync_state_set=group.sync_state_set - {event.broker_id},
-                sync_state_set_epoch=group.sync_state_set_epoch + 1,
+                sync_state_set_epoch=set_epoch + 1,
             )
     return group, Applied()
 
@@ -258,6 +268,8 @@ def _alter(group: Group, event: SyncStateSetAltered) -> tuple[Group, Outcome]:
         return group, Superseded(f"the in-sync set has the epoch {group.sync_state_set_epoch}")
     if event.master_id not in event.new_set or not event.new_set <= group.replicas.keys():
         return group, Superseded("the set lacks the master, or has an id that is not registered")
+    if event.new_set & group.fenced:
+        return group, Superseded("the set has a replica that is fenced")
     return (
         replace(
             group,
@@ -285,6 +297,8 @@ def _elect(group: Group, event: MasterElected) -> tuple[Group, Outcome]:
         return group, Superseded(f"the id {event.master_id} is not registered")
     if group.replicas[event.master_id].nonce != event.expected_nonce:
         return group, Superseded(f"another process of the id {event.master_id} was started meanwhile")
+    if event.master_id in group.fenced:
+        return group, Superseded(f"{event.master_id} is fenced")
     electable = group.virgin or event.master_id in group.sync_state_set | group.suspects
     if not event.unclean and not electable:
         return group, Superseded(f"{event.master_id} is not in sync")
@@ -326,10 +340,42 @@ def _clean(group: Group, event: ReplicasCleaned) -> tuple[Group, Outcome]:
         sync_state_set=in_sync,
         sync_state_set_epoch=group.sync_state_set_epoch + (in_sync != group.sync_state_set),
         suspects=group.suspects - event.broker_ids,
+        fenced=group.fenced - event.broker_ids,
     )
     if not left:
         cleaned = replace(cleaned, owner=None, expected_replicas=0, losses=())
     return cleaned, Applied()
+
+
+def _fence(group: Group, event: FencingChanged) -> tuple[Group, Outcome]:
+    broker_id = event.broker_id
+    if broker_id not in group.replicas:
+        return group, Superseded(f"the id {broker_id} is not registered")
+    if (broker_id in group.fenced) == event.fenced:
+        return group, Applied()
+    if (group.master_epoch, group.sync_state_set_epoch) != (
+        event.expected_master_epoch,
+        event.expected_set_epoch,
+    ):
+        return group, Superseded(
+            f"the group is at epoch {group.master_epoch} and set epoch {group.sync_state_set_epoch}"
+        )
+    if not event.fenced:
+        return replace(group, fenced=group.fenced - {broker_id}), Applied()
+    if broker_id == group.master_id:
+        return group, Superseded(f"{broker_id} is master")
+    if group.sync_state_set == {broker_id}:
+        return group, Superseded(f"{broker_id} alone is in sync")
+    in_sync = group.sync_state_set - {broker_id}
+    return (
+        replace(
+            group,
+            fenced=group.fenced | {broker_id},
+            sync_state_set=in_sync,
+            sync_state_set_epoch=group.sync_state_set_epoch + (in_sync != group.sync_state_set),
+        ),
+        Applied(),
+    )
 
 
 def _rebuild(group: Group | None, event: GroupRebuilt) -> tuple[Group | None, Outcome]:
@@ -351,6 +397,7 @@ def _rebuild(group: Group | None, event: GroupRebuilt) -> tuple[Group | None, Ou
             sync_state_set=frozenset(),
             sync_state_set_epoch=max(floor.sync_state_set_epoch, wanted.sync_state_set_epoch),
             suspects=frozenset(),
+            fenced=frozenset(),
             losses=wanted.losses[-LOSSES_KEPT_MAX:],
         ),
         Applied(),

@@ -1,7 +1,8 @@
 """Events and snapshots as bytes: JSON lists that begin with the format's version. Strict in both directions.
 
 An event is `[version, kind, field, …]` with the fields in the order of its class; a snapshot is
-`[version, [group, …]]`. The same state gives the same bytes on every controller.
+`[version, [group, …]]`. The same state gives the same bytes on every controller. Each item is written in the
+oldest version that can say it, so that controllers of two versions work together until something new is used.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import orjson
 from brokerset_controller.replicas.events import (
     BrokerIdApplied,
     Event,
+    FencingChanged,
     GroupRebuilt,
     MasterElected,
     MastershipEnded,
@@ -27,8 +29,14 @@ from brokerset_controller.replicas.events import (
 )
 from brokerset_controller.replicas.state import Group, PossibleLoss, Replica
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Raised with every change of what is written; a controller stops at a newer one rather than guess."""
+
+FIRST_VERSION: Final = 1
+"""The oldest format that is read: without fences."""
+
+_GROUP_PARTS: Final = 13
+"""Values of a group in the first version; the second has its fenced replicas behind them."""
 
 _SHOWN_MAX = 60
 _Read = Callable[[object], object]
@@ -39,7 +47,7 @@ def encode_event(event: Event) -> bytes:
     """The bytes of one log entry."""
     kind = type(event)
     values = [write(getattr(event, name)) for name, _, write in _KINDS[kind]]
-    return orjson.dumps([FORMAT_VERSION, kind.__name__, *values])
+    return orjson.dumps([_version_of(event), kind.__name__, *values])
 
 
 def decode_event(data: bytes) -> Event:
@@ -63,7 +71,13 @@ def decode_event(data: bytes) -> Event:
 def encode_groups(groups: Iterable[Group]) -> bytes:
     """The bytes of a snapshot: all groups, sorted by name."""
     listed = sorted(groups, key=lambda group: group.broker_name)
-    return orjson.dumps([FORMAT_VERSION, [_group_values(group) for group in listed]])
+    version = FORMAT_VERSION if any(group.fenced for group in listed) else FIRST_VERSION
+    return orjson.dumps([version, [_group_values(group) for group in listed]])
+
+
+def _version_of(event: Event) -> int:
+    is_new = isinstance(event, FencingChanged) or (isinstance(event, GroupRebuilt) and event.group.fenced)
+    return FORMAT_VERSION if is_new else FIRST_VERSION
 
 
 def decode_groups(data: bytes) -> dict[str, Group]:
@@ -87,9 +101,9 @@ def _versioned(data: bytes, what: str) -> list[object]:
         raise ValueError(f"{what} that is no JSON: {error}") from None
     if not isinstance(value, list) or not value or type(value[0]) is not int:
         raise ValueError(f"{_shown(value)} is no versioned list, so not {what}")
-    if value[0] != FORMAT_VERSION:
+    if not FIRST_VERSION <= value[0] <= FORMAT_VERSION:
         raise ValueError(
-            f"{what} of the format {value[0]}; this version reads {FORMAT_VERSION}: run the newer version"
+            f"{what} of the format {value[0]}; this version reads up to {FORMAT_VERSION}: run the newer one"
         )
     return value[1:]
 
@@ -178,7 +192,10 @@ def _replicas(value: object) -> Mapping[int, Replica]:
 
 
 def _group(value: object) -> Group:
-    parts = _parts(value, "a group", 13)
+    parts = _list(value)
+    if len(parts) == _GROUP_PARTS:
+        parts = [*parts, []]
+    parts = _parts(parts, "a group", _GROUP_PARTS + 1)
     group = Group(
         _text(parts[0]),
         _text(parts[1]),
@@ -193,11 +210,11 @@ def _group(value: object) -> Group:
         _ids(parts[10]),
         tuple([_loss(item) for item in _list(parts[11])]),
         _ids(parts[12]),
+        _ids(parts[13]),
     )
     members = group.replicas.keys()
-    if not (group.sync_state_set <= members and group.suspects <= members) or not (
-        group.master_id is None or group.master_id in members
-    ):
+    named = group.sync_state_set | group.suspects | group.fenced
+    if not named <= members or not (group.master_id is None or group.master_id in members):
         raise ValueError(f"the group {_shown(group.broker_name)} names replicas that it does not have")
     if any(broker_id >= group.next_broker_id for broker_id in members):
         raise ValueError(f"the group {_shown(group.broker_name)} has ids above its next one")
@@ -205,7 +222,7 @@ def _group(value: object) -> Group:
 
 
 def _group_values(group: Group) -> list[object]:
-    return [
+    values: list[object] = [
         group.cluster_name,
         group.broker_name,
         group.owner,
@@ -223,6 +240,7 @@ def _group_values(group: Group) -> list[object]:
         [_loss_values(loss) for loss in group.losses],
         sorted(group.unclaimed),
     ]
+    return [*values, sorted(group.fenced)] if group.fenced else values
 
 
 def _same(value: object) -> object:
@@ -256,6 +274,7 @@ _FIELDS: Final[Mapping[str, tuple[_Read, _Write]]] = {
     "log_epoch": (_count, _same),
     "expected_nonce": (_optional_text, _same),
     "lost_cache": (_flag, _same),
+    "fenced": (_flag, _same),
     "master_id": (_count, _same),
     "master_epoch": (_count, _same),
     "sync_state_set_epoch": (_count, _same),
@@ -279,6 +298,7 @@ _EVENTS: Final[Sequence[type[Event]]] = (
     SyncStateSetAltered,
     MasterElected,
     ReplicasCleaned,
+    FencingChanged,
     GroupRebuilt,
 )
 _BY_NAME: Final[Mapping[str, type[Event]]] = {kind.__name__: kind for kind in _EVENTS}

@@ -25,6 +25,8 @@ def decide_elect(
     An administrator (`designateElect`) may name any living in-sync replica, and in a group that has no
     in-sync set yet any living one. A broker gets the best candidate, whoever it is.
     """
+    if header.handover_epoch is not None:
+        return decide_hand_over(group, header, header.handover_epoch, view)
     empty = ElectMasterResponse()
     if group is None or not group.known:
         return refused(
@@ -38,7 +40,7 @@ def decide_elect(
     if (
         group.master_id is not None
         and target == group.master_id
-        and (own_master or view.alive(group.master_id))
+        and (own_master or view.fit(group.master_id))
     ):
         return _still_master(group, group.master_id)
     unclean = unclean_allowed or bool(header.designate_elect and header.unclean)
@@ -62,6 +64,48 @@ def decide_elect(
     return _elected(group, view, found, code)
 
 
+def decide_hand_over(
+    group: Group | None, header: ElectMaster, handover_epoch: int, view: LiveView
+) -> Decision:
+    """Answer 1002 of a living master that has stopped serving and wants a successor (`handoverEpoch`).
+
+    2000 when it is not the master of that epoch any more; 2012 when nobody can take over: then it stays
+    master, and may serve again as soon as it has a new lease.
+    """
+    empty = ElectMasterResponse()
+    if group is None or not group.known:
+        return refused(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"Broker hasn't been registered: the group {header.broker_name} is unknown here",
+            empty,
+        )
+    if group.master_id is None or group.master_epoch != handover_epoch:
+        now = "nobody is" if group.master_id is None else f"replica {group.master_id} is"
+        return refused(
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"the master of epoch {handover_epoch} cannot hand over {group.broker_name}: {now} master,"
+            f" in epoch {group.master_epoch}",
+            empty,
+        )
+    master = group.replicas[group.master_id]
+    if header.nonce is not None and header.nonce != master.nonce:
+        return refused(
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"another process is master of {group.broker_name}, at {master.address}",
+            empty,
+        )
+    if not view.alive(group.master_id):
+        return refused(
+            ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+            f"Failed to elect a new master: replica {group.master_id} of {group.broker_name} hands over, but"
+            f" its heartbeats do not arrive; it is {view.standing(group.master_id).value}",
+            empty,
+        )
+    wanted = None if header.broker_id == NOBODY else header.broker_id
+    found = election.choose_successor(group, view, wanted)
+    return _elected(group, view, found, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED)
+
+
 def decide_failover(group: Group | None, view: LiveView, *, unclean_allowed: bool) -> Decision | None:
     """The election that a controller starts by itself; None when none is needed, or nobody can be elected."""
     if group is None or not group.known:
@@ -80,11 +124,25 @@ def _choose_wanted(group: Group, view: LiveView, wanted: int, unclean: bool) -> 
             f"replica {wanted} of {group.broker_name} is not registered; registered are"
             f" {', '.join(map(str, group.replicas))}"
         )
+    if wanted in group.fenced:
+        return NoChoice(
+            f"replica {wanted} of {group.broker_name} is fenced:"
+            f" `brokerset unfence {group.broker_name} {wanted}` first, or elect another one"
+        )
+    if view.stuck(wanted):
+        return NoChoice(
+            f"the log of replica {wanted} of {group.broker_name} at {group.replicas[wanted].address} takes"
+            f" nothing any more: look at its disk, or elect another one"
+        )
     if not view.alive(wanted):
         return NoChoice(
             f"replica {wanted} of {group.broker_name} at {group.replicas[wanted].address} is"
             f" {view.standing(wanted).value}, not alive: start it, or elect another one"
         )
+    if wanted != group.master_id and election.waits_for_lease(group, view):
+        blocked = election.lease_in_the_way(group, view)
+        if blocked is not None:
+            return blocked
     if group.virgin:
         reason = "the first master: named by an administrator"
         if election.may_hold_more(group, view, wanted):

@@ -17,14 +17,18 @@ def decide_alter_sync_state_set(
     """Answer 1001 in RocketMQ's order of checks; success carries the new set and its epoch.
 
     A repetition of a change that was carried out is refused with 2013, as by RocketMQ: the set is the same.
+    But a master of ours may propose the set that is in force: the new set epoch tells it that no other
+    proposal of its is on its way. Who is in the set already need not be heard by this controller to stay.
     """
     wanted = body.sync_state_set
+    is_ours = _is_ours(group)
+    nonces = _nonces(header.member_nonces)
     if group is None or not group.known:
         return _refused(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"Broker metadata is not existed: the group {header.broker_name} is unknown here",
         )
-    if wanted == group.sync_state_set:
+    if wanted == group.sync_state_set and not is_ours:
         return _refused(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"The sync state set of {group.broker_name} is {sorted(wanted)} already",
@@ -52,7 +56,21 @@ def decide_alter_sync_state_set(
                 ResponseCode.CONTROLLER_INVALID_REPLICAS,
                 f"replica {broker_id} of {group.broker_name} is not registered",
             )
-        if not view.alive(broker_id):
+        if broker_id in group.fenced:
+            return _refused(
+                ResponseCode.CONTROLLER_INVALID_REPLICAS,
+                f"replica {broker_id} of {group.broker_name} is fenced: it cannot be in sync until"
+                f" `brokerset unfence {group.broker_name} {broker_id}`",
+            )
+        if broker_id in nonces and broker_id not in group.sync_state_set:
+            replica = group.replicas[broker_id]
+            if replica.nonce is not None and nonces[broker_id] != replica.nonce:
+                return _refused(
+                    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+                    f"another process of replica {broker_id} of {group.broker_name} has been started than the"
+                    " one that acknowledges to the master",
+                )
+        if not view.alive(broker_id) and not (is_ours and broker_id in group.sync_state_set):
             return _refused(
                 ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
                 f"replica {broker_id} of {group.broker_name} is {view.standing(broker_id).value}, not alive",
@@ -72,6 +90,19 @@ def decide_alter_sync_state_set(
             group.broker_name, group.master_id, group.master_epoch, group.sync_state_set_epoch, wanted
         ),
     )
+
+
+def _nonces(text: str | None) -> dict[int, str]:
+    """The starts that a proposal names, by id; what cannot be read is left out."""
+    found = (part.partition(":") for part in (text or "").split(";"))
+    return {int(key): nonce for key, _, nonce in found if key.isascii() and key.isdigit() and len(key) < 19}
+
+
+def _is_ours(group: Group | None) -> bool:
+    """Whether the master is one of our brokers."""
+    if group is None or group.master_id is None or group.master_id not in group.replicas:
+        return False
+    return group.replicas[group.master_id].nonce is not None
 
 
 def _refused(code: ResponseCode, remark: str) -> Decision:

@@ -86,6 +86,7 @@ def describe_group(group: Group, view: LiveView, now: float) -> GroupState:
         ),
         tuple(_replica_state(replica, view, now) for _, replica in sorted(group.replicas.items())),
         advice(group, view),
+        tuple(sorted(group.fenced)),
     )
 
 
@@ -102,6 +103,7 @@ def _replica_state(replica: Replica, view: LiveView, now: float) -> ReplicaState
         None if live is None else live.max_offset,
         None if live is None else live.confirm_offset,
         None if live is None else max(0, int((now - live.heard_at) * 1_000)),
+        view.stuck(replica.broker_id),
     )
 
 
@@ -109,7 +111,7 @@ def advice(group: Group | None, view: LiveView) -> str | None:
     """Why a group has no living master, and what to do; None when it has one."""
     if group is None or not group.known:
         return "the group has no replicas: start a broker, or `brokerset controller rebuild` if it had some"
-    if group.master_id is not None and view.alive(group.master_id):
+    if group.master_id is not None and view.fit(group.master_id):
         return None
     found = choose_master(group, view, unclean_allowed=False)
     if isinstance(found, Choice):

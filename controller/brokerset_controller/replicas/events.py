@@ -83,7 +83,8 @@ class ReplicaMoved:
 
 @dataclass(frozen=True, slots=True)
 class SyncStateSetAltered:
-    """The master changed its in-sync set. Guards: master, master epoch, set epoch, all ids registered."""
+    """The master changed its in-sync set. Guards: master, master epoch, set epoch, all ids registered and
+    none fenced."""
 
     broker_name: str
     master_id: int
@@ -95,7 +96,12 @@ class SyncStateSetAltered:
 @dataclass(frozen=True, slots=True)
 class MasterElected:
     """A master was chosen; the in-sync set becomes that one. Guards: master epoch, set epoch, id registered
-    with that nonce, and, unless `unclean` or the group is virgin, in the in-sync set or a suspect."""
+    with that nonce and not fenced, and, unless `unclean` or the group is virgin, in the in-sync set or a
+    suspect.
+
+    `unclean` is also the best log of all when everybody in sync lost its page cache, if a replica has it that
+    was not in sync. The epochs guard that state: no set epoch has a replica in sync that is a suspect first
+    and sound later."""
 
     broker_name: str
     master_id: int
@@ -121,6 +127,20 @@ class ReplicasCleaned:
 
 
 @dataclass(frozen=True, slots=True)
+class FencingChanged:
+    """An administrator took a replica out of service, or back. A fenced one leaves the in-sync set.
+
+    Guards: master epoch, set epoch, id registered; who is to be fenced is not master, nor alone in sync.
+    """
+
+    broker_name: str
+    broker_id: int
+    fenced: bool
+    expected_master_epoch: int
+    expected_set_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRebuilt:
     """A group was put together from what its brokers hold. Guard: the group has no replicas."""
 
@@ -136,6 +156,7 @@ Event = (
     | SyncStateSetAltered
     | MasterElected
     | ReplicasCleaned
+    | FencingChanged
     | GroupRebuilt
 )
 

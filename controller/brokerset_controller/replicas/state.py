@@ -109,6 +109,9 @@ class Group:
     """Ids below the next one that were never given: an adopted volume's id was above them. Volumes with these
     ids may still be adopted, so that the brokers of a group can be migrated in any order."""
 
+    fenced: frozenset[int] = frozenset()
+    """Replicas that an administrator took out of service: never in sync, never master, until that ends."""
+
     @property
     def known(self) -> bool:
         """Whether RocketMQ would know the group: a cleaned one only keeps its ids and epochs."""

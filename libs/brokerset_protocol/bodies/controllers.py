@@ -100,6 +100,8 @@ class ReplicaState(JsonBody):
     max_offset: int | None = None
     confirm_offset: int | None = None
     heard_ms_ago: int | None = None
+    stuck: bool = False
+    """Whether its log takes nothing any more: it is alive, but not elected."""
 
     @classmethod
     def from_object(cls, value: JsonObject) -> Self:
@@ -114,6 +116,7 @@ class ReplicaState(JsonBody):
             value.optional_integer("maxOffset"),
             value.optional_integer("confirmOffset"),
             value.optional_integer("heardMsAgo"),
+            value.flag("stuck", False),
         )
 
     def to_object(self) -> dict[str, object]:
@@ -128,6 +131,7 @@ class ReplicaState(JsonBody):
             maxOffset=self.max_offset,
             nonce=self.nonce,
             standing=self.standing,
+            stuck=self.stuck,
         )
 
 
@@ -177,6 +181,9 @@ class GroupState(JsonBody):
     advice: str | None = None
     """Why there is no master and what to do about it; None when there is one."""
 
+    fenced: tuple[int, ...] = ()
+    """Replicas that an administrator took out of service."""
+
     @classmethod
     def from_object(cls, value: JsonObject) -> Self:
         return cls(
@@ -193,6 +200,7 @@ class GroupState(JsonBody):
             tuple(map(LossRecord.from_object, value.objects("losses"))),
             tuple(map(ReplicaState.from_object, value.objects("replicas"))),
             value.optional_text("advice"),
+            tuple(value.integers("fenced")),
         )
 
     def to_object(self) -> dict[str, object]:
@@ -201,6 +209,7 @@ class GroupState(JsonBody):
             brokerName=self.broker_name,
             clusterName=self.cluster_name,
             expectedReplicas=self.expected_replicas,
+            fenced=list(self.fenced),
             losses=[loss.to_object() for loss in self.losses],
             masterEpoch=self.master_epoch,
             masterId=self.master_id,

@@ -31,6 +31,24 @@ class BrokerHeartbeat(Header):
     append_age_ms: Long | None = None
     """Milliseconds since the log last took an append that was asked for; None when nothing waits."""
 
+    all_ack: bool | None = None
+    """Whether sends are answered only when all in-sync replicas have them; elections that go by silence wait
+    for the end of the old master's lease when they are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatAnswer(Header):
+    """What our controllers answer to a heartbeat of a broker that has a nonce (904); Java's send nothing."""
+
+    lease_ms: Long | None = None
+    """The broker is master, and may serve for so long, counted from when it sent the heartbeat."""
+
+    lease_epoch: Int | None = None
+    """The master epoch that the lease is for."""
+
+    fenced: bool | None = None
+    """An administrator wants this broker to serve nobody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterSyncStateSet(Header):
@@ -40,6 +58,10 @@ class AlterSyncStateSet(Header):
     master_broker_id: Long | None = None
     master_epoch: Int | None = None
     invoke_time: Long = 0
+    # brokerset
+    member_nonces: str | None = None
+    """Start nonces of the processes whose acknowledgements the set rests on, as `id:nonce;id:nonce`. A
+    process that was replaced meanwhile must not bring its successor into the set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +83,12 @@ class ElectMaster(Header):
     # brokerset
     unclean: bool | None = None
     """An administrator accepts that acknowledged messages may be lost."""
+
+    handover_epoch: Int | None = None
+    """The living master of this epoch asks for its successor itself, and has stopped serving."""
+
+    nonce: str | None = None
+    """Start nonce of the process that hands over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +141,9 @@ class RegisterBrokerToController(Header):
 
     adopt: bool | None = None
     """Whether the identity file was not made by one of our brokers, so that the id may be new here."""
+
+    append_age_ms: Long | None = None
+    """As in heartbeats: who cannot lead is not elected before the first of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +291,19 @@ class BrokerIdentityAnswer(Header):
     registration: str | None = None
     """What the broker's registration is doing, for people."""
 
+    problem: str | None = None
+    """What keeps the broker out of service, in one word, as in the metric `membership_problem`."""
+
+    ha_address: str | None = None
+    """`host:port` where slaves connect."""
+
+    master_epoch: Int | None = None
+    """The master epoch that this broker serves in; None when it is not master."""
+
+    fenced: bool | None = None
+    append_age_ms: Long | None = None
+    """As in heartbeats."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeMembers(Header):
@@ -276,6 +320,39 @@ class TransferLeader(Header):
     """BROKERSET_TRANSFER_LEADER (21003)."""
 
     node_id: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceReplica(Header):
+    """BROKERSET_FENCE_REPLICA (21007): a fenced broker serves nobody and is not elected, but follows."""
+
+    broker_name: str
+    broker_id: Long
+    fenced: bool = True
+    force: bool | None = None
+    """Fence although fewer than `minInSyncReplicas` stay in sync."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOver(Header):
+    """BROKERSET_SWITCH_OVER (21011), to a master: hand over to another in-sync replica."""
+
+    broker_name: str
+    to_broker_id: Long | None = None
+    """None: whoever is the furthest."""
+
+    timeout_ms: Long | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOverResponse(Header):
+    """Answer to BROKERSET_SWITCH_OVER."""
+
+    master_broker_id: Long | None = None
+    master_address: str | None = None
+    master_epoch: Int | None = None
+    pause_ms: Long | None = None
+    """How long sends were held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -185,6 +185,21 @@ class Connection(asyncio.Protocol):
         self.in_flight -= 1
         self.send(data if type(data) is bytes else _encode_reply(data))  # type: ignore[arg-type]  # narrowed by `is bytes`
 
+    def finish(self, command: Command, reply: Command) -> None:
+        """End a request that a handler answered with `DEFERRED`: as `answer`, but nothing goes out for a
+        one-way request."""
+        self.in_flight -= 1
+        self._reply(command, reply)
+
+    def serve_deferred(self, commands: Sequence[Command]) -> None:
+        """Give requests that were answered with `DEFERRED` to the handlers that their codes have now.
+
+        Instead of an answer to each of them: they begin anew, as if they had come now, in this order.
+        """
+        self.in_flight -= len(commands)
+        if self.is_open:
+            self._serve_all(commands)
+
     def send(self, data: bytes) -> None:
         """Queue one whole frame; frames of one turn of the loop leave together."""
         if self._transport is None:
@@ -283,7 +298,7 @@ class Connection(asyncio.Protocol):
 
     # -- serving ------------------------------------------------------------------------------------------
 
-    def _serve_all(self, commands: list[Command]) -> None:
+    def _serve_all(self, commands: Sequence[Command]) -> None:
         self._corked = True
         try:
             for command in commands:

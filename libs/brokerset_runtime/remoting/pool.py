@@ -64,6 +64,12 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def _seen(attempt: asyncio.Task[Connection]) -> None:
+    """Whoever waited for an attempt may have gone: then nobody else asks how it ended."""
+    if not attempt.cancelled():
+        attempt.exception()
+
+
 class ConnectionPool:
     """Keeps one connection for each address; concurrent callers share an attempt and its failure."""
 
@@ -92,6 +98,7 @@ class ConnectionPool:
         attempt = self._attempts.get(address)
         if attempt is None:
             attempt = asyncio.create_task(self._connect(address, timeout))
+            attempt.add_done_callback(_seen)
             self._attempts[address] = attempt
         try:
             async with asyncio.timeout(timeout):

@@ -124,6 +124,7 @@ class FakeBroker:
     silent: bool = False
     epoch: int = 1
     max_offset: int = 100
+    append_age_ms: int | None = None
     asked: int = 0
 
     def answer(self, command: Command) -> Command:
@@ -135,6 +136,7 @@ class FakeBroker:
                 log_epoch=self.epoch,
                 log_offset=self.max_offset,
                 registration="done",
+                append_age_ms=self.append_age_ms,
             )
             return command.reply(ext=header.to_ext())
         body = EpochEntryCache(
@@ -262,6 +264,7 @@ class Bench:
         *,
         connection: FakeConnection | None = None,
         flag: int = 0,
+        **more: object,
     ) -> Command:
         """904."""
         header = BrokerHeartbeat(
@@ -274,6 +277,7 @@ class Bench:
             confirm_offset=100,
             heartbeat_timeout_mills=3_000,
             nonce=nonce,
+            **more,  # type: ignore[arg-type]  # fields of the header
         )
         return await self.ask(RequestCode.BROKER_HEARTBEAT, header, connection=connection, flag=flag)
 

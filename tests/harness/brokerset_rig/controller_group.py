@@ -18,11 +18,14 @@ from brokerset_protocol.headers.controller import (
     AlterSyncStateSet,
     ApplyBrokerId,
     BrokerHeartbeat,
+    BrokerHeartbeatAnswer,
     BrokerIdentityAnswer,
     ElectMaster,
     GetReplicaInfo,
     NotifyBrokerRoleChanged,
     RegisterBrokerToController,
+    SwitchOver,
+    SwitchOverResponse,
 )
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_spec.controller_settings import ControllerSettings
@@ -160,6 +163,10 @@ class FakeBroker:
         self.port = 0
         self.asked = 0
         self.notices: list[NotifyBrokerRoleChanged] = []
+        self.answers: dict[str, BrokerHeartbeatAnswer] = {}
+        """The last answer to a heartbeat, by controller."""
+
+        self.switch_overs: list[SwitchOver] = []
         self.connections: dict[str, Connection] = {}
         self._server: RemotingServer | None = None
 
@@ -173,6 +180,7 @@ class FakeBroker:
             {
                 RequestCode.GET_BROKER_EPOCH_CACHE: self._epochs,
                 RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._notified,
+                RequestCode.BROKERSET_SWITCH_OVER: self._switch_over,
             }
         )
         self.port = await self._server.listen(HOST, self.port or free_port())
@@ -263,8 +271,10 @@ class FakeBroker:
             nonce=self.nonce,
         )
         for node_id in sorted(group.running):
-            answer = await self.ask(group.address(node_id), RequestCode.BROKER_HEARTBEAT, header, fresh=fresh)
+            address = group.address(node_id)
+            answer = await self.ask(address, RequestCode.BROKER_HEARTBEAT, header, fresh=fresh)
             assert answer.code == 0, answer.remark
+            self.answers[address] = BrokerHeartbeatAnswer.from_ext(answer.ext)
 
     async def elect(self, group: ControllerGroup) -> Command:
         """1002."""
@@ -304,6 +314,12 @@ class FakeBroker:
             replica_id=self.broker_id, nonce=self.nonce, log_epoch=1, log_offset=100, registration="done"
         )
         return command.reply(ext=header.to_ext())
+
+    def _switch_over(self, connection: Connection, command: Command) -> Command:
+        header = SwitchOver.from_ext(command.ext)
+        self.switch_overs.append(header)
+        answer = SwitchOverResponse(master_broker_id=header.to_broker_id, master_epoch=9, pause_ms=12)
+        return command.reply(ext=answer.to_ext())
 
     def _notified(self, connection: Connection, command: Command) -> None:
         self.notices.append(NotifyBrokerRoleChanged.from_ext(command.ext))

@@ -29,6 +29,10 @@ JUSTIFIED_WIRE: dict[str, dict[str, str]] = {
 }
 """The same for `wire/`: file -> path -> why."""
 
+CPP_SEEN = 7
+"""The C++ client ends when it has seen so many messages. Java gives it no more, we give it eight, as the batch is
+two for us: any one of them may not have come yet."""
+
 _EPHEMERAL = re.compile(r"127\.0\.0\.1:\d{5}\b")
 """The client's own address inside a text: the kernel chose its port."""
 
@@ -43,11 +47,29 @@ def differences(name: str, got: dict[str, Any]) -> list[str]:
     """Paths at which `got` is not what the golden file says, but for what is volatile or justified."""
     want = json.loads((GOLDEN / f"{name}.json").read_text())
     allowed = JUSTIFIED.get(name, {})
-    return [text for path, text in _walk("", _stable(want), _stable(got)) if path not in allowed]
+    found = [(path, text) for path, text in _walk("", _stable(want), _stable(got)) if path not in allowed]
+    unseen = [(path, text) for path, text in found if ": missing, " in text]
+    if name == "client-cpp" and len(got.get("consumed", ())) == CPP_SEEN and len(unseen) == 1:
+        found.remove(unseen[0])
+    return [text for _, text in found]
 
 
 def _stable(answer: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in answer.items() if key not in ("volatile", "logged")}
+    found = {key: value for key, value in answer.items() if key not in ("volatile", "logged")}
+    if isinstance(found.get("first"), dict):
+        found["first"] = _as_number_0(found["first"])
+    return found
+
+
+def _as_number_0(shape: dict[str, Any]) -> dict[str, Any]:
+    """A message's shape as if it were the run's message 0, if its key and its tag belong together.
+
+    `first` is what came first to a consumer with several threads: on a busy machine any message.
+    """
+    number = str(shape.get("keys", "")).removeprefix("k-")
+    if number.isdecimal() and shape.get("tags") == "ABC"[int(number) % 3]:
+        return {**shape, "keys": "k-0", "tags": "A"}
+    return shape
 
 
 def _walk(path: str, want: Any, got: Any) -> list[tuple[str, str]]:

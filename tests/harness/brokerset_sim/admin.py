@@ -19,9 +19,11 @@ from brokerset_protocol.headers.controller import (
     ChangeMembers,
     CleanControllerBrokerData,
     ElectMaster,
+    FenceReplica,
     GetNextBrokerId,
     GetReplicaInfo,
     RegisterBrokerToController,
+    SwitchOver,
     TransferLeader,
 )
 from brokerset_runtime.remoting.connection import ConnectionClosed, RequestTimeout
@@ -78,6 +80,21 @@ class Admin:
         if groups:
             await self._ask(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=orjson.dumps(groups))
         await self._ask(RequestCode.BROKERSET_GROUP_STATES)
+
+    async def unfence_all(self) -> None:
+        """Let every replica serve again."""
+        for _ in range(20):
+            fenced = [
+                (name, broker_id)
+                for name, group in sorted(self.world.witness.history.groups.items())
+                for broker_id in sorted(group.fenced)
+            ]
+            if not fenced:
+                return
+            for name, broker_id in fenced:
+                header = FenceReplica(broker_name=name, broker_id=broker_id, fenced=False)
+                await self._ask(RequestCode.BROKERSET_FENCE_REPLICA, header)
+            await asyncio.sleep(0.5)
 
     async def rebuild(self) -> int:
         """Put every group together from what its brokers answer to 1007; returns how many."""
@@ -172,6 +189,21 @@ class Admin:
                     unclean=True if wish == "elect unclean" else None,
                 )
                 await self._ask(RequestCode.CONTROLLER_ELECT_MASTER, header)
+            case "switch over":
+                master = group.replicas.get(group.master_id or 0) if group is not None else None
+                if master is not None:
+                    wanted = SwitchOver(broker_name=name, to_broker_id=dice.choice([None, *ids]))
+                    await self._ask_at(master.address, RequestCode.BROKERSET_SWITCH_OVER, wanted)
+            case "fence" | "unfence":
+                await self._ask(
+                    RequestCode.BROKERSET_FENCE_REPLICA,
+                    FenceReplica(
+                        broker_name=name,
+                        broker_id=dice.choice(ids),
+                        fenced=wish == "fence",
+                        force=dice.choice((None, True)),
+                    ),
+                )
             case "clean":
                 await self._clean(name, str(dice.choice(ids)))
             case "clean dead":
@@ -343,3 +375,10 @@ class Admin:
         if code == RequestCode.CONTROLLER_GET_SYNC_STATE_DATA and reply.code == ResponseCode.SUCCESS:
             BrokerReplicasInfo.from_json(reply.body)
         return reply
+
+    async def _ask_at(self, address: str, code: int, header: Header) -> Command | None:
+        """Ask one broker."""
+        try:
+            return await self._asker.ask(address, Command(code, header.to_ext()), 2 * ASK_SECONDS)
+        except (ConnectionClosed, RequestTimeout):
+            return None

@@ -328,13 +328,8 @@ _BROKERS = replace(
     faults={"kill broker": 3, "reboot broker host": 3, "pause broker": 1},
     admin={"read": 1, "clean": 2, "clean dead": 2},
 )
-_STALE = replace(
-    _CALM,
-    brokers=(3,),
-    faults={"pause leader": 4, "kill broker": 5, "cut off controller": 2},
-    admin={"read": 6, "read states": 6},
-    admin_pause=0.05,
-)
+_ELECTING = replace(_BROKERS, admin={"elect": 3}, admin_pause=0.8, faults={"kill broker": 1})
+_DEPOSED = replace(_CALM, drill="deposed controller")
 _COPIES = replace(
     _CALM,
     brokers=(2,),
@@ -366,6 +361,7 @@ VARIANTS: tuple[Variant, ...] = (
         _old_term_counted,
         (raft_checker.OWN_TERM, raft_checker.LEADER_COMPLETENESS, raft_checker.STATE_MACHINE_SAFETY),
         replace(_ROUGH, controllers=5, disk_looks=1.0, pause_between=0.3, append_bytes=1),
+        seeds_max=80,
     ),
     Variant(
         "half of an even number is a majority",
@@ -377,13 +373,27 @@ VARIANTS: tuple[Variant, ...] = (
         "two changes of the members at a time",
         _changes_overlap,
         (raft_checker.ONE_CHANGE, raft_checker.COMMITTED_BY_MAJORITY, raft_checker.LEADER_PER_TERM),
-        replace(_ROUGH, admin={"add controller": 3, "remove controller": 3}),
+        replace(
+            _RAFT,
+            late=0.5,
+            doubled=0.1,
+            pause_between=0.5,
+            faults={"cut off controller": 3, "isolate leader": 1},
+            admin={"add controller": 3, "remove controller": 3},
+            admin_pause=0.05,
+        ),
     ),
     Variant(
         "a torn tail is not cut",
         _torn_tail_stays,
         (world.PROCESS_DIED, raft_checker.NEVER_FORGOTTEN, raft_checker.SYNCED_BEFORE_SENT),
-        replace(_RAFT, faults={"crash controller at a write": 3, "power controller": 2}),
+        replace(
+            _RAFT,
+            brokers=(3,),
+            seconds=14.0,
+            pause_between=0.4,
+            faults={"crash controller at a write": 3, "kill broker": 2},
+        ),
     ),
     Variant(
         "a new leader serves before its own entry is committed",
@@ -394,18 +404,19 @@ VARIANTS: tuple[Variant, ...] = (
             admin={"read": 4, "read states": 4, "transfer": 3},
             faults={"isolate leader": 3, "kill controller": 2, "kill broker": 3},
         ),
+        seeds_max=80,
     ),
     Variant(
         "a read without a barrier",
         _read_without_barrier,
         (group_checker.READS,),
-        _STALE,
+        _DEPOSED,
     ),
     Variant(
         "a read that no majority confirmed",
         _reads_unconfirmed,
         (group_checker.READS,),
-        _STALE,
+        _DEPOSED,
     ),
     Variant("a cleaned id is given again", _id_used_again, (group_checker.ID_ONCE,), _BROKERS),
     Variant(
@@ -453,7 +464,7 @@ VARIANTS: tuple[Variant, ...] = (
         (group_checker.IDENTITY_FILES,),
         replace(_CLAIMS, lost=0.0, late=0.0, reset=0.0, faults={"crash broker at a write": 1}),
     ),
-    Variant("a slave keeps its first master", _first_master_is_kept, (world.PROGRESS,), _BROKERS),
+    Variant("a slave keeps its first master", _first_master_is_kept, (world.PROGRESS,), _ELECTING),
     Variant(
         "a rebuilt group begins with epoch 0",
         _rebuilt_from_zero,

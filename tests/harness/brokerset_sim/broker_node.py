@@ -86,7 +86,7 @@ class BrokerNode:
         self.nonces: dict[str, None] = {}
         """Every nonce that a process on this folder has shown."""
 
-        self.backups: list[tuple[dict[str, bytes], SimLog]] = []
+        self.backups: list[tuple[dict[str, bytes], object]] = []
         self.crash_at: int | None = None
         self.crash_loses_power = False
         self.crash_after_step: str | None = None
@@ -96,6 +96,9 @@ class BrokerNode:
 
         self.retired = False
         """Its folder shall not be started again."""
+
+        self.power_lost_at = -1.0
+        """When its host was booted again the last time."""
 
         self._handle: DiskHandle | None = None
         self._opened_by: Process | None = None
@@ -160,14 +163,16 @@ class BrokerNode:
             self._handle.gone = True
             process.kill()
             self.world.network.gone(process, silent=power)
+            self.world.ha.gone(process, silent=power)
             self.world.graveyard.append(process)
         if cleanly and process is not None and process is self._opened_by:
             assert self.membership is not None
-            self.log.sync()
+            self.sync_volume()
             self.closed_cleanly = self.membership.loss_is_known
         if power:
             self.disk.lose_power()
-            self.log.lose_power()
+            self.lose_volume_power()
+            self.power_lost_at = self.world.loop.time()
             self.host.boots += 1
             if not self.closed_cleanly:
                 self.world.cache_lost(self)
@@ -182,7 +187,7 @@ class BrokerNode:
         """Throw the folder's content away: the next start makes a new replica."""
         self.world.emptied = True
         self.disk.put({})
-        self.log = SimLog()
+        self.empty_volume()
         self.closed_cleanly = True
         self.nonces.clear()
         self.backups.clear()
@@ -191,7 +196,43 @@ class BrokerNode:
 
     def back_up(self) -> None:
         """Keep a copy of the volume."""
-        self.backups.append((self.disk.durable(), replace(self.log)))
+        self.backups.append((self.disk.durable(), self.volume_backup()))
+
+    # -- the log's volume, for faults ---------------------------------------------------------------------
+
+    @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self.log.offset
+
+    def sync_volume(self) -> None:
+        """The log is closed in order."""
+        self.log.sync()
+
+    def lose_volume_power(self) -> None:
+        """What of the log was not synced is gone."""
+        self.log.lose_power()
+
+    def empty_volume(self) -> None:
+        """The log is thrown away."""
+        self.log = SimLog()
+
+    def volume_backup(self) -> object:
+        """A copy of the log, to be restored later."""
+        return replace(self.log)
+
+    def restore_volume(self, backup: object) -> None:
+        """Put a copy back."""
+        assert isinstance(backup, SimLog)
+        self.log.offset, self.log.synced = backup.offset, backup.synced
+
+    def copy_volume(self, other: BrokerNode) -> None:
+        """Take a copy of what another's disk has."""
+        self.log.offset = self.log.synced = other.log.synced
+
+    def foreign_volume(self, size: int) -> None:
+        """A log that was written elsewhere."""
+        self.log.offset = self.log.synced = size
 
     async def _main(self, process: Process, handle: DiskHandle) -> None:
         world = self.world
@@ -247,7 +288,10 @@ class BrokerNode:
         self.world.note("role", process.name, change.role.value, change.epoch, change.master_id)
         self.world.role_changed(self, process, before, change)
         if change.role is Role.MASTER:
-            self.log.sync()
+            self._became_master()
+
+    def _became_master(self) -> None:
+        self.log.sync()
 
     def _step_done(self, process: Process, step: str) -> None:
         self.world.note("step", process.name, step)

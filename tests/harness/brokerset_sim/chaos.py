@@ -8,10 +8,12 @@ import random
 from typing import TYPE_CHECKING
 
 from brokerset_broker.membership.diagnosis import ProblemKind
+from brokerset_broker.membership.role import Role
 from brokerset_formats.epochs import EpochEntry, EpochHistory, encode_epoch_file
 from brokerset_formats.identity import BrokerIdentity
-from brokerset_sim.broker_node import BrokerNode, SimLog
+from brokerset_sim.broker_node import BrokerNode
 from brokerset_sim.controller_node import ControllerNode
+from brokerset_sim.drills import DRILLS
 from brokerset_sim.java_broker import JavaBroker
 from brokerset_sim.process import Process
 
@@ -42,6 +44,9 @@ class Chaos:
         rebuild_at = seconds * self.dice.uniform(0.3, 0.7) if plan.rebuild else None
         try:
             await asyncio.sleep(1.5)
+            if plan.drill:
+                world.witness.counts[f"drill: {plan.drill}"] += await DRILLS[plan.drill](world)
+                return
             until = world.loop.time() + seconds
             begun = world.loop.time()
             while (now := world.loop.time()) < until:
@@ -132,6 +137,14 @@ class Chaos:
                 dice.choice(everybody).disk.fail_sync = True
             case "copy broker" if world.brokers and len(world.brokers) < BROKERS_MAX:
                 self._copy(dice.choice(world.brokers))
+            case "replace by copy" if world.brokers and len(world.brokers) < BROKERS_MAX:
+                old = dice.choice(world.brokers)
+                if old.retired:
+                    return False
+                old.retired = True
+                if old.up:
+                    old.stop(power=False)
+                self._copy(old)
             case "roll back broker" if world.brokers:
                 return self._roll_back()
             case "power everything":
@@ -143,11 +156,35 @@ class Chaos:
                 old = dice.choice(world.brokers)
                 node = world.add_broker(old.group, expected=old.expected, name=f"n{next(self._copies)}")
                 node.start()
+            case "kill master" | "reboot master" | "pause master" | "cut off master":
+                masters = [node for node in brokers if node.role.role is Role.MASTER]
+                if not masters:
+                    return False
+                self._hit_master(fault, dice.choice(masters))
+            case "cut replication" if len(brokers) > 1:
+                self._cut_replication(dice.choice(brokers))
+            case "swap brokers" if len(world.brokers) > 1:
+                self._swap(*dice.sample(world.brokers, 2))
+            case "break replication":
+                return world.ha.break_some(lambda: dice.random() < 0.5) > 0
             case "foreign volume" if world.brokers and len(world.brokers) < BROKERS_MAX:
                 self._bring_volume(dice.choice(world.brokers))
             case _:
                 return False
         return True
+
+    def _hit_master(self, fault: str, node: BrokerNode) -> None:
+        match fault:
+            case "kill master" | "reboot master":
+                self._stop(node, power=fault == "reboot master")
+            case "pause master":
+                self._pause(node)
+            case _:
+                for other in self.world.hosts:
+                    if other != node.host.name:
+                        self.world.network.cut(node.host.name, other)
+                        self.world.network.cut(other, node.host.name)
+                self._later(self.dice.random() * CUT_SECONDS_MAX, None)
 
     def _stop(self, node: ControllerNode | BrokerNode | JavaBroker, *, power: bool) -> None:
         node.stop(power=power)
@@ -193,6 +230,23 @@ class Chaos:
                 self.world.network.cut(other.host.name, node.host.name)
         self._later(self.dice.random() * CUT_SECONDS_MAX, None)
 
+    def _cut_replication(self, node: BrokerNode) -> None:
+        """Other brokers of its group do not reach it, nor it them; controllers and clients do."""
+        for other in self.world.brokers_of(node.group):
+            if other is not node:
+                self.world.network.cut(node.host.name, other.host.name)
+                self.world.network.cut(other.host.name, node.host.name)
+        self._later(self.dice.random() * CUT_SECONDS_MAX, None)
+
+    def _swap(self, one: BrokerNode, other: BrokerNode) -> None:
+        """Two brokers start again, each with the address of the other."""
+        for node in (one, other):
+            node.stop(power=False)
+        one.host, other.host = other.host, one.host
+        one.port, other.port = other.port, one.port
+        for node in (one, other):
+            self.world.restart_later(node, self.dice.random() * DOWN_SECONDS_MAX)
+
     def _later(self, seconds: float, process: Process | None) -> None:
         self._waits.append(self.world.loop.create_task(self._undo(seconds, process)))
 
@@ -207,7 +261,7 @@ class Chaos:
         """Somebody starts a copy of the volume elsewhere; the original may live."""
         copy = self.world.add_broker(node.group, expected=node.expected, name=f"k{next(self._copies)}")
         copy.disk.put(node.disk.durable() if self.dice.random() < 0.5 else node.disk.content())
-        copy.log.offset = copy.log.synced = node.log.synced
+        copy.copy_volume(node)
         copy.closed_cleanly = False
         copy.lineage = node.lineage
         copy.start()
@@ -220,13 +274,13 @@ class Chaos:
         node, (files, log) = self.dice.choice(choices)
         node.stop(power=False)
         node.disk.put(files)
-        node.log.offset, node.log.synced = log.offset, log.synced
+        node.restore_volume(log)
         node.closed_cleanly = False
         self.world.note("rolled back", node.name)
         self.world.restart_later(node, self.dice.random())
         return True
 
-    def _old_backups(self, node: BrokerNode) -> list[tuple[dict[str, bytes], SimLog]]:
+    def _old_backups(self, node: BrokerNode) -> list[tuple[dict[str, bytes], object]]:
         identity = node.identity()
         group = self.world.witness.history.groups.get(node.group)
         replica = (
@@ -248,7 +302,7 @@ class Chaos:
         identity = BrokerIdentity("sim", old.group, 20 + 10 * number)
         epochs = EpochHistory((EpochEntry(self.dice.randint(1, 3), 0),))
         node.disk.put({"brokerIdentity": identity.encode(), "epochFileCheckpoint": encode_epoch_file(epochs)})
-        node.log.offset = node.log.synced = self.dice.randint(0, 5000)
+        node.foreign_volume(self.dice.randint(0, 5000))
         node.foreign = True
         node.start()
 

@@ -13,7 +13,7 @@ from brokerset_controller.processors import Processors
 from brokerset_controller.service import ControllerService
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.driver import RaftEngine, RaftSettings
-from brokerset_raft.storage import Loaded, LogDamaged, Storage
+from brokerset_raft.storage import INITIAL_NAME, Loaded, LogDamaged, Storage
 from brokerset_sim.disk import DiskHandle, FrozenDisk, SimDisk
 from brokerset_sim.history import Violation
 from brokerset_sim.network import Endpoint, SimAsker, SimRaftTransport
@@ -150,7 +150,7 @@ class ControllerNode:
         transport = SimRaftTransport(world.network, process)
         engine = RaftEngine(
             node_id=self.node_id,
-            initial=Configuration() if self.joins else world.initial,
+            initial=Configuration() if self._told_to_join() else world.initial,
             storage=Storage(handle),
             state_machine=WatchedMachine(
                 machine, lambda index, data: world.applied(self, index, data), lambda: self._restored(process)
@@ -186,13 +186,17 @@ class ControllerNode:
             group.create_task(engine.run())
             group.create_task(service.run())
 
+    def _told_to_join(self) -> bool:
+        """Whether its settings say so: to all, once a group was formed, for a folder that was emptied."""
+        return self.joins or INITIAL_NAME in self.disk.content()
+
     def _settings(self) -> ControllerSettings:
         world = self.world
         return ControllerSettings(
             controller_peers=";".join(f"n{m.node_id}-{m.service_address}" for m in world.initial.members),
             raft_peers=";".join(f"n{m.node_id}-{m.raft_address}" for m in world.initial.members),
             controller_self_id=f"n{self.node_id}",
-            raft_join=self.joins,
+            raft_join=self._told_to_join(),
             raft_tick=world.plan.tick_ms,
             scan_not_active_broker_interval=500,
             scan_inactive_master_interval=700,

@@ -25,6 +25,7 @@ from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.replicas.codec import encode_event
 from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
 from brokerset_controller.replicas.decide_election import decide_elect, decide_failover
+from brokerset_controller.replicas.decide_fencing import decide_fence
 from brokerset_controller.replicas.decide_identity import decide_apply_id, decide_next_id, decide_register
 from brokerset_controller.replicas.decide_sync_set import decide_alter_sync_state_set
 from brokerset_controller.replicas.decisions import Decision
@@ -37,6 +38,7 @@ from brokerset_protocol.headers.controller import (
     ApplyBrokerId,
     CleanControllerBrokerData,
     ElectMaster,
+    FenceReplica,
     GetNextBrokerId,
     GetReplicaInfo,
     RegisterBrokerToController,
@@ -101,6 +103,7 @@ class ControllerScript:
                     broker_id=words.number(1),
                     designate_elect=words.flag("designate"),
                     unclean=words.flag("unclean") or None,
+                    handover_epoch=words.count("handover", 0) or None,
                 )
                 return self._carry_out(decide_elect(group, request, view, unclean_allowed=False))
             case "failover":
@@ -120,13 +123,28 @@ class ControllerScript:
                     is_clean_living_broker=words.flag("living"),
                 )
                 return self._carry_out(decide_clean(group, clean, view))
+            case "fence" | "unfence":
+                fence = FenceReplica(
+                    broker_name=name,
+                    broker_id=words.number(1),
+                    fenced=verb == "fence",
+                    force=words.flag("force") or None,
+                )
+                return self._carry_out(decide_fence(group, fence))
+            case "lead":
+                self._liveness.leads(words.number(1), self._now)
+                return ""
+            case "lease":
+                key = ReplicaKey(name, words.number(1))
+                return f"{self._liveness.lease_granted(key, '', 2_000, self._now)} ms\n"
             case "rebuild":
                 return self._carry_out(decide_rebuild(group, _wanted(words)))
             case "beat":
                 self._heard(name, words.number(1), _beat(words), words.option("on") or f"c{words.number(1)}")
                 return ""
             case "answer":
-                return self._answer(ReplicaKey(name, words.number(1)), words.flag("alive"))
+                key = ReplicaKey(name, words.number(1))
+                return self._answer(key, words.flag("alive"), surely=words.flag("refused"))
             case "info":
                 return self._carry_out(decide_replica_info(group, GetReplicaInfo(broker_name=name)))
             case "sync":
@@ -172,12 +190,12 @@ class ControllerScript:
     def _heard(self, name: str, broker_id: int, beat: Beat, connection: str) -> None:
         self._liveness.heard(ReplicaKey(name, broker_id), beat, connection, self._now)
 
-    def _answer(self, key: ReplicaKey, alive: bool) -> str:
+    def _answer(self, key: ReplicaKey, alive: bool, *, surely: bool) -> str:
         group = self._machine.group(key.broker_name)
         address = group.replicas[key.broker_id].address if group else ""
         questions = self._liveness.to_ask(self._now, [(key, address)])
         for question in questions:
-            self._liveness.answered(question, alive, self._now)
+            self._liveness.answered(question, alive, self._now, surely=surely)
         return "" if questions else "nobody needs to ask\n"
 
     def _view(self, name: str) -> LiveView:
@@ -232,6 +250,8 @@ def _beat(words: _Words) -> Beat:
         words.count("confirm", -1),
         words.count("timeout", 2_000),
         words.count("priority", PRIORITY_DEFAULT),
+        words.count("waits", 0) or None,
+        False if words.flag("alone") else None,
     )
 
 
@@ -272,6 +292,8 @@ def _describe(group: Group, view: LiveView) -> str:
         f" {view.standing(replica.broker_id).value}"
         for replica in group.replicas.values()
     ]
+    if group.fenced:
+        lines.append(f"fenced {sorted(group.fenced)}")
     lines += [
         f"lost from {loss.from_offset} in epoch {loss.master_epoch}: {loss.reason}" for loss in group.losses
     ]

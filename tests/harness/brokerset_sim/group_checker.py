@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from brokerset_controller.replicas.events import (
     BrokerIdApplied,
     Event,
+    FencingChanged,
     GroupRebuilt,
     MasterElected,
     ReplicaAdopted,
@@ -82,6 +83,8 @@ class GroupChecker:
                 self._check_elected(was, after, event)
             case ReplicaStarted():
                 self._check_started(was, after, event)
+            case FencingChanged():
+                self._check_fenced(was, after, event)
             case ReplicaAdopted():
                 self.starts.setdefault(event.nonce, after.master_epoch)
             case ReplicasCleaned():
@@ -89,9 +92,9 @@ class GroupChecker:
                     raise Violation(IN_SYNC_SET, f"{self.name}: the last in-sync replica was cleaned")
             case _:
                 pass
-        allowed = isinstance(event, SyncStateSetAltered | MasterElected | ReplicasCleaned | GroupRebuilt) or (
-            isinstance(event, ReplicaStarted) and event.lost_cache
-        )
+        allowed = isinstance(
+            event, SyncStateSetAltered | MasterElected | ReplicasCleaned | GroupRebuilt | FencingChanged
+        ) or (isinstance(event, ReplicaStarted) and event.lost_cache)
         if was.sync_state_set != after.sync_state_set and not allowed:
             raise Violation(IN_SYNC_SET, f"{self.name}: {event} changed the in-sync set")
 
@@ -171,6 +174,14 @@ class GroupChecker:
             known = was.replicas.get(event.broker_id)
             if known is not None and known.nonce not in (None, event.nonce):
                 raise Violation(INCARNATION, f"{self.name}: {event} took over a replica that is ours")
+
+    def _check_fenced(self, was: Group, after: Group, event: FencingChanged) -> None:
+        """Fencing takes one replica out of the set, never the last one or the master; nothing else."""
+        gone = was.sync_state_set - after.sync_state_set
+        if after.sync_state_set - was.sync_state_set or not gone <= {event.broker_id}:
+            raise Violation(IN_SYNC_SET, f"{self.name}: {event} made {after.sync_state_set} of {was}")
+        if gone and (not event.fenced or not after.sync_state_set or event.broker_id == was.master_id):
+            raise Violation(IN_SYNC_SET, f"{self.name}: {event} took {gone} out of the in-sync set of {was}")
 
     def _check_altered(self, was: Group, after: Group, event: SyncStateSetAltered) -> None:
         if after == was:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,13 +61,31 @@ class SimConnection:
         self.state: dict[str, Any] = {}
         self.is_open = True
         self.waiting: dict[int, Callable[[Command], None]] = {}
+        self.again: dict[int, Callable[[], None]] = {}
+        self.in_flight = 0
 
     def answer(self, data: bytes | Command) -> None:
         """The reply to a deferred request."""
         reply = decode(data, 4, len(data)) if isinstance(data, bytes) else data
         reply_to = self.waiting.pop(reply.opaque, None)
+        self.again.pop(reply.opaque, None)
         if reply_to is not None:
             reply_to(reply)
+
+    def finish(self, command: Command, reply: Command | bytes | None) -> None:
+        """The end of a deferred request; None when nothing is answered."""
+        if reply is None:
+            self.waiting.pop(command.opaque, None)
+        else:
+            self.answer(reply)
+
+    def serve_deferred(self, commands: Sequence[Command]) -> None:
+        """Hand deferred requests to the handlers anew."""
+        for command in commands:
+            again = self.again.pop(command.opaque, None)
+            self.waiting.pop(command.opaque, None)
+            if again is not None:
+                again()
 
     def notify(self, command: Command) -> None:
         """Nothing in these simulations listens on connections that it made."""
@@ -126,6 +144,9 @@ class Network:
         self._raft_ports: dict[str, tuple[Process, SimRaftTransport, Callable[[Message], None]]] = {}
         self._hosts: dict[str, Host] = {}
         self._cut: dict[tuple[str, str], None] = {}
+        self.deaf: dict[tuple[str, int], None] = {}
+        """Hosts, and codes of requests of which they get nothing: neither those, nor answers to their own."""
+
         self._links: dict[tuple[Process, str], _Link] = {}
         self._ports = 40_000
         self._frames = frames.Decoder()
@@ -136,6 +157,10 @@ class Network:
     def add_host(self, host: Host) -> None:
         """Let a machine be found by its name."""
         self._hosts[host.name] = host
+
+    def host(self, name: str) -> Host | None:
+        """A machine by its name."""
+        return self._hosts.get(name)
 
     def listen(self, endpoint: Endpoint) -> None:
         """Serve a port."""
@@ -158,6 +183,7 @@ class Network:
     def heal(self) -> None:
         """Undo all cuts."""
         self._cut.clear()
+        self.deaf.clear()
 
     def gone(self, process: Process, *, silent: bool) -> None:
         """A process died; its host closes its connections, unless the host died too (`silent`)."""
@@ -169,6 +195,11 @@ class Network:
             if process in (link.client, link.endpoint.process):
                 del self._links[key]
                 self._close(link, silent=silent)
+
+    def deferred(self, process: Process) -> int:
+        """Requests that a process has put off and not answered, of clients that are still connected."""
+        links = [link for link in self._links.values() if link.endpoint.process is process and link.open]
+        return sum(len(link.server_end.waiting) for link in links)
 
     # -- for processes ------------------------------------------------------------------------------------
 
@@ -185,7 +216,7 @@ class Network:
             if self._chance(self.weather.lost):
                 self._observer.note("lost", message.source, message.target)
                 continue
-            self._loop.call_later(self._delay(), self._arrive_raft, process.host, address, message, data)
+            self._loop.call_later(self.delay(), self._arrive_raft, process.host, address, message, data)
 
     def _arrive_raft(self, source: Host, address: str, sent: Message, data: bytes) -> None:
         port = self._raft_ports.get(address)
@@ -230,10 +261,10 @@ class Network:
         if link is not None and link.open:
             return link
         host = self._hosts.get(address.rpartition(":")[0])
-        await asyncio.sleep(self._delay())
+        await asyncio.sleep(self.delay())
         if host is None or not (self.open(client.host, host) and self.open(host, client.host)):
             await self._loop.create_future()  # nobody answers
-        await asyncio.sleep(self._delay())
+        await asyncio.sleep(self.delay())
         link = self._links.get(key)
         if link is not None and link.open:
             return link
@@ -268,16 +299,19 @@ class Network:
         if self._chance(weather.lost):
             self._observer.note("lost request", link.client.name, link.endpoint.address, command.code)
             return
-        when = link.last_there = max(self._loop.time() + self._delay(), link.last_there)
+        when = link.last_there = max(self._loop.time() + self.delay(), link.last_there)
         self._loop.call_at(when, self._arrive, link, data, token)
         if self._chance(weather.doubled):
-            self._loop.call_at(when + self._delay(), self._arrive, link, data, token)
+            self._loop.call_at(when + self.delay(), self._arrive, link, data, token)
 
     def _arrive(self, link: _Link, data: bytes, token: object) -> None:
         server = link.endpoint.process
         if not server.alive or not self.open(link.client.host, server.host):
             return
         command = decode(data, 4, len(data))
+        if (server.host.name, command.code) in self.deaf:
+            self._observer.note("lost request", link.client.name, link.endpoint.address, command.code)
+            return
         self._observer.note("request", server.name, link.client.name, command.code)
         server.soon(self._serve, link, command, token)
 
@@ -287,20 +321,24 @@ class Network:
         if handler is None:
             self._reply(link, command, replies.unsupported(command), token)
             return
+        waiting, again = link.server_end.waiting, link.server_end.again
+        waiting[command.opaque] = lambda answer: self._reply(link, command, answer, token)
+        again[command.opaque] = lambda: self._serve(link, command, token)
         try:
             reply = handler(link.server_end, command)  # type: ignore[arg-type]  # stands in for a Connection
         except Rejected as rejected:
-            self._reply(link, command, command.reply(rejected.code, rejected.remark), token)
-            return
+            reply = command.reply(rejected.code, rejected.remark)
         except Exception as error:  # the edge of a session
             self._observer.handler_failed(server, command, error)
             return
+        if reply is DEFERRED:
+            return
+        waiting.pop(command.opaque, None)
+        again.pop(command.opaque, None)
         if isinstance(reply, bytes):
             self._reply(link, command, decode(reply, 4, len(reply)), token)
         elif isinstance(reply, Command):
             self._reply(link, command, reply, token)
-        elif reply is DEFERRED:
-            link.server_end.waiting[command.opaque] = lambda answer: self._reply(link, command, answer, token)
         elif reply is not None:
             server.spawn(self._finish(link, command, reply, token))
 
@@ -324,10 +362,10 @@ class Network:
         if command.is_oneway or not server.alive:
             return
         self._observer.reply_left(server, command, reply, token)
-        if self._chance(self.weather.lost):
+        if self._chance(self.weather.lost) or (link.client.host.name, command.code) in self.deaf:
             self._observer.note("lost reply", server.name, link.client.name, command.code)
             return
-        when = link.last_back = max(self._loop.time() + self._delay(), link.last_back)
+        when = link.last_back = max(self._loop.time() + self.delay(), link.last_back)
         self._loop.call_at(when, self._arrive_reply, link, encode(reply))
 
     def _arrive_reply(self, link: _Link, data: bytes) -> None:
@@ -342,8 +380,8 @@ class Network:
     def _close(self, link: _Link, *, silent: bool) -> None:
         """Let both ends hear of it, if they can."""
         link.open = False
-        self._loop.call_later(self._delay(), self._closed_at_client, link, silent)
-        self._loop.call_later(self._delay(), self._closed_at_server, link, silent)
+        self._loop.call_later(self.delay(), self._closed_at_client, link, silent)
+        self._loop.call_later(self.delay(), self._closed_at_server, link, silent)
 
     def _closed_at_client(self, link: _Link, silent: bool) -> None:
         server = link.endpoint.process
@@ -364,7 +402,8 @@ class Network:
         self._observer.note("closed", server.name, link.client.name)
         server.soon(link.endpoint.on_close, link.server_end)
 
-    def _delay(self) -> float:
+    def delay(self) -> float:
+        """Seconds that the next message takes."""
         weather = self.weather
         longest = weather.late_max if self._chance(weather.late) else weather.delay_max
         return 0.0005 + self._random.random() * longest

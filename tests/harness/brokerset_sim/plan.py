@@ -52,8 +52,40 @@ class Plan:
     rebuild: bool = False
     """Whether the controllers' data is lost altogether, once."""
 
+    replicating: bool = False
+    """Whether brokers have logs that they replicate, and clients."""
+
+    min_in_sync: int = 1
+    sync_flush: bool = False
+    clients: int = 2
+    """In each group."""
+
+    lanes: int = 1
+    """Sends of one client on their way at a time."""
+
+    send_pause: float = 0.05
+    """Mean seconds between two sends of a lane."""
+
+    acknowledges_alone: bool = False
+    """Whether the master acknowledges without waiting for others."""
+
+    record_bytes: int = 200
+    """Most bytes of a record beyond its head."""
+
     disk_looks: float = 0.15
     """Chance that a promise is compared with the disk as it leaves."""
+
+    drill: str = ""
+    """Name of a directed schedule (`drills`) in place of faults; then `seconds` does not count."""
+
+    metadata_clients: int = 0
+    """In each group, who change topics and groups and commit offsets; without them there is no metadata."""
+
+    metadata_pause: float = 0.15
+    """Mean seconds between two changes of one such client, of each kind."""
+
+    snapshot_each_bytes: int = 12_000
+    """Growth of the log after which a master writes all metadata once more."""
 
 
 ALL_FAULTS = {
@@ -140,4 +172,86 @@ def draw(seed: int) -> Plan:
         admin_pause=dice.choice((0.1, 0.4)),
         append_bytes=dice.choice((1, 300, 1 << 20)),
         chunk_bytes=dice.choice((64, 1 << 20)),
+    )
+
+
+REPLICA_FAULTS = {
+    "kill controller": 1.0,
+    "pause leader": 0.7,
+    "crash controller at a write": 0.7,
+    "kill broker": 2.0,
+    "kill master": 3.0,
+    "pause master": 2.0,
+    "cut off master": 2.0,
+    "cut replication": 2.0,
+    "reboot broker host": 1.5,
+    "reboot master": 1.5,
+    "crash broker at a write": 1.5,
+    "crash broker after a step": 0.5,
+    "close broker": 1.0,
+    "pause broker": 2.0,
+    "move broker": 0.7,
+    "swap brokers": 0.7,
+    "isolate": 1.5,
+    "split": 1.0,
+    "one way": 1.5,
+    "isolate leader": 0.7,
+    "break replication": 2.0,
+    "power everything": 0.3,
+    "replace by copy": 0.4,
+}
+"""Faults of runs with replication."""
+
+REPLICA_ADMIN = {
+    "read": 1.0,
+    "elect": 1.0,
+    "switch over": 3.0,
+    "fence": 0.7,
+    "unfence": 1.0,
+    "transfer": 0.3,
+}
+
+UNCLEAN_CHANCE = 0.05
+"""Part of the seeds in which messages may be lost on purpose."""
+
+
+def draw_replicating(seed: int) -> Plan:
+    """The plan of a seed with replication. Half of them are mostly available."""
+    dice = random.Random(f"replicas {seed}")
+    faults = {name: weight for name, weight in REPLICA_FAULTS.items() if dice.random() < 0.6}
+    admin = {name: weight for name, weight in REPLICA_ADMIN.items() if dice.random() < 0.6}
+    unclean = dice.random() < UNCLEAN_CHANCE
+    if unclean:
+        admin["elect unclean"] = 0.5
+    rough = dice.random()
+    replicas = dice.choice((2, 3, 3, 3, 4))
+    alone = dice.random() < 0.15
+    calm = dice.random() < 0.5
+    metadata = random.Random(f"metadata {seed}")
+    return Plan(
+        controllers=dice.choice((1, 3, 3)),
+        brokers=(replicas,),
+        seconds=dice.choice((16.0, 24.0)) if calm else dice.choice((8.0, 14.0)),
+        unclean=unclean and dice.random() < 0.5,
+        pause_between=dice.choice((3.0, 5.0)) if calm else dice.choice((0.8, 1.5)),
+        faults=faults,
+        admin=admin,
+        lost=rough * dice.choice((0.0, 0.02)),
+        doubled=rough * dice.choice((0.0, 0.0, 0.05)),
+        late=rough * dice.choice((0.0, 0.05, 0.2)),
+        reset=rough * dice.choice((0.0, 0.02)),
+        stalls=dice.choice((0.0, 0.0, 0.01)),
+        rebuild=dice.random() < 0.04,
+        admin_pause=dice.choice((1.0, 3.0)),
+        disk_looks=0.0,
+        replicating=True,
+        min_in_sync=dice.choice((1, 2, 2)) if replicas > 2 and not alone else 1,
+        sync_flush=dice.random() < 0.3,
+        acknowledges_alone=alone,
+        clients=dice.choice((1, 2, 3)),
+        lanes=dice.choice((1, 2, 4)),
+        send_pause=dice.choice((0.005, 0.02, 0.05, 0.1)),
+        record_bytes=dice.choice((1, 200, 700)),
+        metadata_clients=metadata.choice((0, 1, 1, 2)),
+        metadata_pause=metadata.choice((0.1, 0.3)),
     )

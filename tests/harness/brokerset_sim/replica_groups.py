@@ -23,6 +23,7 @@ def group_of(
     owner: str | None = None,
     next_id: int | None = None,
     nonces: bool = True,
+    fenced: Iterable[int] = (),
 ) -> Group:
     """A group whose replica N is at `hN:1`, has the check code `hN:1;N`, and the nonce `nN`."""
     return Group(
@@ -42,6 +43,7 @@ def group_of(
         sync_state_set=frozenset(in_sync),
         sync_state_set_epoch=set_epoch,
         suspects=frozenset(suspects),
+        fenced=frozenset(fenced),
     )
 
 
@@ -54,6 +56,9 @@ def live(
     priority: int = PRIORITY_DEFAULT,
     address: str = "",
     confirmed: int = -1,
+    stuck: bool = False,
+    all_ack: bool | None = None,
+    surely_dead: bool = False,
 ) -> LiveReplica:
     """What was heard of a replica; the nonce is `nN` unless one is given."""
     return LiveReplica(
@@ -64,6 +69,9 @@ def live(
         confirmed,
         priority,
         0.0,
+        stuck,
+        all_ack,
+        surely_dead,
     )
 
 
@@ -71,9 +79,10 @@ def view_of(
     *alive: int,
     dead: Iterable[int] = (),
     logs: dict[int, tuple[int, int]] | None = None,
+    lease_seconds: float = 0.0,
     **lives: LiveReplica,
 ) -> LiveView:
     """A look: these are alive, those dead, the rest unknown; `logs` has (epoch, offset), `r1=…` all of it."""
     standings = dict.fromkeys(alive, Standing.ALIVE) | dict.fromkeys(dead, Standing.DEAD)
     found = {key: live(key, *(logs or {}).get(key, (-1, -1))) for key in standings}
-    return LiveView(standings, found | {int(name[1:]): one for name, one in lives.items()})
+    return LiveView(standings, found | {int(name[1:]): one for name, one in lives.items()}, lease_seconds)

@@ -22,11 +22,13 @@ class Survived:
 
 
 def members_of(world: World, name: str) -> list[BrokerNode]:
-    """Brokers whose folders belong to the group: those that are asked before it is rebuilt."""
+    """Brokers whose folders belong to the group and are in use: those that are asked before it is rebuilt."""
     return [
         node
         for node in world.brokers_of(name)
-        if node.disk.durable().get("brokerIdentity") is not None and not node.is_stranger()
+        if node.disk.durable().get("brokerIdentity") is not None
+        and not node.is_stranger()
+        and not (node.retired and not node.up)
     ]
 
 
@@ -34,7 +36,7 @@ def epoch_on_disk(node: BrokerNode) -> int:
     """The last epoch of the log, 0 without any; one that begins behind its end went with the page cache."""
     data = node.disk.durable().get("epochFileCheckpoint")
     history = decode_epoch_file(data) if data is not None else EpochHistory()
-    return max((each.epoch for each in history.entries if each.start_offset <= node.log.offset), default=0)
+    return max((each.epoch for each in history.entries if each.start_offset <= node.log_end), default=0)
 
 
 def survived(world: World, name: str) -> Survived:

@@ -17,6 +17,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import (
     ApplyBrokerId,
     BrokerHeartbeat,
+    BrokerHeartbeatAnswer,
     CleanControllerBrokerData,
     ElectMaster,
     ElectMasterResponse,
@@ -31,6 +32,7 @@ from brokerset_raft.messages import AppendReply, CampaignNow, Message, VoteReply
 from brokerset_raft.storage import Loaded
 from brokerset_sim.group_checker import EPOCHS_GROW, INCARNATION, OWN_GROUP, READS, REPLIES, GroupChecker
 from brokerset_sim.history import History, Violation
+from brokerset_sim.lease_checker import LeaseChecker
 from brokerset_sim.process import Process
 from brokerset_sim.raft_checker import RaftChecker
 from brokerset_sim.survivors import epoch_on_disk
@@ -46,6 +48,9 @@ class Since:
 
     history: History
     moment: int
+    client: Process
+    at: float
+    """Seconds of virtual time."""
 
 
 class Witness:
@@ -64,6 +69,13 @@ class Witness:
         self.counts: Counter[str] = Counter()
         """What happened how often, so that nothing fails to happen unnoticed."""
 
+        self.on_event: Callable[[Group | None, Group, Any], object] = lambda was, now, event: None
+        """Told of every event that took effect."""
+
+        self.on_reply: Callable[[Process, Command, Command], object] | None = None
+        """Told of every answer that leaves: who, to what, and what."""
+
+        self.leases: LeaseChecker | None = None
         self._nonce_holders: dict[tuple[str, int, str], Process] = {}
         self.nonces: dict[Process, str] = {}
 
@@ -149,6 +161,8 @@ class Witness:
             self.counts[f"event: {type(event).__name__}{'' if was != now else ' without effect'}"] += 1
             if was != now:
                 self.group(name).changed(was, now, event)
+                if now is not None:
+                    self.on_event(was, now, event)
             others = {each: group for each, group in groups.items() if each != name}
             if others != {each: group for each, group in before.items() if each != name}:
                 raise Violation(OWN_GROUP, f"{event} changed another group than {name}")
@@ -171,7 +185,13 @@ class Witness:
                     client.node.nonces[header.next_nonce] = None
         elif request.code == CODES.BROKER_HEARTBEAT:
             self.guard(lambda: self._check_beat(client, BrokerHeartbeat.from_ext(request.ext)))
-        return Since(self.history, self.history.moment)
+        elif (
+            request.code == CODES.CONTROLLER_ELECT_MASTER
+            and self.leases is not None
+            and ElectMaster.from_ext(request.ext).handover_epoch is not None
+        ):
+            self.leases.given_up(client, self._now())
+        return Since(self.history, self.history.moment, client, self._now())
 
     def _check_beat(self, client: Process, beat: BrokerHeartbeat) -> None:
         if beat.nonce is None or beat.broker_id is None:
@@ -189,8 +209,17 @@ class Witness:
     def reply_left(self, server: Process, request: Command, reply: Command, token: object) -> None:
         self.counts[f"answer: {request.code} {reply.code}"] += 1
         self.note("answer", server.name, request.code, reply.code, reply.remark)
+        if self.on_reply is not None:
+            self.on_reply(server, request, reply)
         if isinstance(token, Since) and token.history is self.history:
             self.guard(lambda: self._check_reply(server, request, reply, token.moment))
+        if isinstance(token, Since) and request.code == CODES.BROKER_HEARTBEAT and reply.ext:
+            self._note_lease(reply, token)
+
+    def _note_lease(self, reply: Command, token: Since) -> None:
+        answer = BrokerHeartbeatAnswer.from_ext(reply.ext)
+        if self.leases is not None and answer.lease_ms is not None and answer.lease_epoch is not None:
+            self.leases.granted(token.client, token.at, answer.lease_ms / 1000, answer.lease_epoch)
 
     def reply_arrived(
         self, client: Process, address: str, request: Command, reply: Command, token: object

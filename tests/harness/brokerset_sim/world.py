@@ -16,7 +16,7 @@ from unittest import mock
 import structlog
 
 from brokerset_broker.membership.diagnosis import ProblemKind
-from brokerset_broker.membership.role import RoleChange
+from brokerset_broker.membership.role import Role, RoleChange
 from brokerset_controller.replicas.state import Group
 from brokerset_raft import driver
 from brokerset_raft.configuration import Configuration, Member
@@ -24,20 +24,37 @@ from brokerset_raft.node import NodeConfig
 from brokerset_sim.admin import Admin
 from brokerset_sim.broker_node import BrokerNode
 from brokerset_sim.chaos import Chaos
+from brokerset_sim.clients import Client
 from brokerset_sim.controller_node import ControllerNode
+from brokerset_sim.disk import ProcessGone
 from brokerset_sim.group_checker import ID_USED
+from brokerset_sim.ha_network import SimHaNetwork
 from brokerset_sim.history import History, Violation
 from brokerset_sim.java_broker import JavaBroker
 from brokerset_sim.loop import VirtualLoop, run
+from brokerset_sim.metadata_clients import MetadataClient
+from brokerset_sim.metadata_node import small_pieces
+from brokerset_sim.metadata_watch import MetadataWatch
+from brokerset_sim.name_servers import NameServers
 from brokerset_sim.network import Network, Weather
 from brokerset_sim.plan import Plan, draw
 from brokerset_sim.process import Host, Process, real_error
 from brokerset_sim.raft_checker import NEVER_FORGOTTEN, RaftChecker
+from brokerset_sim.replica_node import ReplicaNode
+from brokerset_sim.replica_watch import ReplicaWatch
 from brokerset_sim.survivors import survived
 from brokerset_sim.witness import Witness
 
 PROGRESS = "progress after the faults"
 PROCESS_DIED = "processes live"
+
+UNANSWERED = "every send is answered"
+
+SENDING_SECONDS = 20.0
+"""Time that each client has to get a send acknowledged, once everything is healed."""
+
+QUIET_SECONDS = 8.0
+"""Longer than any send may wait."""
 
 HEALING_SECONDS = 60.0
 """Time that a healed installation has to make progress."""
@@ -63,6 +80,15 @@ class World:
         self.loop = loop
         self.witness = Witness(loop.time, show=show)
         self.network = Network(loop, self.random_for("network"), self.witness)
+        self.watch = ReplicaWatch(self)
+        self.metadata = MetadataWatch(self)
+        self.ha = SimHaNetwork(self.network, loop, self.watch)
+        self.names = NameServers()
+        self.clients: list[Client] = []
+        self.metadata_clients: list[MetadataClient] = []
+        self.quiet = False
+        """Clients send nothing more."""
+
         self.graveyard: list[Process] = []
         self.hosts: dict[str, Host] = {}
         self.controllers: dict[int, ControllerNode] = {}
@@ -86,6 +112,13 @@ class World:
                 self.add_broker(f"group-{number}", expected=count, name=f"b{number}{each}")
         for each in range(self.plan.java_brokers):
             self.java.append(JavaBroker(self, f"j{each}", "group-java"))
+        if self.plan.replicating:
+            for number in range(len(self.plan.brokers)):
+                for each in range(self.plan.clients):
+                    self.clients.append(Client(self, f"w{number}{each}", f"group-{number}"))
+                for each in range(self.plan.metadata_clients):
+                    client = MetadataClient(self, f"m{number}{each}", f"group-{number}")
+                    self.metadata_clients.append(client)
         self.chaos = Chaos(self)
         self.admin = Admin(self)
         self._begin_era()
@@ -104,7 +137,8 @@ class World:
 
     def add_broker(self, group: str, *, expected: int, name: str) -> BrokerNode:
         """Another broker with an empty folder, not started."""
-        node = BrokerNode(self, name, group, expected=expected, owner=f"uid-{group}")
+        kind = ReplicaNode if self.plan.replicating else BrokerNode
+        node = kind(self, name, group, expected=expected, owner=f"uid-{group}")
         self.brokers.append(node)
         return node
 
@@ -125,7 +159,10 @@ class World:
     def new_era(self) -> None:
         """The controllers' data is lost: the history of another raft group begins."""
         for name, checker in self.witness.groups.items():
-            checker.controllers_lost(survived(self, name))
+            known = survived(self, name)
+            checker.controllers_lost(known)
+            self.watch.controllers_lost(name, known.epoch)
+            self.metadata.controllers_lost(name, known.epoch)
         self.witness.end_era()
         self._begin_era()
 
@@ -149,6 +186,8 @@ class World:
         """A controller applied a command."""
         if node.machine is not None:
             self.witness.applied(node, index, data, node.machine.groups, self._disks)
+
+    # -- disks and processes ------------------------------------------------------------------------------
 
     def _disks(self) -> dict[int, Any]:
         return {node_id: node.durable() for node_id, node in self.controllers.items()}
@@ -236,6 +275,8 @@ class World:
             if not isinstance(node, JavaBroker):
                 node.slow.stall_chance = plan.stalls
             node.start()
+        for client in (*self.clients, *self.metadata_clients):
+            client.start()
         self.admin.start()
         chaos = self.loop.create_task(self.chaos.run(plan.seconds))
         admin = self.loop.create_task(self.admin.run())
@@ -264,6 +305,8 @@ class World:
             if not node.up and self.may_start(node):
                 node.start()
         self._correct_settings()
+        if self.plan.replicating:
+            await self.admin.unfence_all()
         deadline = self.loop.time() + HEALING_SECONDS
         missing = "everything"
         while self.loop.time() < deadline:
@@ -271,12 +314,78 @@ class World:
             self._correct_settings()
             found = self._missing()
             if found is None:
+                if self.plan.replicating:
+                    await self._settle()
                 self._check_ids_used()
                 await self.admin.read_everything()
                 self.note("progress")
                 return
             missing = found
         raise Violation(PROGRESS, missing)
+
+    async def _settle(self) -> None:
+        """Let every client send once more, then let them end, and compare the logs."""
+        healed = self.loop.time()
+        everybody = (*self.clients, *self.metadata_clients)
+        waiting = [client for client in everybody if self._may_send(client.group)]
+        while waiting and self.loop.time() < healed + SENDING_SECONDS:
+            await asyncio.sleep(0.5)
+            waiting = [each for each in waiting if each.last_acknowledged < healed]
+        if waiting:
+            raise Violation(PROGRESS, f"nothing of {[each.name for each in waiting]} is acknowledged")
+        self.quiet = True
+        await asyncio.sleep(QUIET_SECONDS)
+        for name in self.watch.names():
+            group = self.witness.history.groups.get(name)
+            nodes = [node for node in self.brokers_of(name) if isinstance(node, ReplicaNode) and node.up]
+            for node in nodes:
+                self._check_unanswered(node)
+            master = next((node for node in nodes if self._is_master(node, group)), None)
+            if group is None or master is None:
+                continue
+            log, volume = self.watch.logs(name), master.volume
+            history = self.watch.placed(master, volume.start, volume.end)
+            log.final(f"the last master {master.name}", history, volume.start)
+            followers = [each for each in nodes if each is not master and self._is_in_sync(each, group)]
+            if self.plan.metadata_clients:
+                self.metadata.final(name, master, followers)
+            for node in followers:
+                assert node.running is not None
+                end = node.running.log.confirmed_offset
+                log.same(master.name, history, node.name, self.watch.placed(node, node.volume.start, end))
+                self.witness.counts["replica compared"] += 1
+
+    def _is_master(self, node: ReplicaNode, group: Group | None) -> bool:
+        return group is not None and (node.role.role, node.role.epoch) == (Role.MASTER, group.master_epoch)
+
+    def _is_in_sync(self, node: ReplicaNode, group: Group) -> bool:
+        """Whether its process is in sync; not one whose identity another one has taken over."""
+        members = [group.replicas[broker_id] for broker_id in sorted(group.sync_state_set)]
+        return any(replica.nonce in node.nonces for replica in members)
+
+    def _may_send(self, name: str) -> bool:
+        """Whether sends must be acknowledged, now that everything is healed."""
+        group = self.witness.history.groups.get(name)
+        if group is None or group.master_id is None:
+            return False
+        nodes = [node for node in self.brokers_of(name) if isinstance(node, ReplicaNode)]
+        needed = min(self.plan.min_in_sync, nodes[0].expected)
+        return any(self._is_master(node, group) for node in nodes) and len(group.sync_state_set) >= needed
+
+    def _check_unanswered(self, node: ReplicaNode) -> None:
+        """Nobody waits for an answer for ever."""
+        running = node.running
+        if running is None:
+            return
+        held, forwarded = len(running.gateway.holding), running.forwarder.in_flight
+        waiting = running.replication.status().waiting
+        deferred = self.network.deferred(running.process)
+        if held or forwarded or waiting or deferred:
+            raise Violation(
+                UNANSWERED,
+                f"{node.name} holds {held}, forwards {forwarded}, waits for replicas with {waiting} requests;"
+                f" {deferred} are not answered",
+            )
 
     def _correct_settings(self) -> None:
         """Restart brokers none of whose controllers is a member, as an operator would, with today's list.
@@ -317,6 +426,30 @@ class World:
         for name, group in self.witness.history.groups.items():
             if (text := self._missing_master(name, group)) is not None:
                 return text
+            if self.plan.replicating and (text := self._missing_in_sync(name, group)) is not None:
+                return text
+        return None
+
+    def _missing_in_sync(self, name: str, group: Group) -> str | None:
+        """Which replica could be in sync, and is not."""
+        if group.master_id is None:
+            return None
+        for broker in self.brokers_of(name):
+            membership = broker.membership
+            if not broker.up or membership is None or not membership.registered:
+                continue
+            if membership.problem is not None and membership.problem.kind in NAMED:
+                continue
+            broker_id = membership.broker_id
+            if broker_id in group.fenced or broker_id not in group.replicas:
+                continue
+            if broker_id not in group.sync_state_set:
+                assert isinstance(broker, ReplicaNode)
+                assert broker.running is not None
+                view = broker.running.replication.status().follower
+                if view.state == "refused" and view.advice and self.watch.logs(name).lost_everything:
+                    continue  # nothing in common with the group's log: people decide what becomes of it
+                return f"{broker.name} is not in sync: {view}, {group}"
         return None
 
     def _check_ids_used(self) -> None:
@@ -391,6 +524,9 @@ class World:
         return None
 
     async def _end(self) -> None:
+        for node in self.brokers:
+            if isinstance(node, ReplicaNode):
+                node.count_up()
         for task in self._restarts:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
@@ -442,10 +578,17 @@ class Outcome:
     """What happened how often."""
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody awaits; tasks of a killed process end with its disk, which means nothing."""
+    if not isinstance(context.get("exception"), ProcessGone):
+        loop.default_exception_handler(context)
+
+
 def simulate(seed: int, plan: Plan | None = None, *, show: bool = False) -> Outcome:
     """Run one seed from beginning to end."""
 
     async def main() -> Outcome:
+        asyncio.get_running_loop().set_exception_handler(_report)
         world = World(seed, plan, show=show)
         if show:
             print(world.plan)
@@ -467,6 +610,7 @@ def simulate(seed: int, plan: Plan | None = None, *, show: bool = False) -> Outc
     small = functools.partial(NodeConfig, append_bytes_max=sizes.append_bytes, chunk_bytes=sizes.chunk_bytes)
     with (
         mock.patch.object(driver, "NodeConfig", small),
+        small_pieces(),
         logs_as_trace((lambda level, event: shown[0](level, event)) if show else None),
     ):
         return run(main())

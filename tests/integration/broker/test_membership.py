@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from brokerset_broker import group_member
 from brokerset_broker.app import Broker
 from brokerset_broker.membership.role import Role
 from brokerset_controller.app import Controller
+from brokerset_formats.epochs import history_of
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
@@ -185,6 +187,43 @@ def test_a_master_serves_and_says_so(run: Run, setup: Setup, place: Place) -> No
     run(scenario)
 
 
+def test_how_sends_are_acknowledged_is_told_as_it_is_now(run: Run, place: Place) -> None:
+    """A changed `allAckInSyncStateSet` reaches the controllers with the next heartbeat: elections of a group
+    whose master acknowledges alone have to wait for its lease."""
+
+    async def scenario() -> None:
+        async with place.controllers() as controller, place.broker() as broker:
+
+            def told() -> list[bool | None]:
+                return [live.all_ack for live in controller.service.view("broker-a").lives.values()]
+
+            await until(lambda: told() == [True])
+            broker.live.update({"allAckInSyncStateSet": "false"})
+            await until(lambda: told() == [False])
+
+    run(scenario)
+
+
+def test_epochs_of_deleted_files_are_forgotten(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When retention has deleted files, epochs that ended in them leave the epoch file."""
+
+    async def scenario() -> None:
+        async with place.controllers(), place.broker() as broker:
+            await until(lambda: member(broker).role is Role.MASTER)
+            epochs, log = broker.member._epochs, broker.member.log
+            last = epochs.history.last_epoch
+            epochs.replace(history_of([(1, 0), (last + 1, log.max_offset)]))
+            end = log.max_offset
+            monkeypatch.setattr(type(log), "min_offset", property(lambda _: end))
+            assert broker.store.retention.after_delete is not None
+            broker.store.retention.after_delete()
+            await until(lambda: [e.epoch for e in epochs.entries()] == [last + 1])
+
+    run(scenario)
+
+
 def test_a_restarted_master_keeps_its_id_and_gets_a_later_epoch(run: Run, setup: Setup, place: Place) -> None:
     """Its messages are there, and its epoch file shows where each of its terms began."""
 
@@ -209,8 +248,9 @@ def test_a_restarted_master_keeps_its_id_and_gets_a_later_epoch(run: Run, setup:
     run(scenario)
 
 
-def test_a_slave_stands_by(run: Run, setup: Setup, place: Place) -> None:
-    """It refuses sends in Java's words, is shown under its id, and tells 907 that it is no master."""
+def test_a_slave_follows_and_forwards(run: Run, setup: Setup, place: Place) -> None:
+    """It passes sends and changes on to its master, has their messages, is shown under its id, and tells 907
+    that it is no master."""
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -221,6 +261,7 @@ def test_a_slave_stands_by(run: Run, setup: Setup, place: Place) -> None:
             await until(lambda: member(second).role is Role.SLAVE)
             client = await stack.enter_async_context(setup.client(second))
             sent = await client.send("TBW102")
+            await until(lambda: second.store.confirmed_offset == first.store.max_offset)
             status = json.loads((await client.call(907)).body)
             epochs = EpochEntryCache.from_json((await client.call(1007)).body)
             created = await client.call(
@@ -228,11 +269,12 @@ def test_a_slave_stands_by(run: Run, setup: Setup, place: Place) -> None:
                 topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
             )  # fmt: skip
 
-            refusal = golden("broker-310-send-slave")[0]
-            assert (sent.code, sent.remark) == (refusal["code"], refusal["remark"])
-            assert created.code == 1
+            assert (sent.code, created.code) == (0, 0)
+            assert second.store.queue_max("TBW102", 0) == 1
+            await until(lambda: second.topics.get("x") is not None)
             assert member(second).broker_id == 2
-            assert (epochs.broker_id, epochs.epoch_list) == (2, ())
+            assert epochs.broker_id == 2
+            assert [(each.epoch, each.start_offset) for each in epochs.epoch_list] == [(1, 0)]
             assert status["master"] is False
             assert status.keys() == golden("broker-907-ha-status-slave")[1].keys()
             assert member(second).now.master_address == f"127.0.0.1:{first.port}"
@@ -288,14 +330,355 @@ def test_readiness_and_metrics(run: Run, setup: Setup, place: Place) -> None:
                 scraped = (await asyncio.to_thread(get, "/metrics"))[1]
 
         section = PAGE.read_text().split("\n## Broker in controller mode\n")[1].split("\n## ")[0]
-        documented = re.findall(r"^\| `(\w+)` \| gauge \| (?:`(\w+)` )?\| (.+) \|$", section, re.M)
-        assert len(documented) == 7
-        for name, label, meaning in documented:
+        documented = re.findall(r"^\| `(\w+)` \| (\w+) \| (?:`(\w+)` )?\| (.+) \|$", section, re.M)
+        exported = re.findall(r"^# HELP (brokerset_broker_\w+) ", scraped, re.M)
+        assert {row[0] for row in documented} <= set(exported)
+        for name, kind, label, meaning in documented:
             shown = re.search(rf"^# HELP {name} (.+)$", scraped, re.M)
             assert shown is not None, name
+            assert f"# TYPE {name} {kind}\n" in scraped
             assert meaning.startswith(shown[1])
-            assert not label or f'{label}="' in scraped.split(f"\n{name}{{")[1].split("}")[0], name
+            sample = scraped.partition(f"\n{name}{{")[2].partition("}")[0]
+            assert not label or not sample or f'{label}="' in sample, name
         assert re.search(r'brokerset_broker_role\{.*role="master"\} 1.0', scraped)
         assert re.search(r"brokerset_broker_master_epoch\{.*\} 1.0", scraped)
+
+    run(scenario)
+
+
+def test_a_slave_that_is_not_in_sync_is_not_ready_where_that_counts(
+    run: Run, setup: Setup, place: Place
+) -> None:
+    """With `readyOnlyInSync` it says so until it has caught up; a fenced one is ready, and without it all."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a", ready_only_in_sync=True))
+            await until(lambda: member(first).role is Role.MASTER)
+            assert first.member is not None
+            assert first.member.problem() is None
+            second = await stack.enter_async_context(place.broker("b", ready_only_in_sync=True))
+            assert second.member is not None
+            await until(lambda: second.member.replication.status().sync_state_set == {1, 2})
+            assert second.member.problem() is None
+
+            status = second.member.replication.status()
+            alone = replace(status, sync_state_set=frozenset({1}))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(second.member.replication, "status", lambda: alone)
+                problem = second.member.problem()
+                assert problem is not None
+                assert problem.startswith("broker 2 is not in sync, only 1 are: ")
+                assert problem in second._ready_problems()
+                patch.setattr(member(second), "_fenced", True)
+                assert second.member.problem() is None
+                patch.setattr(member(second), "_fenced", False)
+
+    run(scenario)
+
+
+def test_a_slave_changes_nothing_of_its_clients(run: Run, setup: Setup, place: Place) -> None:
+    """It moves no consumer to where its own queues begin or end, commits nothing that comes with a pull, and
+    makes neither groups nor retry topics of those who greet it."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a"))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b"))
+            await until(lambda: member(second).role is Role.SLAVE)
+            master = await stack.enter_async_context(setup.client(first))
+            slave = await stack.enter_async_context(setup.client(second))
+            await master.send("TBW102")
+            await until(lambda: second.store.confirmed_offset == first.store.max_offset)
+
+            moved = await master.pull("TBW102", 100)
+            kept = [
+                await slave.pull("TBW102", 100, group="new", sysFlag=1 | 4, commitOffset=7),
+                await slave.pull("TBW102", 100, suspend_ms=20),
+                await slave.pull("TBW102", 5, queue_id=3),
+            ]
+            found = await slave.pull("TBW102", 0, group="new", sysFlag=1 | 4, commitOffset=1)
+            greeted = await slave.heartbeat("greeted", "TBW102")
+
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
+            assert [(r.code, r.ext["nextBeginOffset"]) for r in kept] == [(19, "100"), (19, "100"), (19, "5")]
+            assert {reply.ext["suggestWhichBrokerId"] for reply in kept} == {"0"}
+            assert (found.code, greeted.code) == (0, 0)
+            assert second.offsets.query("new", "TBW102", 0) is None
+            assert second.groups.get("new") is None
+            assert second.groups.get("greeted") is None
+            assert second.topics.get("%RETRY%greeted") is None
+            assert first.offsets.query("new", "TBW102", 0) is None
+
+    run(scenario)
+
+
+def test_a_replica_that_begins_late_in_the_log_joins_with_all_metadata(
+    run: Run, setup: Setup, place: Place
+) -> None:
+    """It copies the last file only, in which no record tells of older topics: it is a learner until its
+    master has told them, and in sync afterwards."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            small = {"mapped_file_size_commit_log": 262_144, "max_message_size": 65_536}
+            first = await stack.enter_async_context(place.broker("a", **small))
+            await until(lambda: member(first).role is Role.MASTER)
+            master = await stack.enter_async_context(setup.client(first))
+            await master.create_topic("early")
+            while first.store.max_offset < 3 * 262_144 + 1_000:
+                await master.send("early", b"x" * 60_000)
+            second = await stack.enter_async_context(place.broker("b", sync_from_last_file=True, **small))
+            assert first.member is not None
+            assert second.member is not None
+            replication, metadata = first.member.replication, second.member.metadata
+            learners: list[bool] = []
+
+            def joined() -> bool:
+                learners.extend(view.learner for view in replication.status().replicas)
+                return bool(replication.status().sync_state_set == {1, 2})
+
+            await until(joined)
+
+            assert second.topics.get("early") is not None
+            assert metadata.status().complete
+            assert True in learners
+            assert second.store.min_offset > 0
+
+    run(scenario)
+
+
+def test_a_master_whose_disk_fails_loses_its_mastership(run: Run, setup: Setup, place: Place) -> None:
+    """After a failed fsync it can store nothing more; the controllers hear of it and elect the other one."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a"))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b"))
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            client = await stack.enter_async_context(setup.client(second))
+
+            def fail(begin: int, end: int) -> None:
+                raise OSError(5, "Input/output error")
+
+            first.store.log.files.sync = fail
+            assert (await client.send("TBW102")).code == 0
+            await first.store.flush()
+            await until(lambda: member(second).role is Role.MASTER)
+
+            assert member(first).role is not Role.MASTER
+            sent = await client.send("TBW102")
+            while sent.code != 0:  # until the in-sync set is what it has to be
+                sent = await client.send("TBW102")
+            assert second.store.queue_max("TBW102", 0) >= 1
+
+    run(scenario)
+
+
+def test_a_master_that_cannot_lead_is_replaced(run: Run, setup: Setup, place: Place) -> None:
+    """Who is elected and cannot finish its change of role says so: another one of before is elected, and when
+    the cause is gone it may lead again."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a"))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b"))
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            await until(lambda: len(member(second).now.sync_state_set) == 2)
+            client = await stack.enter_async_context(setup.client(first))
+            assert (await client.send("TBW102")).code == 0
+            epochs = second.member.replication._epochs
+            begin_at, tries = epochs.begin_at, []
+
+            def fail(epoch: int, *, log_begin: int, log_end: int) -> bool:
+                tries.append(epoch)
+                raise OSError(30, "Read-only file system")
+
+            epochs.begin_at = fail
+            before = member(first).now.epoch
+            await first.member.switch_over.hand_over(1.5)
+            await until(lambda: member(first).role is Role.MASTER and member(first).now.epoch > before)
+            await until(lambda: member(second).role is Role.SLAVE)
+
+            assert 2 <= len(tries) <= 4
+            assert len(set(tries)) == 1
+            sent = await client.send("TBW102")
+            while sent.code != 0:  # until the lease and the in-sync set are what they have to be
+                sent = await client.send("TBW102")
+            epochs.begin_at = begin_at
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            while member(second).role is not Role.MASTER:  # it is let be for some seconds
+                await first.member.switch_over.hand_over(1.5)
+                await asyncio.sleep(0.2)
+            assert second.store.queue_max("TBW102", 0) >= 1
+
+    run(scenario)
+
+
+def test_a_master_that_ends_with_its_slaves_answers_who_waits_for_them_soon(
+    run: Run, setup: Setup, place: Place
+) -> None:
+    """A send that no slave has is neither said to be stored nor held until `slaveTimeout`: clients try again
+    elsewhere."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a", min_in_sync_replicas=1))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b", min_in_sync_replicas=1))
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            client = await stack.enter_async_context(setup.client(first))
+            assert (await client.send("TBW102")).code == 0
+            replication = first.member.replication
+            replication.keep_set(True)
+            await second.close()
+            sent = asyncio.create_task(client.send("TBW102"))
+            await until(lambda: replication.status().waiting == 1)
+
+            began = asyncio.get_running_loop().time()
+            await first.close()
+
+            assert (await sent).code == 14
+            assert asyncio.get_running_loop().time() - began < first.settings.slave_timeout / 1000 / 2
+
+    run(scenario)
+
+
+def test_behind_a_service_a_master_that_ends_passes_requests_on_until_it_leads_elsewhere(
+    run: Run, setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients keep the Service's address, and for a moment it still leads here: no send fails."""
+    monkeypatch.setattr(group_member, "PASS_ON_SECONDS", 0.5)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(
+                place.broker("a", min_in_sync_replicas=1, master_endpoint_slice="shop/orders-0-master")
+            )
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b", min_in_sync_replicas=1))
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            client = await stack.enter_async_context(setup.client(first))
+            assert (await client.send("TBW102")).code == 0
+
+            ending = asyncio.create_task(first.close())
+            await until(lambda: member(second).role is Role.MASTER)
+            assert (await client.send("TBW102")).code == 0
+            newcomer = await stack.enter_async_context(setup.client(first))
+            assert (await newcomer.send("TBW102")).code == 0
+            assert not ending.done()
+            await ending
+
+    run(scenario)
+
+
+def test_a_replica_with_a_damaged_log_gets_it_again(run: Run, setup: Setup, place: Place) -> None:
+    """A start that finds flipped bits in what was surely on the disk is no end of it: it follows, cuts the
+    damage off with a copy, and is in sync again with the same log."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a", min_in_sync_replicas=1))
+            await until(lambda: member(first).role is Role.MASTER)
+            async with place.broker("b") as second:
+                await until(lambda: len(member(first).now.sync_state_set) == 2)
+                client = await stack.enter_async_context(setup.client(first))
+                for _ in range(20):
+                    assert (await client.send("TBW102")).code == 0
+                await until(lambda: second.store.max_offset == first.store.max_offset)
+                await second.store.checkpoint()
+                offset = _offset(second, 10)
+            path = place.folder / "b" / "commitlog" / f"{0:020d}"
+            with path.open("r+b") as stream:
+                stream.seek(offset + 88)
+                stream.write(b"\xff")
+            (place.folder / "b" / "abort").write_text("")  # not closed in order: the end of the log is read
+
+            third = await stack.enter_async_context(place.broker("b"))
+            assert third.store.damage is not None
+            await until(lambda: third.store.max_offset == first.store.max_offset)
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+
+            assert third.store.damage is None
+            assert list((place.folder / "b" / "commitlog.damaged").iterdir())
+            await until(lambda: not third.member.replication.status().incomplete)
+            data = first.store.read(0, first.store.max_offset)
+            assert third.store.read(0, first.store.max_offset) == data
+
+    run(scenario)
+
+
+def test_the_last_replica_with_a_damaged_log_keeps_everything(run: Run, setup: Setup, place: Place) -> None:
+    """Nobody else has what it lacks: it has no role, says where the damage is and what people can do, and
+    goes on without only when it is told so."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            async with place.broker("a") as first:
+                await until(lambda: member(first).role is Role.MASTER)
+                async with setup.client(first) as client:
+                    for _ in range(20):
+                        assert (await client.send("TBW102")).code == 0
+                await first.store.checkpoint()
+                offset = _offset(first, 10)
+            path = place.folder / "a" / "commitlog" / f"{0:020d}"
+            with path.open("r+b") as stream:
+                stream.seek(offset + 88)
+                stream.write(b"\xff")
+            (place.folder / "a" / "abort").write_text("")  # not closed in order: the end of the log is read
+            before = path.read_bytes()
+
+            async with place.broker("a") as second:
+                await until(lambda: "acceptDamagedStore" in (member(second).diagnosis().advice or ""))
+                assert member(second).role is Role.NONE
+                assert f"offset {offset} of the log" in (member(second).diagnosis().problem or "")
+                assert str(path) in (member(second).diagnosis().problem or "")
+            assert path.read_bytes() == before
+
+            third = await stack.enter_async_context(place.broker("a", accept_damaged_store=True))
+            await until(lambda: member(third).role is Role.MASTER)
+            assert list((place.folder / "a" / "commitlog.damaged").iterdir())
+
+    run(scenario)
+
+
+def _offset(broker: Broker, number: int) -> int:
+    """Where a message of the topic is."""
+    for queue_id in broker.store.queues()["TBW102"]:
+        found = broker.store.unit("TBW102", queue_id, number)
+        if found is not None:
+            return found[0]
+    raise AssertionError("no such message")
+
+
+def test_a_group_that_is_stopped_together_keeps_its_set(run: Run, setup: Setup, place: Place) -> None:
+    """Afterwards each of its replicas may lead."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            controller = await stack.enter_async_context(place.controllers())
+            async with AsyncExitStack() as brokers:
+                made = []
+                for name in ("a", "b", "c"):
+                    made.append(await brokers.enter_async_context(place.broker(name)))
+                    await until(lambda: member(made[0]).role is Role.MASTER)
+                await until(lambda: len(member(made[0]).now.sync_state_set) == 3)
+                await asyncio.gather(*(each.close() for each in made))
+            group = controller.service.machine.groups["broker-a"]
+            assert group.sync_state_set == {1, 2, 3}
+            third = await stack.enter_async_context(place.broker("c"))
+            await until(lambda: member(third).role is Role.MASTER)
 
     run(scenario)

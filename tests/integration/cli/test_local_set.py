@@ -24,6 +24,7 @@ metadata: {name: orders}
 spec:
   clusterName: Shop
   brokerNames: [north, south]
+  replicas: 1
   config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}
 """
 
@@ -254,8 +255,10 @@ def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
     assert process.returncode == 0, lines
 
     told = [line[9:].strip() for line in lines if " is told to stop" in line or "has stopped" in line]
-    assert told[:2] == ["brokerset-0-0 is told to stop", "brokerset-0-0 has stopped"]
-    assert sorted(told[2:8]) == [
+    assert sorted(told[:6]) == [
+        f"brokerset-0-{n} {what}" for n in range(3) for what in ("has stopped", "is told to stop")
+    ]
+    assert sorted(told[6:12]) == [
         f"controller-{n} {what}" for n in range(3) for what in ("has stopped", "is told to stop")
     ]
     state = json.loads((tmp_path / "d" / "state.json").read_text())
@@ -265,6 +268,7 @@ def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
 def test_messages_survive_down_and_up(tmp_path: Path) -> None:
     command = Cli(tmp_path / "data")
     command("up", "--detach", *FREE_PORTS)
+    command.until_healthy()
     command("send", "kept", "--count", "5")
     command("down")
     stopped = command("status", code=1)
@@ -307,5 +311,7 @@ def test_the_demo_checks_every_message_and_leaves_nothing(tmp_path: Path) -> Non
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 500 messages came through" in done.stdout
+    assert "all 500 acknowledged messages came through" in done.stdout
+    assert "No send was acknowledged for " in done.stdout
+    assert "All 3 logs have the same " in done.stdout
     assert list(tmp_path.iterdir()) == []

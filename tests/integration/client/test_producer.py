@@ -27,9 +27,12 @@ from brokerset_client import (
     SendRetry,
     SendStatus,
     TopicNotFound,
+    instance,
 )
 from brokerset_client.retry import RETRIABLE_CODES
 from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_runtime.remoting import Connection
 
 from .fake_broker import FakeCluster, bodies, hang_up, properties_of, refuse, run, say_nothing, until
 
@@ -258,6 +261,61 @@ def test_a_silent_broker_costs_the_timeout_and_no_more() -> None:
 
         assert 0.2 <= took < 1.0
         assert result.status is SendStatus.SEND_OK
+
+    run(check)
+
+
+def test_a_connection_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that is gone without a word is behind it: a new connection may lead to another one."""
+    monkeypatch.setattr(instance, "SILENT_SECONDS", 0.1)
+    heard: list[Connection] = []
+
+    def listen(connection: Connection, _: Command) -> Command | None:
+        heard.append(connection)
+        return None
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await cluster.add_broker()
+        cluster.topics["t"] = {"a": 1}
+        async with producer(cluster) as sender:
+            await sender.send(Message(topic="t", body=b"x"))
+            await until(lambda: bool(broker.seen(RequestCode.HEART_BEAT)))
+            broker.script(SEND, listen)
+            with pytest.raises(AnswerTimeout):
+                await sender.send(Message(topic="t", body=b"x"), timeout=0.2)
+            await until(lambda: not heard[0].is_open)
+            assert (await sender.send(Message(topic="t", body=b"x"))).status is SendStatus.SEND_OK
+
+            broker.script(RequestCode.GET_MAX_OFFSET, listen)
+            request = Command(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": "0"})
+            with pytest.raises(AnswerTimeout):
+                await sender.instance.call(broker.address, request, 0.2)
+            await until(lambda: not heard[1].is_open)
+
+    run(check)
+
+
+def test_a_connection_on_which_others_are_answered_stays() -> None:
+    """One request that takes long is no sign that the peer is gone."""
+    heard: list[Connection] = []
+
+    def listen(connection: Connection, _: Command) -> Command | None:
+        heard.append(connection)
+        return None
+
+    async def check(cluster: FakeCluster) -> None:
+        broker = await cluster.add_broker()
+        cluster.topics["t"] = {"a": 1}
+        broker.script(SEND, listen)
+        async with producer(cluster) as sender:
+            slow = asyncio.create_task(sender.send(Message(topic="t", body=b"x"), timeout=2.3))
+            await until(lambda: bool(heard))
+            while not slow.done():
+                await sender.send(Message(topic="t", body=b"y"))
+                await asyncio.sleep(0.1)
+            with pytest.raises(AnswerTimeout):
+                await slow
+            assert heard[0].is_open
 
     run(check)
 

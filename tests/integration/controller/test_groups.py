@@ -274,6 +274,23 @@ def test_a_snapshot_cuts_the_log_and_is_enough_to_start_from(tmp_path: Path) -> 
     asyncio.run(scene())
 
 
+def test_controllers_that_all_restart_to_join_are_still_the_members_they_began_as(tmp_path: Path) -> None:
+    """`raftJoin=true` is for a folder without data: who has data forgets neither members nor groups."""
+
+    async def scene() -> None:
+        async with controllers(tmp_path, 3) as group:
+            async with brokers(group):
+                before = await groups_of(group, await group.leader())
+            for node_id in range(3):
+                await group.stop(node_id)
+            for node_id in range(3):
+                await group.start(node_id, raft_join=True)
+            after = await groups_of(group, await group.leader())
+            assert after.replicas[0].check_code == before.replicas[0].check_code
+
+    asyncio.run(scene())
+
+
 def test_members_from_one_to_three_to_two(tmp_path: Path) -> None:
     """Learners are added, promoted, get everything; then the leader itself leaves."""
 

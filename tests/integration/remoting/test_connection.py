@@ -564,3 +564,24 @@ def test_a_failing_listener_of_the_end_does_not_leave_waiters_behind() -> None:
         assert [type(failure["exception"]) for failure in failures] == [ZeroDivisionError]
 
     run(main)
+
+
+def test_a_server_that_ends_lets_idle_connections_go_while_others_are_served() -> None:
+    """Who has nothing in flight need not wait for the others before it looks for another server."""
+
+    async def main() -> None:
+        async with serving() as (endpoint, address):
+            busy, idle = await connect(address), await connect(address)
+            waiting = asyncio.create_task(busy.call(Command(SLOW), 10))
+            await idle.call(Command(ECHO), 5)
+            await until(lambda: any(each.in_flight for each in endpoint.server.connections.values()))
+
+            ending = asyncio.create_task(endpoint.server.close(10))
+            await until(lambda: not idle.is_open)
+            assert not ending.done()
+            assert busy.is_open
+            endpoint.gate.set()
+            assert (await waiting).remark == "slow"
+            await ending
+
+    run(main)

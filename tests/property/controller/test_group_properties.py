@@ -13,6 +13,7 @@ from brokerset_controller.replicas.apply import apply
 from brokerset_controller.replicas.codec import decode_event, decode_groups, encode_event, encode_groups
 from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
 from brokerset_controller.replicas.decide_election import decide_elect, decide_failover
+from brokerset_controller.replicas.decide_fencing import decide_fence
 from brokerset_controller.replicas.decide_identity import decide_apply_id, decide_next_id, decide_register
 from brokerset_controller.replicas.decide_sync_set import decide_alter_sync_state_set
 from brokerset_controller.replicas.decisions import Decision
@@ -26,6 +27,7 @@ from brokerset_controller.replicas.events import (
     Applied,
     BrokerIdApplied,
     Event,
+    FencingChanged,
     GroupRebuilt,
     MasterElected,
     ReplicaAdopted,
@@ -42,6 +44,7 @@ from brokerset_protocol.headers.controller import (
     ApplyBrokerId,
     CleanControllerBrokerData,
     ElectMaster,
+    FenceReplica,
     GetNextBrokerId,
     GetReplicaInfo,
     RegisterBrokerToController,
@@ -78,6 +81,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(SyncStateSetAltered, st.just(NAME), ids, epochs, epochs, id_sets),
     st.builds(MasterElected, st.just(NAME), ids, epochs, epochs, epochs, st.booleans(), st.just(""), losses),
     st.builds(ReplicasCleaned, st.just(NAME), id_sets, epochs, epochs),
+    st.builds(FencingChanged, st.just(NAME), ids, st.booleans(), epochs, epochs),
     st.builds(
         GroupRebuilt,
         st.builds(
@@ -125,6 +129,13 @@ def with_true_guards(group: Group | None, event: Event) -> Event:
                 expected_master_epoch=group.master_epoch,
                 expected_set_epoch=group.sync_state_set_epoch,
             )
+        case FencingChanged():
+            return replace(
+                event,
+                broker_id=member(group, event.broker_id),
+                expected_master_epoch=group.master_epoch,
+                expected_set_epoch=group.sync_state_set_epoch,
+            )
         case ReplicaStarted() if group.known:
             broker_id = member(group, event.broker_id)
             return replace(
@@ -139,6 +150,8 @@ def check_state(group: Group) -> None:
     members = group.replicas.keys()
     assert group.sync_state_set <= members
     assert group.suspects <= members
+    assert group.fenced <= members
+    assert not group.fenced & group.sync_state_set
     assert list(members) == sorted(members)
     assert all(0 <= key < group.next_broker_id for key in members)
     assert not group.unclaimed & members
@@ -163,6 +176,7 @@ def check_step(before: Group | None, after: Group) -> None:
         assert after.sync_state_set
     if after.master_id != before.master_id:
         assert after.master_epoch > before.master_epoch
+        assert after.master_id not in after.fenced
     if before.suspects - after.suspects:
         assert after.sync_state_set_epoch > before.sync_state_set_epoch or after.replicas != before.replicas
     for key, replica in after.replicas.items():
@@ -234,13 +248,13 @@ def test_events_that_were_overtaken_by_an_election_change_nothing(
     if final is None or position >= len(trace):
         return
     event, _, after = trace[position]
-    guarded = isinstance(event, SyncStateSetAltered | MasterElected | ReplicasCleaned)
+    guarded = isinstance(event, SyncStateSetAltered | MasterElected | ReplicasCleaned | FencingChanged)
     if not guarded or after is None or final.master_epoch == after.master_epoch:
         return
     if isinstance(event, MasterElected) and event.new_epoch == final.master_epoch:
         return
     if (
-        isinstance(event, MasterElected | ReplicasCleaned)
+        isinstance(event, MasterElected | ReplicasCleaned | FencingChanged)
         and event.expected_master_epoch == final.master_epoch
     ):
         return
@@ -249,7 +263,8 @@ def test_events_that_were_overtaken_by_an_election_change_nothing(
     unchanged, outcome = apply(final, event)
     assert unchanged is final
     cleaned_already = isinstance(event, ReplicasCleaned) and not event.broker_ids & final.replicas.keys()
-    assert isinstance(outcome, Superseded) or cleaned_already
+    fenced_already = isinstance(event, FencingChanged) and (event.broker_id in final.fenced) == event.fenced
+    assert isinstance(outcome, Superseded) or cleaned_already or fenced_already
 
 
 lives = st.builds(
@@ -261,12 +276,19 @@ lives = st.builds(
     st.integers(-1, 9),
     st.integers(0, 3),
     st.just(0.0),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([None, True, False]),
+    st.booleans(),
 )
 standings = st.sampled_from([Standing.ALIVE, Standing.ALIVE, Standing.DEAD, Standing.UNKNOWN])
-views = st.dictionaries(ids, st.tuples(standings, lives), min_size=2).map(
-    lambda found: LiveView(
-        {key: standing for key, (standing, _) in found.items()}, {key: one for key, (_, one) in found.items()}
-    )
+views = st.builds(
+    lambda found, lease: LiveView(
+        {key: standing for key, (standing, _) in found.items()},
+        {key: one for key, (_, one) in found.items()},
+        lease,
+    ),
+    st.dictionaries(ids, st.tuples(standings, lives), min_size=2),
+    st.sampled_from([0.0, 0.0, 2.0]),
 )
 
 
@@ -285,6 +307,7 @@ def groups(draw: st.DrawFn) -> Group:
         set_epoch=draw(epochs),
         suspects=draw(st.just(frozenset[int]()) | subsets),
         expected=draw(expected),
+        fenced=draw(subsets) - in_sync,
     )
     check_state(group)
     return group
@@ -321,8 +344,14 @@ requests = st.one_of(
         adopt=no_flag,
     ),
     st.builds(
-        ElectMaster, broker_name=names, broker_id=st.integers(-1, 5), designate_elect=flags, unclean=no_flag
+        ElectMaster,
+        broker_name=names,
+        broker_id=st.integers(-1, 5),
+        designate_elect=flags,
+        unclean=no_flag,
+        handover_epoch=st.none() | st.none() | epochs,
     ),
+    st.builds(FenceReplica, broker_name=names, broker_id=ids, fenced=flags, force=no_flag),
     st.builds(
         CleanControllerBrokerData,
         cluster_name=clusters,
@@ -350,6 +379,9 @@ def likely(group: Group | None, request: object, view: LiveView) -> object:
                 request, broker_id=broker_id, last_nonce=last, cluster_name="demo", owner_uid=group.owner
             )
         case ElectMaster() if group.known:
+            epoch = None if request.handover_epoch is None else group.master_epoch
+            return replace(request, broker_id=member(group, request.broker_id), handover_epoch=epoch)
+        case FenceReplica() if group.known:
             return replace(request, broker_id=member(group, request.broker_id))
         case _:
             return request
@@ -366,6 +398,8 @@ def decide(group: Group | None, request: object, view: LiveView, extra: frozense
             return decide_elect(group, request, view, unclean_allowed=0 in extra)
         case CleanControllerBrokerData():
             return decide_clean(group, request, view)
+        case FenceReplica():
+            return decide_fence(group, request)
         case AlterSyncStateSet():
             if group is not None and group.master_id is not None:
                 request = replace(request, master_broker_id=group.master_id, master_epoch=group.master_epoch)
@@ -404,20 +438,34 @@ def test_what_is_decided_can_be_applied_at_once(
             assert group.master_epoch > max(
                 (one.epoch for key, one in view.lives.items() if key in group.replicas), default=0
             )
-            check_election(before, decision.event, view)
+            hands_over = isinstance(request, ElectMaster) and request.handover_epoch is not None
+            check_election(before, decision.event, view, hands_over=hands_over)
 
 
-def check_election(before: Group | None, event: MasterElected, view: LiveView) -> None:
+def check_election(
+    before: Group | None, event: MasterElected, view: LiveView, *, hands_over: bool = False
+) -> None:
     """Nobody who may lack messages is elected without a record of it."""
     assert before is not None
+    assert event.master_id not in before.fenced
     if before.virgin:
         return
-    assert view.alive(event.master_id)
+    assert view.fit(event.master_id)
     sound = before.sync_state_set - before.suspects
+    by_master_alone = any(one.all_ack is False for key, one in view.lives.items() if key in before.replicas)
+    if hands_over:
+        assert event.master_id in sound - {before.master_id}
+        assert before.master_id is not None
+        assert view.alive(before.master_id)
+    elif (by_master_alone or event.unclean) and event.master_id != before.master_id:
+        surely_dead = before.master_id is not None and view.surely_dead(before.master_id)
+        masters = before.replicas if before.master_id is None else (before.master_id,)
+        no_leases = all(before.replicas[key].nonce is None for key in masters)  # RocketMQ's get none
+        assert view.lease_seconds <= 0 or surely_dead or no_leases or before.master_epoch == 0
     if event.master_id not in sound:
-        assert not any(view.alive(key) for key in sound)
+        assert not any(view.fit(key) for key in sound)
         assert event.loss is not None
-        assert before.master_id is None or view.standing(before.master_id) is Standing.DEAD
+        assert before.master_id is None or view.election_standing(before.master_id) is Standing.DEAD
 
 
 @given(groups(), views, flags)
@@ -435,12 +483,12 @@ def test_the_controllers_own_trigger_never_replaces_a_master_that_may_live(
 
     assert described.advice == why
     assert decide_rebuild(group, group).event is None
-    assert (why is None) == (group.master_id is not None and view.alive(group.master_id))
+    assert (why is None) == (group.master_id is not None and view.fit(group.master_id))
     if decision is None:
         return
     assert isinstance(decision.event, MasterElected)
-    assert group.master_id is None or view.standing(group.master_id) is Standing.DEAD
-    assert view.alive(decision.event.master_id)
+    assert group.master_id is None or view.election_standing(group.master_id) is Standing.DEAD
+    assert view.fit(decision.event.master_id)
     check_election(group, decision.event, view)
     after, outcome = apply(group, decision.event)
     assert outcome == Applied()
@@ -464,10 +512,12 @@ def test_every_request_gets_an_answer_in_every_state(
         assert after is not None
         check_step(group, after)
         if isinstance(decision.event, MasterElected):
-            named = isinstance(request, ElectMaster) and request.designate_elect
+            asked = request if isinstance(request, ElectMaster) else None
+            named = asked is not None and (asked.designate_elect or asked.handover_epoch is not None)
             old = group.master_id
             assert named or old is None or view.standing(old) is Standing.DEAD
-            check_election(group, decision.event, view)
+            hands_over = asked is not None and asked.handover_epoch is not None
+            check_election(group, decision.event, view, hands_over=hands_over)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))

@@ -14,7 +14,8 @@ from brokerset_broker.admission import Admission
 from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.locks import QueueLocks
-from brokerset_broker.processors.send import SendProcessor, refusing_handlers
+from brokerset_broker.processors.send import SendProcessor
+from brokerset_broker.processors.send_refusals import refusing_handlers
 from brokerset_broker.settings_update import LiveSettings
 from brokerset_broker.stats import BrokerStats
 from brokerset_broker.store.errors import PutStatus, StoreRefused

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_broker.settings_update import CHANGEABLE, LiveSettings
+from brokerset_broker.settings_update import LiveSettings
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.live_settings import CHANGEABLE
 from brokerset_spec.setting_fields import setting_fields
 
 

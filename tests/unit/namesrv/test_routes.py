@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import replace
 
@@ -602,6 +603,7 @@ def test_ten_thousand_topics_of_three_brokers_register_quickly() -> None:
     table = new_table()
     names = tuple(f"topic-{number}" for number in range(10_000))
     entries = [registration(0, f"10.0.0.{n}:10911", names, broker_name=f"broker-{n}") for n in (1, 2, 3)]
+    gc.collect()  # the garbage of other tests does not count
     start = time.process_time()
 
     for entry in entries:

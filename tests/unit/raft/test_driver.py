@@ -13,7 +13,7 @@ import pytest
 
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.driver import UNSAVED_MAX, RaftEngine, RaftSettings
-from brokerset_raft.engine import EngineError, NotLeader, OutcomeUnknown, Role
+from brokerset_raft.engine import EngineError, NotLeader, OutcomeUnknown, Overloaded, Role
 from brokerset_raft.messages import (
     AppendReply,
     AppendRequest,
@@ -54,6 +54,10 @@ class SteppedDisk:
         else:
             future.set_result(work())
         return future
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
 
     async def step(self) -> None:
         work, future = self._waiting.popleft()
@@ -286,6 +290,38 @@ def test_a_follower_whose_disk_hangs_refuses_proposals(tmp_path: Path) -> None:
 
         with pytest.raises(NotLeader):
             await node.engine.propose(b"x", 1)
+
+    bench(tmp_path, scene)
+
+
+def test_a_proposal_that_was_never_taken_has_an_outcome(tmp_path: Path) -> None:
+    """While the disk hangs a leader takes no more: who runs out of time hears that nothing was done, and what
+    was asked by somebody who is gone is carried out as soon as that is possible."""
+
+    async def scene(node: Bench) -> None:
+        term = await node.lead()
+        await node.hear(2, AppendReply(term, True, 1))
+        node.disk.held = True
+        proposals: list[asyncio.Task[object]] = []
+        while node.engine.status.last_index == len(proposals) + 1:
+            proposals.append(asyncio.create_task(node.engine.propose(b"%d" % len(proposals))))
+            await asyncio.sleep(SETTLED)
+        assert len(proposals) < 2 * UNSAVED_MAX
+
+        gone = asyncio.create_task(node.engine.propose(b"gone"))
+        await asyncio.sleep(SETTLED)
+        gone.cancel()
+        with pytest.raises(Overloaded, match="was not taken"):
+            await node.engine.propose(b"late", 0.1)
+        node.disk.held = False
+        while node.engine.status.last_index < len(proposals) + 2:
+            await node.disk.step() if node.disk.waits else await asyncio.sleep(SETTLED)
+        await node.hear(2, AppendReply(term, True, node.engine.status.last_index))
+        await asyncio.gather(*proposals)
+        await asyncio.sleep(SETTLED)
+
+        assert node.machine.words[-1] == b"gone"
+        assert b"late" not in node.machine.words
 
     bench(tmp_path, scene)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from brokerset_raft import log_records
-from brokerset_raft.configuration import Configuration
+from brokerset_raft.configuration import Configuration, Member
 from brokerset_raft.messages import Entry, EntryKind, HardState, SnapshotMeta
-from brokerset_raft.storage import Loaded, LogDamaged, Storage, StorageStopped
+from brokerset_raft.storage import INITIAL_NAME, Loaded, LogDamaged, Storage, StorageStopped
 from brokerset_runtime.disk import RealDisk
 
 SEGMENT_BYTES = 400
@@ -361,3 +361,60 @@ def test_a_full_disk_costs_nothing_that_was_synced(tmp_path: Path, left: int) ->
     again.save(HardState(2, 2), entries(saved + 1, saved + 5))
     assert list(opened(tmp_path)[1].entries) == entries(1, saved + 5)
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def _members(*node_ids: int, port: int = 1) -> Configuration:
+    return Configuration(tuple(Member(n, f"h{n}:{port}", f"h{n}:9878") for n in node_ids))
+
+
+def _began(disk: RealDisk, given: Configuration) -> Configuration:
+    storage = Storage(disk)
+    storage.load()
+    return storage.initial_members(given)
+
+
+def test_a_node_with_data_keeps_the_members_it_began_with_whatever_its_settings_say(tmp_path: Path) -> None:
+    """No entry names the first members: told to join, or of others, a node with data knows them still."""
+    began = Storage(RealDisk(tmp_path))
+    began.load()
+    assert began.initial_members(_members(1, 2, 3)) == _members(1, 2, 3)
+    began.save(HardState(1, 2), [])
+    for given in (Configuration(), _members(1, 2, 3, 4, 5)):
+        assert _began(RealDisk(tmp_path), given) == _members(1, 2, 3)
+    moved = _members(1, 2, 3, port=7)
+    assert _began(RealDisk(tmp_path), moved) == moved
+    assert _began(RealDisk(tmp_path), Configuration()) == moved
+
+
+def test_a_node_that_never_took_part_takes_its_settings(tmp_path: Path) -> None:
+    """A mistake in the list of members can be corrected as long as nothing was voted or stored."""
+    assert _began(RealDisk(tmp_path), _members(1, 2)) == _members(1, 2)
+    assert _began(RealDisk(tmp_path), _members(1, 2, 3)) == _members(1, 2, 3)
+
+
+def test_a_first_member_that_is_told_to_join_is_still_a_first_member(tmp_path: Path) -> None:
+    """The others have formed the group before it took part: they count it, so it must know them."""
+    assert _began(RealDisk(tmp_path / "first"), _members(1, 2, 3)) == _members(1, 2, 3)
+    assert _began(RealDisk(tmp_path / "first"), Configuration()) == _members(1, 2, 3)
+    assert _began(RealDisk(tmp_path / "emptied"), Configuration()) == Configuration()
+
+
+def test_data_from_before_first_members_were_remembered_takes_them_from_settings_that_name_some(
+    tmp_path: Path,
+) -> None:
+    """Told to join it does not know them; put right, it does, for good."""
+    old = Storage(RealDisk(tmp_path))
+    old.load()
+    old.save(HardState(1, 2), [])
+    assert _began(RealDisk(tmp_path), Configuration()) == Configuration()
+    assert _began(RealDisk(tmp_path), _members(1, 2, 3)) == _members(1, 2, 3)
+    assert _began(RealDisk(tmp_path), Configuration()) == _members(1, 2, 3)
+
+
+def test_damaged_first_members_stop_the_node(tmp_path: Path) -> None:
+    """With wrong members a node could elect itself."""
+    _began(RealDisk(tmp_path), _members(1, 2, 3))
+    path = tmp_path / INITIAL_NAME
+    path.write_bytes(path.read_bytes().replace(b"h1", b"h9"))
+    with pytest.raises(LogDamaged, match="CRC of the first members"):
+        _began(RealDisk(tmp_path), _members(1, 2, 3))

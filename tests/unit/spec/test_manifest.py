@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.manifest import (
     OWN_SETTINGS,
     BrokerSet,
@@ -14,6 +15,7 @@ from brokerset_spec.manifest import (
     read_manifest,
     read_manifest_text,
 )
+from brokerset_spec.setting_fields import setting_fields
 
 HEAD = "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: orders}\n"
 
@@ -38,12 +40,13 @@ def test_everything_but_the_name_has_a_default() -> None:
 
     assert manifest.spec.cluster_name == "DefaultCluster"
     assert manifest.broker_names == ("orders-0",)
-    assert (manifest.spec.replicas, manifest.min_in_sync_replicas) == (1, 1)
+    assert (manifest.spec.replicas, manifest.min_in_sync_replicas) == (3, 2)
     assert manifest.spec.controllers.replicas == 3
 
 
-def test_the_default_set_has_one_group_of_one_broker() -> None:
+def test_the_default_set_has_one_group_of_three_brokers() -> None:
     assert default_manifest().broker_names == ("brokerset-0",)
+    assert default_manifest().spec.replicas == 3
 
 
 def test_every_field_of_the_design_is_read() -> None:
@@ -87,9 +90,9 @@ metadata: {}
 spec:
   groops: 2
   replicas: "3"
-  replication: {mode: dleger, minInSyncReplicas: 2, uncleanElection: true}
+  replication: {mode: dleger, minInSyncReplicas: 4, uncleanElection: true}
   controllers: {replicas: 8}
-  config: {flushDiskType: X, fileReservedTim: 2, listenPort: 1, deleteWhen: 30, traceOn: [1]}
+  config: {flushDiskType: X, fileReservedTim: 2, listenPort: 1, deleteWhen: "30", traceOn: [1]}
   tls: {secretName: a}
   brokerNames: [a, a]
 """
@@ -106,7 +109,8 @@ spec:
         "give a text, a number, or true or false",
         "spec.groops: is not a field; did you mean groups?",
         "spec.brokerNames: a is listed twice; give each group a name of its own",
-        "spec.replication.minInSyncReplicas: 2 can never be in sync with replicas: 1; use 1, or leave it out",
+        "spec.replication.minInSyncReplicas: 4 can never be in sync with replicas: 3; use 1 to 3, "
+        "or leave it out",
         "spec.config.flushDiskType: 'X': must be ASYNC_FLUSH or SYNC_FLUSH; correct the value",
         "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?",
         "spec.config.listenPort: is set by brokerset itself; ports are chosen by brokerset; leave it out",
@@ -119,9 +123,7 @@ spec:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"replicas": 3, "replication": {"minInSyncReplicas": 2}}, "spec.replication.minInSyncReplicas"),
         ({"replication": {"mode": "dledger"}}, "spec.replication.mode"),
-        ({"controllers": {"ref": {"name": "other"}}}, "spec.controllers.ref"),
         ({"tls": {"secretName": "s"}}, "spec.tls.secretName"),
         ({"acl": {"secretName": "s"}}, "spec.acl.secretName"),
     ],
@@ -133,12 +135,100 @@ def test_what_nothing_serves_yet_is_refused_by_name(spec: dict[str, Any], path: 
     assert [problem.path for problem in caught.value.problems] == [path]
 
 
+@pytest.mark.parametrize(
+    ("spec", "of_all", "of_two", "of_one"),
+    [
+        ({"replicas": 1}, 1, 1, 1),
+        ({"replicas": 2}, 1, 1, 1),
+        ({"replicas": 3}, 2, 1, 1),
+        ({"replicas": 5}, 2, 1, 1),
+        ({"replicas": 3, "replication": {"minInSyncReplicas": 1}}, 1, 1, 1),
+        ({"replicas": 3, "replication": {"minInSyncReplicas": 3}}, 3, 2, 1),
+    ],
+)
+def test_fewest_in_sync_are_two_from_three_replicas_on_unless_the_manifest_says_otherwise(
+    spec: dict[str, Any], of_all: int, of_two: int, of_one: int
+) -> None:
+    """And never more than there are."""
+    manifest = read_manifest(_with_spec(spec))
+
+    assert manifest.min_in_sync_replicas == of_all
+    assert (manifest.min_in_sync_of(2), manifest.min_in_sync_of(1)) == (of_two, of_one)
+
+
 @pytest.mark.parametrize("name", sorted(OWN_SETTINGS))
 def test_settings_that_brokerset_chooses_itself_are_refused(name: str) -> None:
     with pytest.raises(ManifestError) as caught:
         read_manifest(_with_spec({"config": {name: "1"}}))
 
     assert [problem.path for problem in caught.value.problems] == [f"spec.config.{name}"]
+
+
+def test_every_setting_that_brokerset_chooses_itself_is_one() -> None:
+    assert OWN_SETTINGS.keys() <= setting_fields(BrokerSettings).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("fileReservedTime", "72", "is not a whole number, without quotes"),
+        ("fileReservedTime", 7.5, "is not a whole number, without quotes"),
+        ("fileReservedTime", True, "is not a whole number, without quotes"),
+        ("traceOn", "true", "is not true or false, without quotes"),
+        ("traceOn", 1, "is not true or false, without quotes"),
+        ("deleteWhen", 4, "is not a text, in quotes"),
+        ("regionId", "a\nbrokerId=7", "has more than one line"),
+        ("regionId", "a\n", "has more than one line"),
+        ("regionId", "a\u2028b", "has more than one line"),
+    ],
+)
+def test_a_setting_has_the_type_that_the_api_server_asks_for(name: str, value: object, reason: str) -> None:
+    """A manifest that runs on one machine is taken by Kubernetes as well."""
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(_with_spec({"config": {name: value}}))
+
+    assert [(p.path, p.reason) for p in caught.value.problems] == [(f"spec.config.{name}", reason)]
+
+
+def test_a_set_may_use_the_controllers_of_another_one() -> None:
+    manifest = read_manifest(_with_spec({"controllers": {"ref": {"name": "other"}}}))
+
+    assert manifest.spec.controllers.ref is not None
+    assert manifest.spec.controllers.ref.name == "other"
+
+
+def test_fields_of_lists_get_advice_too() -> None:
+    """The path has the number of the item."""
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(_with_spec({"podTemplate": {"tolerations": [{"key": "a"}, {"efect": "NoSchedule"}]}}))
+
+    assert [str(problem) for problem in caught.value.problems] == [
+        "spec.podTemplate.tolerations.1.efect: is not a field; did you mean effect?"
+    ]
+
+
+def test_problems_of_the_pod_template_come_with_all_others() -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(
+            _with_spec(
+                {
+                    "replicas": 0,
+                    "podTemplate": {
+                        "hostNetwork": True,
+                        "metadata": {"labels": {"a": 1}},
+                        "resources": {"limits": {"cpu": -1, "memory": "1GB"}},
+                    },
+                }
+            )
+        )
+
+    assert [problem.path for problem in caught.value.problems] == [
+        "spec.replicas",
+        "spec.podTemplate.hostNetwork",
+        "spec.podTemplate.metadata.labels.a",
+        "spec.podTemplate.resources.limits.cpu",
+        "spec.podTemplate.resources.limits.memory",
+    ]
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
@@ -171,7 +261,7 @@ def test_a_text_that_is_no_plain_yaml_document_is_refused(text: str, reason: str
     assert reason in found[0]
 
 
-@pytest.mark.parametrize("name", ["Orders", "-a", "a-", "a.b", "", "a" * 41, 3])
+@pytest.mark.parametrize("name", ["Orders", "-a", "a-", "1a", "a.b", "", "a" * 41, 3])
 def test_a_name_must_fit_kubernetes(name: object) -> None:
     with pytest.raises(ManifestError) as caught:
         read_manifest({**_with_spec({}), "metadata": {"name": name}})

@@ -12,7 +12,7 @@ from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet, default_manifest, read_manifest
 from brokerset_spec.plan import LocalPlan, PlanRefused, PortsTaken, PortWishes, move_broker, plan_local
-from brokerset_spec.set_memory import ControllerMemory, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, SetMemory
 
 DATA = Path("/data")
 NEW = SetMemory(uid="u1")
@@ -51,15 +51,19 @@ def _controllers(plan: LocalPlan) -> list[ControllerSettings]:
     return [p.settings for p in plan.controllers if isinstance(p.settings, ControllerSettings)]
 
 
-def test_the_default_set_is_three_controllers_and_a_broker_at_rocketmqs_ports() -> None:
+def test_the_default_set_is_three_controllers_and_three_brokers_at_rocketmqs_ports() -> None:
     plan = _plan(default_manifest())
 
     assert [(p.name, p.address, p.namesrv_address, p.raft_address, p.http_port) for p in plan.processes] == [
-        ("controller-0", "127.0.0.1:9878", "127.0.0.1:9876", "127.0.0.1:9877", 8081),
-        ("controller-1", "127.0.0.1:9888", "127.0.0.1:9886", "127.0.0.1:9887", 8082),
-        ("controller-2", "127.0.0.1:9898", "127.0.0.1:9896", "127.0.0.1:9897", 8083),
+        ("controller-0", "127.0.0.1:9878", "127.0.0.1:9876", "127.0.0.1:9877", 8083),
+        ("controller-1", "127.0.0.1:9888", "127.0.0.1:9886", "127.0.0.1:9887", 8084),
+        ("controller-2", "127.0.0.1:9898", "127.0.0.1:9896", "127.0.0.1:9897", 8085),
         ("brokerset-0-0", "127.0.0.1:10911", "", "", 8080),
+        ("brokerset-0-1", "127.0.0.1:10921", "", "", 8081),
+        ("brokerset-0-2", "127.0.0.1:10931", "", "", 8082),
     ]
+    assert [p.ha_address for p in plan.brokers] == [f"127.0.0.1:{port}" for port in (10912, 10922, 10932)]
+    assert sorted(plan.brokers[0].ports) == [8080, 10909, 10911, 10912]
     assert plan.namesrv_address == "127.0.0.1:9876;127.0.0.1:9886;127.0.0.1:9896"
     assert plan.notes == ()
 
@@ -95,7 +99,7 @@ def test_unclean_elections_are_a_setting_of_the_controllers() -> None:
 def test_further_processes_take_the_next_free_ports() -> None:
     taken = {9887, 10921, 10929, 8080}
 
-    plan = _plan(_manifest(groups=3), is_free=lambda port: port not in taken)
+    plan = _plan(_manifest(groups=3, replicas=1), is_free=lambda port: port not in taken)
 
     assert [p.namesrv_address[-4:] for p in plan.controllers] == ["9876", "9896", "9906"]
     assert [(p.port, p.http_port) for p in plan.brokers] == [(10911, 8081), (10941, 8082), (10951, 8083)]
@@ -108,6 +112,7 @@ def test_further_processes_take_the_next_free_ports() -> None:
         (9877, "controller-0"),
         (10911, "broker orders-0-0"),
         (10909, "broker orders-0-0"),
+        (10912, "broker orders-0-0"),
     ],
 )
 def test_a_port_where_clients_look_is_never_replaced_by_another(port: int, wanted_by: str) -> None:
@@ -210,9 +215,9 @@ def test_controllers_that_start_anew_keep_the_name_servers_port_and_it_is_said_w
 
 
 def test_the_http_of_an_added_controller_is_looked_for_where_the_others_have_theirs() -> None:
-    memory = _plan(wishes=PortWishes(http=24400)).memory
+    memory = _plan(_manifest(replicas=1), wishes=PortWishes(http=24400)).memory
 
-    added = _plan(memory=memory.with_controllers((0, 1, 2, 3))).controllers[-1]
+    added = _plan(_manifest(replicas=1), memory=memory.with_controllers((0, 1, 2, 3))).controllers[-1]
 
     assert added.http_port == 24404
 
@@ -239,6 +244,7 @@ def test_a_moved_broker_keeps_everything_but_its_port() -> None:
         (30000, "127.0.0.1:30000", 30000),
     ]
     assert plan.memory.broker_ports["orders-0-1"] == 30000
+    assert plan.brokers[1].ha_address == "127.0.0.1:30001"
 
 
 def test_all_interfaces_are_reached_through_loopback() -> None:
@@ -263,9 +269,85 @@ def test_what_has_less_effect_than_somebody_may_think_is_said() -> None:
     notes = _plan(manifest).notes
 
     assert [note.split(":")[0] for note in notes] == [
-        "spec.replicas", "spec.controllers.replicas",
+        "spec.controllers.replicas",
         "spec.storage", "spec.advertise", "spec.update", "spec.monitoring", "spec.podTemplate",
     ]  # fmt: skip
+
+
+def test_brokers_learn_how_their_group_acknowledges() -> None:
+    every = _brokers(_plan(_manifest(replicas=3)))
+    master = _brokers(_plan(_manifest(replicas=2, replication={"acknowledge": "master"})))
+    three = _brokers(_plan(_manifest(replicas=3, replication={"minInSyncReplicas": 3})))
+
+    assert {(s.all_ack_in_sync_state_set, s.min_in_sync_replicas) for s in every} == {(True, 2)}
+    assert {(s.all_ack_in_sync_state_set, s.min_in_sync_replicas) for s in master} == {(False, 1)}
+    assert {s.min_in_sync_replicas for s in three} == {3}
+    assert {s.ha_listen_port for s in every} == {0}
+
+
+@pytest.mark.parametrize(
+    ("kept", "wanted", "numbers"),
+    [
+        (None, 3, (0, 1, 2)),
+        (GroupMemory((0,), 1), 3, (0, 1, 2)),
+        (GroupMemory((1, 3), 3), 5, (0, 1, 2, 3, 4)),
+        (GroupMemory((0, 2), 3), 3, (0, 2)),
+        (GroupMemory((0, 1, 2), 3), 1, (0, 1, 2)),
+    ],
+    ids=["new", "grown-manifest", "gaps-are-filled", "scaled-meanwhile", "smaller-manifest"],
+)
+def test_a_group_keeps_its_brokers_unless_the_manifest_asks_for_more_than_before(
+    kept: GroupMemory | None, wanted: int, numbers: tuple[int, ...]
+) -> None:
+    """To leave a broker out at a start would leave its group with one copy less, in an order by chance."""
+    memory = SetMemory("u", groups={"orders-0": kept} if kept else {}, log_file_bytes=1 << 28)
+
+    plan = _plan(_manifest(replicas=wanted), memory=memory)
+
+    assert [p.name for p in plan.brokers] == [f"orders-0-{n}" for n in numbers]
+    assert plan.memory.groups == {"orders-0": GroupMemory(numbers, wanted)}
+    assert {s.expected_replicas for s in _brokers(plan)} == {len(numbers)}
+    scale = [note for note in plan.notes if f"brokerset scale orders-0 --replicas {wanted}" in note]
+    assert bool(scale) == (len(numbers) != wanted)
+
+
+def test_a_broker_that_is_added_while_others_run_gets_a_port_beside_theirs() -> None:
+    memory = _plan(wishes=PortWishes(broker=21000)).memory.with_brokers("orders-0", (1, 2))
+    less = _plan(memory=memory)
+
+    more = _plan(memory=less.memory.with_brokers("orders-0", (0, 1, 2, 3)))
+
+    assert [p.port for p in less.brokers] == [21010, 21020]
+    assert [p.port for p in more.brokers] == [21030, 21010, 21020, 21040]
+
+
+def test_a_folder_keeps_the_size_of_its_log_files() -> None:
+    """All replicas need the same one, and a store with files of another size does not open."""
+    big = {"maxMessageSize": 300 * 1024 * 1024}
+    given = {"mappedFileSizeCommitLog": 16 * 1024 * 1024}
+    new = _plan()
+
+    def size(plan: LocalPlan) -> int:
+        (found,) = {s.mapped_file_size_commit_log for s in _brokers(plan)}
+        return found
+
+    older = {key: value for key, value in new.memory.to_json().items() if key != "logFileBytes"}
+    assert size(new) == 256 * 1024 * 1024
+    assert size(_plan(_manifest(config=big))) == 1024 * 1024 * 1024
+    assert size(_plan(_manifest(config=given))) == given["mappedFileSizeCommitLog"]
+    assert size(_plan(memory=_plan(_manifest(config=given)).memory)) == given["mappedFileSizeCommitLog"]
+    assert size(_plan(memory=SetMemory.from_json(older))) == 1024 * 1024 * 1024
+    assert _plan(_manifest(config=big)).brokers[0].settings.problems() == []
+
+
+def test_a_memory_of_an_older_version_is_read() -> None:
+    value = _plan().memory.to_json()
+    del value["groups"], value["logFileBytes"]
+
+    found = SetMemory.from_json(value)
+
+    assert (found.groups, found.log_file_bytes) == ({}, 1024 * 1024 * 1024)
+    assert SetMemory.from_json({**value, "brokerPorts": {}}).log_file_bytes == 0
 
 
 def test_what_is_remembered_reads_back_as_it_was_written() -> None:
@@ -280,3 +362,19 @@ def test_a_number_is_never_given_to_two_controllers() -> None:
     memory = SetMemory(uid="u", controllers=(ControllerMemory(0),), next_controller_id=5)
 
     assert memory.with_controllers((0, 5)).with_controllers((0,)).next_controller_id == 6
+
+
+def test_another_sets_controllers_are_refused_on_one_machine() -> None:
+    """They are served on Kubernetes; here the set would run without any."""
+    with pytest.raises(
+        PlanRefused, match=r"spec\.controllers\.ref: on one machine a set cannot use"
+    ) as caught:
+        _plan(_manifest(controllers={"ref": {"name": "other"}}))
+
+    assert caught.value.advice == "leave controllers out of the manifest: this set then runs its own"
+
+
+def test_an_image_is_noted_to_have_no_effect_on_one_machine() -> None:
+    notes = _plan(_manifest(image="registry.example.com/brokerset:0.1.0")).notes
+
+    assert "spec.image: on one machine the installed programs run, in no container" in notes

@@ -3,230 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.identity_folder import IdentityFolder
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.membership.role import LogEnd, Role, RoleChange
-from brokerset_protocol.bodies.replicas import ElectMasterBody, EpochEntryCache, SyncStateSet
+from brokerset_broker.membership.role import Role, RoleChange
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as headers
-from brokerset_runtime.clock import ManualClock
+from brokerset_rig.membership_bench import C0, C1, DEAD, OWN, Broker, World, run, running
 from brokerset_runtime.disk import RealDisk
-from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout
-from brokerset_sim.loop import VirtualLoop
-from brokerset_spec.broker_settings import BrokerSettings
-
-T = TypeVar("T")
-OWN = "10.0.0.1:10911"
-C0, C1, DEAD = "c0:9878", "c1:9878", "dead:9878"
-CONNECTION: Connection = None  # type: ignore[assignment]  # handlers of the membership do not look at it
-
-
-class World:
-    """Controllers of one group: c0 leads, c1 follows, the third cannot be reached."""
-
-    def __init__(self) -> None:
-        self.java = False
-        self.next_id = 1
-        self.codes: dict[int, str] = {}
-        self.nonce: str | None = None
-        self.incarnation = 0
-        self.master: int | None = None
-        self.epoch = 0
-        self.set_epoch = 0
-        self.refuse: dict[int, tuple[int, str]] = {}
-        self.lose: list[tuple[int, str]] = []
-        self.hang: set[int] = set()
-        self.follower_answers = 0
-        self.beats: dict[str, list[headers.BrokerHeartbeat]] = {C0: [], C1: [], DEAD: []}
-        self.asked: list[int] = []
-        self.registrations: list[headers.RegisterBrokerToController] = []
-
-    async def ask(self, address: str, command: Command, timeout: float) -> Command:
-        code = command.code
-        if address == DEAD or code in self.hang:
-            await asyncio.sleep(timeout)
-            raise RequestTimeout(f"no answer from {address}")
-        if code == 1005:
-            leads = {C0: "true", C1: "false"}[address]
-            return Command(0, {"isLeader": leads, "controllerLeaderAddress": C0})
-        if code == 904:
-            return self._beat(address, command)
-        assert address == C0
-        self.asked.append(code)
-        if (code, "request") in self.lose:
-            self.lose.remove((code, "request"))
-            raise ConnectionClosed("lost")
-        if code in self.refuse:
-            refusal, remark = self.refuse[code]
-            return Command(refusal, {}, remark=remark)
-        reply = {
-            1012: self._next,
-            1013: self._apply,
-            1003: self._register,
-            1004: self._info,
-            1002: self._elect,
-        }[code](command)
-        if (code, "reply") in self.lose:
-            self.lose.remove((code, "reply"))
-            raise ConnectionClosed("lost")
-        return reply
-
-    async def tell(self, address: str, command: Command, timeout: float) -> None:
-        raise AssertionError("heartbeats wait for their answer")
-
-    def notice(self, master_id: int, epoch: int, set_epoch: int = 1) -> Command:
-        self.master, self.epoch, self.set_epoch = master_id, epoch, set_epoch
-        header = headers.NotifyBrokerRoleChanged(
-            master_address=f"10.0.0.{master_id}:10911", master_epoch=epoch, sync_state_set_epoch=set_epoch,
-            master_broker_id=master_id,
-        )  # fmt: skip
-        return Command(1008, header.to_ext(), self._set())
-
-    def _set(self) -> bytes:
-        members = frozenset({self.master} if self.master is not None else ())
-        return SyncStateSet(members, self.set_epoch).to_json()
-
-    def _beat(self, address: str, command: Command) -> Command:
-        header = headers.BrokerHeartbeat.from_ext(command.ext)
-        self.beats[address].append(header)
-        if address == C1:
-            return Command(self.follower_answers)
-        return Command(0 if header.nonce == self.nonce or self.java else 2100, remark="overtaken")
-
-    def _next(self, command: Command) -> Command:
-        return Command(0, {"nextBrokerId": str(self.next_id)})
-
-    def _apply(self, command: Command) -> Command:
-        header = headers.ApplyBrokerId.from_ext(command.ext)
-        wanted, code = header.applied_broker_id or 0, header.register_check_code or ""
-        if self.codes.get(wanted) == code:
-            return Command(0)
-        if wanted != self.next_id:
-            return Command(2014, {"nextBrokerId": str(self.next_id)}, remark="taken")
-        self.codes[wanted], self.next_id = code, wanted + 1
-        return Command(0)
-
-    def _register(self, command: Command) -> Command:
-        header = headers.RegisterBrokerToController.from_ext(command.ext)
-        self.registrations.append(header)
-        known = [header.last_nonce, *(header.tried_nonces or "").split(";")]
-        if not self.java and self.nonce != header.next_nonce:
-            if self.nonce is not None and self.nonce not in known:
-                return Command(2100, remark="this folder is a copy")
-            if self.master == header.broker_id:
-                self.master, self.epoch = None, self.epoch + 1
-            self.nonce, self.incarnation = header.next_nonce, self.incarnation + 1
-        reply = headers.RegisterBrokerToControllerResponse(
-            master_broker_id=self.master,
-            master_address=None if self.master is None else f"10.0.0.{self.master}:10911",
-            master_epoch=None if self.master is None else self.epoch,
-            sync_state_set_epoch=self.set_epoch,
-            incarnation=None if self.java else self.incarnation,
-            next_broker_id=None if self.java else self.next_id,
-            group_epoch=None if self.java else self.epoch,
-        )
-        return Command(0, reply.to_ext(), self._set())
-
-    def _info(self, command: Command) -> Command:
-        reply = headers.GetReplicaInfoResponse(
-            master_broker_id=self.master, master_epoch=self.epoch,
-            master_address=None if self.master is None else f"10.0.0.{self.master}:10911",
-        )  # fmt: skip
-        return Command(0, reply.to_ext(), self._set())
-
-    def _elect(self, command: Command) -> Command:
-        header = headers.ElectMaster.from_ext(command.ext)
-        code = 2011
-        if self.master is None:
-            self.master, self.epoch, self.set_epoch, code = (
-                header.broker_id,
-                self.epoch + 1,
-                self.set_epoch + 1,
-                0,
-            )
-        reply = headers.ElectMasterResponse(
-            master_broker_id=self.master, master_address=f"10.0.0.{self.master}:10911",
-            master_epoch=self.epoch, sync_state_set_epoch=self.set_epoch,
-        )  # fmt: skip
-        return Command(code, reply.to_ext(), ElectMasterBody(None, frozenset({self.master or 0})).to_json())
-
-
-class Broker:
-    """One process with a membership."""
-
-    def __init__(self, world: World, folder: Path, seed: int = 1, **changes: Any) -> None:
-        settings: dict[str, Any] = {
-            "enable_controller_mode": True, "controller_addr": f"{DEAD};{C0};{C1}",
-            "store_path_root_dir": folder, "broker_name": "b", "broker_cluster_name": "c",
-        }  # fmt: skip
-        disk = RealDisk(folder)
-        self.epochs = EpochFile(disk)
-        self.epochs.load(1000)
-        self.changes: list[RoleChange] = []
-        self.steps: list[str] = []
-        self.member = Membership(
-            settings=BrokerSettings(**(settings | changes)),
-            folder=IdentityFolder(disk),
-            epochs=self.epochs,
-            asker=world,
-            clock=ManualClock(),
-            random_source=random.Random(seed),
-            log_end=lambda: LogEnd(self.epochs.history.last_epoch, 700, 600),
-            own_address=lambda: OWN,
-            closed_cleanly=True,
-            boot_id="boot",
-            on_role=self.changes.append,
-            run_blocking=at_once,
-            step_done=self.steps.append,
-        )
-
-    def notice(self, command: Command) -> None:
-        self.member.handlers()[1008](CONNECTION, command)
-
-    def epoch_cache(self) -> tuple[headers.BrokerIdentityAnswer, EpochEntryCache]:
-        reply = self.member.handlers()[1007](CONNECTION, Command(1007))
-        assert isinstance(reply, Command)
-        return headers.BrokerIdentityAnswer.from_ext(reply.ext), EpochEntryCache.from_json(reply.body)
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110  # virtual time costs nothing
-                await asyncio.sleep(0.01)
-
-
-async def at_once(work: Callable[[], T]) -> T:
-    return work()
-
-
-@asynccontextmanager
-async def running(broker: Broker) -> AsyncIterator[Broker]:
-    task = asyncio.create_task(broker.member.run())
-    try:
-        yield broker
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    if not task.cancelled() and task.exception() is not None:
-        raise AssertionError from task.exception()
 
 
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work)
 
 
 def test_a_new_broker_becomes_master_at_once(world: World, tmp_path: Path) -> None:
@@ -533,7 +323,7 @@ def test_who_asks_who_is_here_gets_the_truth(world: World, tmp_path: Path) -> No
             assert header == headers.BrokerIdentityAnswer(
                 replica_id=1, nonce=world.nonce, incarnation=1, check_code=world.codes[1], owner_uid="uid",
                 expected_replicas=3, next_broker_id=2, group_epoch=1, log_epoch=1, log_offset=700,
-                registration="registered, master",
+                registration="registered, master", ha_address="10.0.0.1:10912", master_epoch=1,
             )  # fmt: skip
             assert (body.broker_id, body.max_offset) == (0, 700)
             assert [(e.epoch, e.start_offset, e.end_offset) for e in body.epoch_list] == [(1, 700, 2**63 - 1)]

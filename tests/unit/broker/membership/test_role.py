@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brokerset_broker.membership import role
@@ -121,4 +123,34 @@ def test_a_master_with_our_id_and_our_nonce_is_us() -> None:
     for nonce in ("own-nonce", None):
         told = Told(6, OWN, "a:1", 10, frozenset({1}), nonce)
 
-        assert decide_role(NONE_AT_5, told, OWN, "own-nonce").change == master(6)
+        assert decide_role(NONE_AT_5, told, OWN, "own-nonce").change == replace(master(6), master_nonce=nonce)
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted", "expected"),
+    [
+        (NONE_AT_5, master(5), True),
+        (MASTER_AT_5, master(6), True),
+        (MASTER_AT_5, slave(6), True),
+        (SLAVE_AT_5, slave(6), True),
+        (SLAVE_WITHOUT_MASTER, slave(6), True),
+        (SLAVE_AT_5, slave(5, address="c:1"), True),
+        (SLAVE_AT_5, replace(SLAVE_AT_5, master_nonce="n"), True),
+        (MASTER_AT_5, master(5, 12), False),
+        (MASTER_AT_5, replace(MASTER_AT_5, master_address="c:1"), False),
+        (SLAVE_AT_5, slave(5, 12), False),
+    ],
+)
+def test_a_switch_is_more_than_another_set(now: RoleChange, wanted: RoleChange, expected: bool) -> None:
+    """Another role, epoch or master; and for a slave another place or process of its master."""
+    assert role.is_switch(now, wanted) is expected
+
+
+def test_the_masters_nonce_is_kept_when_news_do_not_name_it() -> None:
+    """Old controllers' answers within an epoch lack it."""
+    now = replace(SLAVE_AT_5, master_nonce="m")
+
+    change = decide_role(now, other(5), OWN).change
+
+    assert change is not None
+    assert change.master_nonce == "m"

@@ -235,7 +235,7 @@ def test_the_index_catches_up_behind_deleted_files(stores: Stores) -> None:
     """Messages whose files are gone meanwhile do not keep the later ones out of the index."""
     store = stores.open()
     first = stores.append(store, b"x" * 1000, b"KEYS\x01first\x02").offset
-    store._dispatcher.index_missing_from = first
+    store.dispatcher.index_missing_from = first
     while len(store.log.files.files) < 2:
         last = stores.append(store, b"x" * 10_000, b"KEYS\x01last\x02").offset
     store.log.files.remove_first(1)

@@ -166,6 +166,26 @@ def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
     assert [read.end_below(offset) for offset in (0, 99, 100, 499, 599, 600)] == [1, 1, 1, 1, 15, 16]
 
 
+def test_the_readable_end_is_found_near_the_end_and_far_from_it(tmp_path: Path) -> None:
+    """Over files, among the last units and before them, with place holders between."""
+    written = queue(tmp_path / "q")
+    for number in range(30):
+        written.make_room(1)
+        written.put(number * 100, 100, 7)
+    written.skip_to(33, 3_000)
+    for number in range(33, 60):
+        written.make_room(1)
+        written.put(number * 100 - 300, 100, 7)
+
+    for end in range(0, 5_700, 50):
+        behind = [
+            number
+            for number in range(60)
+            if (unit := written.unit(number))[0] + (0 if 30 <= number < 33 else unit[1]) > end
+        ]
+        assert written.end_below(end) == (behind[0] if behind else 60)
+
+
 def test_a_queue_whose_messages_are_all_deleted_keeps_its_number(tmp_path: Path) -> None:
     """Minimum and maximum meet, so that numbers are never given twice."""
     written = queue(tmp_path / "q")

@@ -294,7 +294,7 @@ def test_what_a_killed_process_left_in_the_page_cache_is_synced(
 async def _hasty_checkpoint(store: MessageStore) -> None:
     """A checkpoint between the thorough ones: it relies on the page cache for queues and index."""
     await store.flush()
-    await store._checkpoints.write(thorough=False)
+    await store.checkpoints.write(thorough=False)
 
 
 def test_messages_that_the_index_lacks_are_put_after_a_clean_exit(
@@ -303,7 +303,7 @@ def test_messages_that_the_index_lacks_are_put_after_a_clean_exit(
     """What the index had no room for until the end is found after the next start."""
     store = stores.open()
     fill(stores, store, 0, 10)
-    store._dispatcher.index_missing_from = store.max_offset
+    store.dispatcher.index_missing_from = store.max_offset
     fill(stores, store, 10, 10)
     close(store)
     assert not store.query("T", "id-15", 32, 0, 2**62).records

@@ -11,7 +11,14 @@ import pytest
 
 from brokerset_controller.machine import Change, ReplicasMachine
 from brokerset_controller.replicas.codec import decode_event, decode_groups, encode_event, encode_groups
-from brokerset_controller.replicas.events import Applied, BrokerIdApplied, ReplicaMoved, Superseded
+from brokerset_controller.replicas.events import (
+    Applied,
+    BrokerIdApplied,
+    FencingChanged,
+    GroupRebuilt,
+    ReplicaMoved,
+    Superseded,
+)
 from brokerset_controller.replicas.state import GROUPS_MAX, Group, PossibleLoss, Replica
 from brokerset_sim.replica_groups import CLUSTER, NAME, group_of
 
@@ -20,6 +27,7 @@ GROUP = replace(
     losses=(PossibleLoss(3, 1, -1, "why"),),
     unclaimed=frozenset((5, 7)),
 )
+FENCED = replace(GROUP, fenced=frozenset((3,)))
 FIRST = BrokerIdApplied(CLUSTER, NAME, "uid", 3, 1, "h1:1", "h1:1;5")
 
 
@@ -33,11 +41,23 @@ def test_the_format_does_not_change_by_accident() -> None:
     assert decode_groups(encode_groups([GROUP])) == {NAME: GROUP}
 
 
+def test_fences_are_written_in_the_second_format() -> None:
+    """Only what is new is: controllers of the first version go on until somebody fences a replica."""
+    event = FencingChanged(NAME, 3, True, 4, 6)
+
+    assert encode_event(event) == b'[2,"FencingChanged","a",3,true,4,6]'
+    assert decode_event(encode_event(event)) == event
+    assert encode_groups([FENCED]).startswith(b'[2,[["demo","a",')
+    assert encode_groups([FENCED]).endswith(b"[5,7],[3]]]]")
+    assert decode_groups(encode_groups([FENCED])) == {NAME: FENCED}
+    assert decode_event(encode_event(GroupRebuilt(FENCED))) == GroupRebuilt(FENCED)
+
+
 def test_every_field_of_a_group_is_written() -> None:
     """A field that were forgotten would differ between a restored controller and the others."""
     default = Group("", "")
     changed = [
-        field.name for field in fields(Group) if getattr(GROUP, field.name) != getattr(default, field.name)
+        field.name for field in fields(Group) if getattr(FENCED, field.name) != getattr(default, field.name)
     ]
 
     assert set(changed) == {field.name for field in fields(Group)} - {"expected_replicas"}
@@ -51,7 +71,8 @@ def test_every_field_of_a_group_is_written() -> None:
         b"[]",
         b"[1]",
         b"[true]",
-        b'[2,"ReplicaMoved","a",1,"h:1"]',
+        b'[3,"ReplicaMoved","a",1,"h:1"]',
+        b'[0,"ReplicaMoved","a",1,"h:1"]',
         b'[1,"Nothing"]',
         b"[1,7]",
         b'[1,"ReplicaMoved","a",1]',
@@ -78,6 +99,7 @@ def test_garbage_is_no_event(data: bytes) -> None:
         replace(GROUP, master_id=9),
         replace(GROUP, sync_state_set=frozenset((1, 9))),
         replace(GROUP, suspects=frozenset((9,))),
+        replace(GROUP, fenced=frozenset((9,))),
         replace(GROUP, next_broker_id=3),
     ],
 )

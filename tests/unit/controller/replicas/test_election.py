@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brokerset_controller.liveness import LiveView
@@ -10,7 +12,7 @@ from brokerset_controller.replicas.decisions import Decision
 from brokerset_controller.replicas.describe import advice
 from brokerset_controller.replicas.election import choose_master, new_epoch
 from brokerset_controller.replicas.events import MasterElected
-from brokerset_controller.replicas.state import EPOCH_MAX, Group
+from brokerset_controller.replicas.state import EPOCH_MAX, Group, PossibleLoss
 from brokerset_protocol.bodies.replicas import ElectMasterBody
 from brokerset_protocol.bodies.routes import BrokerMemberGroup
 from brokerset_protocol.headers.controller import ElectMaster, ElectMasterResponse
@@ -177,6 +179,23 @@ def test_an_unclean_election_waits_for_certainty_and_is_recorded() -> None:
     assert (event.master_id, event.unclean) == (3, True)
     assert event.loss is not None
     assert event.loss.from_offset == 40
+
+
+def test_a_loss_goes_back_to_where_the_winners_log_was_left_behind() -> None:
+    """A winner that missed an earlier unclean election may have confirmed another branch from there on."""
+    group = group_of(1, 2, 3, master=1, epoch=4, in_sync=(1, 2), set_epoch=6)
+    earlier = (PossibleLoss(3, 2, 20, "unclean"), PossibleLoss(4, 1, 30, "unclean"))
+    group = replace(group, losses=earlier)
+    froms = []
+
+    for log_epoch in (2, 3, 4):
+        last = live(3, log_epoch, 50, confirmed=40)
+        event = failover(group, view_of(3, dead=(1, 2), r3=last), unclean=True)
+        assert event is not None
+        assert event.loss is not None
+        froms.append(event.loss.from_offset)
+
+    assert froms == [20, 30, 40]
 
 
 def test_replies_carry_what_java_reads() -> None:

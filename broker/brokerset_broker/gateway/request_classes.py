@@ -1,0 +1,156 @@
+"""Which kind of request each code is, as far as a broker's role matters; the marks of forwarded ones. Pure.
+
+A new request code must be classified here: `Gateway` refuses handlers of codes that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from brokerset_protocol.codes import RequestCode
+
+FORWARDED: Final = "brokersetForwarded"
+"""Header field of a request that a broker passes on to its master; it is never passed on again."""
+
+BORN_HOST: Final = "brokersetBornHost"
+"""Header field of a forwarded request: `ip:port` (`[v6]:port`) of the client."""
+
+NOT_HERE: Final = "brokersetNotHere"
+"""Header field of an answer to a forwarded request: not carried out, another broker may be master."""
+
+
+class RequestClass(StrEnum):
+    """What a request needs of the broker that serves it."""
+
+    WRITE = "writes"
+    """Stores something that others are told is safe."""
+
+    COMMIT = "commits"
+    """Consumer progress: to be repeated by clients every few seconds, and never confirmed."""
+
+    LOCK = "locks"
+    """Locks of queues: only one broker may grant them."""
+
+    PROGRESS = "progress"
+    """Where a group is: exact at the master only, and not far off elsewhere."""
+
+    READ = "reads"
+    """Answered from what is confirmed, by every member."""
+
+    OPEN = "open"
+    """About the broker itself, or about a client's own connection: answered whatever the role is."""
+
+
+def _table(classes: Mapping[RequestClass, Iterable[RequestCode]]) -> dict[int, RequestClass]:
+    return {int(code): kind for kind, codes in classes.items() for code in codes}
+
+
+CLASSES: Final[Mapping[int, RequestClass]] = _table(
+    {
+        RequestClass.WRITE: (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            RequestCode.END_TRANSACTION,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+            RequestCode.RECALL_MESSAGE,
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            RequestCode.CLONE_GROUP_OFFSET,
+            RequestCode.SET_MESSAGE_REQUEST_MODE,
+        ),
+        RequestClass.COMMIT: (RequestCode.UPDATE_CONSUMER_OFFSET,),
+        RequestClass.LOCK: (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
+        RequestClass.PROGRESS: (RequestCode.QUERY_CONSUMER_OFFSET,),
+        RequestClass.READ: (
+            RequestCode.PULL_MESSAGE,
+            RequestCode.LITE_PULL_MESSAGE,
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.GET_MIN_OFFSET,
+            RequestCode.GET_EARLIEST_MSG_STORETIME,
+            RequestCode.QUERY_CONSUME_QUEUE,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_TOPIC_CONFIG,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            RequestCode.GET_CONSUME_STATS,
+            RequestCode.GET_BROKER_CONSUME_STATS,
+            RequestCode.QUERY_CONSUME_TIME_SPAN,
+            RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+            RequestCode.CLEAN_UNUSED_TOPIC,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+            RequestCode.DELETE_EXPIRED_COMMITLOG,
+        ),
+        RequestClass.OPEN: (
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.UPDATE_BROKER_CONFIG,
+            RequestCode.GET_BROKER_CONFIG,
+            RequestCode.GET_BROKER_RUNTIME_INFO,
+            RequestCode.VIEW_BROKER_STATS_DATA,
+            RequestCode.GET_BROKER_HA_STATUS,
+            RequestCode.GET_BROKER_EPOCH_CACHE,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+            RequestCode.BROKERSET_SWITCH_OVER,
+        ),
+    }
+)
+"""The class of every code that a broker serves."""
+
+REPEATABLE: Final = frozenset({RequestClass.LOCK, RequestClass.PROGRESS})
+"""Carried out twice they do what they do once, so a forward without an answer may be tried again. Commits are
+not among them: the first try may still be on its way, and set back what was committed after the second."""
+
+
+def is_forwarded(ext: Mapping[str, str]) -> bool:
+    """Whether a broker has passed this request on."""
+    return FORWARDED in ext
+
+
+def marks(ext: Mapping[str, str]) -> dict[str, str]:
+    """The marks among header fields, for who makes new fields of them."""
+    return {name: ext[name] for name in (FORWARDED, BORN_HOST) if name in ext}
+
+
+def forwarded_peer(ext: Mapping[str, str]) -> tuple[str, int] | None:
+    """Address and port of the client behind a forwarded request; None for one that came directly."""
+    if FORWARDED not in ext:
+        return None
+    host, _, port = ext.get(BORN_HOST, "").rpartition(":")
+    if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def peer_text(peer: tuple[str, int]) -> str:
+    """The text that `forwarded_peer` reads."""
+    host, port = peer
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

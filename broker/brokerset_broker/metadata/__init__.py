@@ -1,0 +1,1 @@
+"""Topics, groups, offsets and the progress of delayed messages as records of the commit log."""

@@ -1,0 +1,284 @@
+"""From bytes that a master sent to queues and index: checked, and put in bulk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived, has_unit
+from brokerset_broker.store.errors import StoreRefused
+from brokerset_broker.store.recovery import scan
+from brokerset_broker.store.segments import MappedFile
+from brokerset_formats.hashing import crc31
+from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.queue_units import UNIT_SIZE, units_struct
+from brokerset_formats.records import (
+    BLANK,
+    BLANK_SIZE_MIN,
+    FIXED,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_SIZE_MIN,
+    RecordHead,
+    RecordProblem,
+    SysFlag,
+    fixed_struct,
+)
+
+SLICE_RECORDS = 400
+"""Records that one step puts; about 1.5 ms."""
+
+SLICE_BYTES = 2 * 1024 * 1024
+"""Bytes after which a step ends: reading them for their CRC takes about 1 ms."""
+
+TOPICS_MAX = 4_096
+"""Names of topics that are remembered; the table is cleared when it is full."""
+
+_HEAD_SIZE = FIXED.size
+_HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_HEADS_V6 = {
+    SysFlag.BORN_HOST_V6: fixed_struct(HOST_SIZE_V6, HOST_SIZE_V4),
+    SysFlag.STORE_HOST_V6: fixed_struct(HOST_SIZE_V4, HOST_SIZE_V6),
+    _HOSTS_V6: fixed_struct(HOST_SIZE_V6, HOST_SIZE_V6),
+}
+_IN_NO_QUEUE = SysFlag.TRANSACTION_PREPARED  # this bit is in rolled back records, too
+_IN_NO_INDEX = SysFlag.TRANSACTION_ROLLBACK
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+
+ADVICE = (
+    "the disk of the master or of this replica is damaged; check both, then have the damaged one "
+    "replaced (brokerset replica replace)"
+)
+
+
+class Step(Enum):
+    """How a step ended."""
+
+    MORE = "MORE"
+    """There is more to put."""
+
+    WAITING = "WAITING"
+    """Everything whole is put."""
+
+    NO_ROOM = "NO_ROOM"
+    """A queue has no room on the disk; the same step may work later."""
+
+    FAILED = "FAILED"
+    """What follows is no record of this log."""
+
+
+class _Wrong(Exception):
+    """A whole record that cannot be right; the text says why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """New units of one queue, and what they have in common."""
+
+    topic: str
+    queue: ConsumeQueue
+    next_offset: int
+    units: list[int]
+    last_end: int = 0
+
+
+class ReceivedRecords:
+    """Puts records behind the end of the log into their queues, and moves the end. No step waits."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher, arrivals: Arrivals
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._arrivals = arrivals
+        self._topics: dict[bytes, str] = {}
+        self.problem: str | None = None
+        """Why the last step ended with `NO_ROOM` or `FAILED`, with advice."""
+
+    def step(self, received_end: int) -> Step:
+        """Put some of what lies between the end of the log and `received_end`."""
+        log = self._log
+        file = log.files.find(log.max_offset)
+        if file is None or log.max_offset >= received_end:
+            return Step.WAITING
+        self.problem = None
+        try:
+            return self._step(file, min(received_end, file.end) - file.start)
+        except _Wrong as wrong:
+            offset = log.max_offset
+            self.problem = (
+                f"{file.path} at byte {offset - file.start} (offset {offset} of the log): {wrong}; {ADVICE}"
+            )
+            return Step.FAILED
+        except StoreRefused as refusal:
+            self.problem = refusal.reason
+            return Step.NO_ROOM
+
+    def _step(self, file: MappedFile, limit: int) -> Step:
+        """One pass over usual records; an unusual one is put by itself, in a step of its own."""
+        log, view, data, start = self._log, file.view, file.map, file.start
+        begin = position = log.max_offset - start
+        stop = min(limit, position + SLICE_BYTES)
+        runs: dict[tuple[bytes, int], _Run] = {}
+        indexed: list[tuple[str, bytes | None, bytes | None, int, int]] = []
+        has_index = self._dispatcher.has_index
+        newest_ms = log.store_timestamp
+        left = SLICE_RECORDS
+        unpack = FIXED.unpack_from
+        while position < stop and left:
+            body = position + _HEAD_SIZE
+            if body > limit:
+                break
+            size, magic, crc, queue_id, _, queue_offset, offset, flags, _, _, stored_ms, _, _, _, length = (
+                unpack(view, position)
+            )
+            if flags & _HOSTS_V6:
+                head = _HEADS_V6[flags & _HOSTS_V6]
+                body = position + head.size
+                if body > limit:
+                    break
+                stored_ms, *_, length = head.unpack_from(view, position)[10:]
+            end = position + size
+            body_end = body + length
+            if (
+                magic != MAGIC_V1
+                or end > limit
+                or not body <= body_end <= end - 3
+                or offset != start + position
+                or queue_offset * RECORD_SIZE_MIN > offset
+            ):
+                break
+            tail = data[body_end:end]
+            topic_end = tail[0] + 1
+            if crc31(view[body:body_end]) != crc or (
+                topic_end + 2 + int.from_bytes(tail[topic_end : topic_end + 2], "big") != len(tail)
+            ):
+                break
+            topic_bytes = tail[1:topic_end]
+            properties = tail[topic_end + 2 :]
+            tags_code, uniq_key, keys = derived(properties)
+            if not flags & _IN_NO_QUEUE:
+                run = runs.get((topic_bytes, queue_id))
+                if run is None:
+                    run = self._begin_run(topic_bytes, queue_id, offset)
+                    if run is None:
+                        break
+                    runs[topic_bytes, queue_id] = run
+                if queue_offset != run.next_offset:
+                    break
+                run.next_offset = queue_offset + 1
+                run.last_end = start + end
+                code = (
+                    tags_code
+                    if topic_bytes != _SCHEDULE
+                    else self._dispatcher.tags_code(run.topic, properties, stored_ms)
+                )
+                run.units += (offset, size, code)
+                topic = run.topic
+            else:
+                topic = self._topic(topic_bytes) or ""
+            if has_index and (uniq_key or keys) and flags & _IN_NO_INDEX != _IN_NO_INDEX:
+                indexed.append((topic, uniq_key, keys, offset, stored_ms))
+            if stored_ms > newest_ms:
+                newest_ms = stored_ms
+            position = end
+            left -= 1
+        if position == begin:
+            return self._put_single(file, position, limit)
+        self._put_runs(list(runs.values()))
+        if indexed:
+            self._dispatcher.put_index_run(indexed)
+        log.max_offset = start + position
+        log.store_timestamp = newest_ms
+        return Step.MORE
+
+    def _begin_run(self, topic_bytes: bytes, queue_id: int, offset: int) -> _Run | None:
+        """None if the record needs a closer look: a queue that cannot be, or that has the record."""
+        topic = self._topic(topic_bytes)
+        if topic is None:
+            return None
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            if _wrong_queue(topic_bytes, queue_id) is not None:
+                return None
+            queue = self._queues.open(topic, queue_id)
+        if queue.last_end > offset:
+            return None
+        return _Run(topic, queue, queue.next_offset, [])
+
+    def _topic(self, topic_bytes: bytes) -> str | None:
+        """The name as text; None if it is not UTF-8."""
+        topic = self._topics.get(topic_bytes)
+        if topic is None:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            try:
+                topic = self._topics[topic_bytes] = topic_bytes.decode()
+            except UnicodeDecodeError:
+                return None
+        return topic
+
+    def _put_runs(self, runs: list[_Run]) -> None:
+        """All runs or, when the disk has no room, none: StoreRefused."""
+        filled = [run for run in runs if run.units]
+        for run in filled:
+            units = len(run.units) // 3
+            if run.queue.position + units * UNIT_SIZE > run.queue.room_end:
+                run.queue.make_room(units)
+        for run in filled:
+            codes = run.units[2::3]
+            run.queue.put_many(units_struct(len(codes)).pack(*run.units), run.last_end)
+            self._arrivals.note(run.queue, codes[0] if codes.count(codes[0]) == len(codes) else None)
+
+    def _put_single(self, file: MappedFile, position: int, limit: int) -> Step:
+        """Look closely at what begins at `position`: put it, wait for its rest, or say what is wrong."""
+        room = limit - position
+        rest = file.size - position
+        if room < BLANK.size:
+            if rest < BLANK.size:
+                raise _Wrong(f"{rest} bytes at the end of a file have no room for a record")
+            return Step.WAITING
+        size, magic = BLANK.unpack_from(file.view, position)
+        if magic == MAGIC_BLANK:
+            if size != rest:
+                raise _Wrong(f"a blank record of {size} bytes, though the file has {rest} left")
+            if room < rest:
+                return Step.WAITING
+            self._log.max_offset = file.end
+            return Step.MORE
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise _Wrong(f"unknown magic {magic:#010x} where a record should begin")
+        if not RECORD_SIZE_MIN <= size <= rest - BLANK_SIZE_MIN:
+            raise _Wrong(f"a record of {size} bytes, though the file has {rest} left")
+        if size > room:
+            return Step.WAITING
+        head = next(scan(file.view[:limit], file.start, position, verify_crc=True))
+        if isinstance(head, RecordProblem):
+            raise _Wrong(head.reason)
+        assert isinstance(head, RecordHead), "a blank record was looked for before"
+        reason = _wrong_queue(head.topic, head.queue_id) if has_unit(head.sys_flag) else None
+        if reason is None and head.queue_offset < 0:
+            reason = f"queue offset {head.queue_offset} is negative"
+        if reason is not None:
+            raise _Wrong(reason)
+        queue = self._dispatcher.put(head, from_master=True)
+        if queue is not None:
+            self._arrivals.note(queue, None)
+        self._log.max_offset = head.offset + head.size
+        self._log.store_timestamp = max(self._log.store_timestamp, head.store_timestamp)
+        return Step.MORE
+
+
+def _wrong_queue(topic: bytes, queue_id: int) -> str | None:
+    """Why there cannot be a folder for such a queue."""
+    if queue_id < 0:
+        return f"queue id {queue_id} is negative"
+    if not topic or b"/" in topic or b"\0" in topic or topic in (b".", b".."):
+        return f"{topic!r} cannot be the name of a topic"
+    return None

@@ -1,0 +1,122 @@
+"""From acknowledgements to figures: how long nobody acknowledged, and what several runs have in common."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerset_cli.failover_check import Verdict
+from brokerset_cli.failover_history import Ack
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which `share` (0 to 1) of the sorted values lie (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def takeover_gap(acks: Sequence[Ack], fault: float, old: str) -> float | None:
+    """Seconds from the last acknowledgement by the old master to the first one by another.
+
+    Acknowledgements by the old one that came after that first one do not count: it may not know yet, or it
+    passes messages on. None when no other broker ever acknowledged, or the old one never had.
+    """
+    first = next((ack.t for ack in acks if ack.t > fault and ack.broker != old), None)
+    if first is None:
+        return None
+    before = [ack.t for ack in acks if ack.broker == old and ack.t <= first]
+    return first - before[-1] if before else None
+
+
+def longest_pause(acks: Sequence[Ack], begin: float, end: float) -> float:
+    """Longest time in seconds without any acknowledgement that overlaps the time from `begin` to `end`."""
+    last = max((ack.t for ack in acks if ack.t <= begin), default=begin)
+    longest = 0.0
+    for ack in acks:
+        if ack.t <= begin:
+            continue
+        if last >= end:
+            break
+        longest = max(longest, ack.t - last)
+        last = ack.t
+    return max(longest, end - last)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One fault, and what it did."""
+
+    gap: float | None
+    """Seconds without acknowledgement; None when nobody took over in time."""
+
+    verdict: Verdict
+    failed: int
+    """Sends that failed at the master in use."""
+
+    failed_at_old: int
+    """Sends that failed at masters of before."""
+
+    reasons: dict[str, int]
+    whole_after: float | None
+    """Seconds from the end of the load until all brokers were in sync and had equal logs; None: not in
+    time."""
+
+    switch_pause_ms: int | None = None
+    """What a master said about how long it had held sends (planned switch-over)."""
+
+
+@dataclass(slots=True)
+class KindResult:
+    """All runs of one kind of fault."""
+
+    runs: list[RunResult] = field(default_factory=list)
+    problem: str = ""
+    """Why there are fewer runs than were asked for."""
+
+    not_whole: str = ""
+    """What was missing after the last run whose brokers were not all in sync again in time."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise was broken, a run could not be ended, or a group was not whole again."""
+        return bool(self.problem or self.not_whole) or any(not run.verdict.ok for run in self.runs)
+
+    def to_object(self) -> dict[str, Any]:
+        """Return the figures for JSON; times in milliseconds."""
+        gaps = sorted(run.gap * 1000 for run in self.runs if run.gap is not None)
+        whole = [run.whole_after for run in self.runs if run.whole_after is not None]
+        violations: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
+        for run in self.runs:
+            violations.update(run.verdict.violations)
+            reasons.update(run.reasons)
+        made: dict[str, Any] = {
+            "runs": len(self.runs),
+            "unserved": sum(run.gap is None for run in self.runs),
+            "p50Ms": round(percentile(gaps, 0.5), 1) if gaps else None,
+            "p99Ms": round(percentile(gaps, 0.99), 1) if gaps else None,
+            "maxMs": round(gaps[-1], 1) if gaps else None,
+            "lost": sum(run.verdict.lost for run in self.runs),
+            "duplicates": sum(run.verdict.duplicates for run in self.runs),
+            "failedSends": sum(run.failed for run in self.runs),
+            "failedAtOldMaster": sum(run.failed_at_old for run in self.runs),
+            "acked": sum(run.verdict.acked for run in self.runs),
+            "violations": dict(sorted(violations.items())),
+            "texts": self._texts(),
+            "reasons": dict(reasons.most_common(10)),
+            "gapsMs": [None if run.gap is None else round(run.gap * 1000, 1) for run in self.runs],
+            "wholeAfterMsMax": round(max(whole, default=0.0) * 1000),
+            "neverWhole": len(self.runs) - len(whole),
+        }
+        pauses = [run.switch_pause_ms for run in self.runs if run.switch_pause_ms is not None]
+        if pauses:
+            made["toldPauseMsMax"] = max(pauses)
+        if self.problem or self.not_whole:
+            made["problem"] = self.problem or self.not_whole
+        return made
+
+    def _texts(self) -> list[str]:
+        """A few violations in words, the first ones of each run."""
+        return [texts[0] for run in self.runs for _, texts in sorted(run.verdict.texts.items()) if texts][:10]

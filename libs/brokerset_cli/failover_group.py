@@ -1,0 +1,194 @@
+"""What a failover measurement asks servers, with requests that Java's servers and ours both answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from brokerset_protocol import headers
+from brokerset_protocol.bodies.queues import KVTable
+from brokerset_protocol.bodies.replicas import SyncStateSet
+from brokerset_protocol.bodies.routes import MASTER_ID, TopicRouteData
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers import controller as fields
+from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+
+ASK_SECONDS: Final = 1.0
+"""Longest time that a question may take; whoever is silent is asked again by the caller."""
+
+ROUTE_SECONDS: Final = 0.2
+"""Longest time that a name server may take while sends fail; then the next one is asked."""
+
+LOOK_SECONDS: Final = 0.05
+"""Pause between two looks at the group."""
+
+
+class NoAnswer(Exception):
+    """Nobody answered, or the answer is a refusal; says who and why."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """A broker group as the leading controller knows it."""
+
+    leader: str
+    """Address of the leading controller."""
+
+    master: str
+    """Address of the master; empty when there is none."""
+
+    epoch: int
+    in_sync: tuple[int, ...]
+
+
+class Asker:
+    """Questions over connections that are kept; use it with `async with`."""
+
+    def __init__(self) -> None:
+        self._pool = ConnectionPool()
+
+    async def __aenter__(self) -> Asker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.close()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
+
+    async def ask(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        *,
+        timeout: float = ASK_SECONDS,
+        accept: Sequence[int] = (),
+    ) -> Command:
+        """Send a request; raises `NoAnswer` unless its code is 0 or one of `accept`."""
+        try:
+            connection = await self._pool.get(address, timeout)
+            answer = await connection.call(Command(code, dict(ext or {})), timeout)
+        except RequestTimeout as error:
+            self._pool.forget(address)  # whatever is silent may have lost this connection without knowing
+            raise NoAnswer(f"{address}: {error}") from error
+        except (ConnectionClosed, ValueError) as error:
+            raise NoAnswer(f"{address}: {error}") from error
+        if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
+            raise NoAnswer(f"{address} answers {answer.code}: {answer.remark}", answer.code)
+        return answer
+
+    async def master_of(self, name_server: str, topic: str, group: str) -> str:
+        """The address that a route names as master; empty when it names none."""
+        request = headers.GetRouteInfo(topic=topic, accept_standard_json_only=True)
+        answer = await self.ask(
+            name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, request.to_ext(), timeout=ROUTE_SECONDS
+        )
+        try:
+            route = TopicRouteData.from_json(answer.body)
+        except Rejected as error:
+            raise NoAnswer(f"{name_server}: {error.remark}") from error
+        for data in route.broker_datas:
+            if data.broker_name == group:
+                return data.broker_addrs.get(MASTER_ID, "")
+        return ""
+
+    async def leader(self, controllers: Sequence[str]) -> str:
+        """The controller that says that it leads."""
+        problems = []
+        for address in controllers:
+            try:
+                answer = await self.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+                found = fields.GetMetaDataResponse.from_ext(answer.ext)
+            except NoAnswer as error:
+                problems.append(str(error))
+                continue
+            except Rejected as error:
+                problems.append(f"{address}: {error.remark}")
+                continue
+            if found.is_leader:
+                return address
+        raise NoAnswer("; ".join(problems) or "no controller leads")
+
+    async def look(self, controllers: Sequence[str], group: str) -> GroupLook:
+        """The group, as the leading controller knows it."""
+        leader = await self.leader(controllers)
+        request = fields.GetReplicaInfo(broker_name=group)
+        answer = await self.ask(leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, request.to_ext())
+        try:
+            found = fields.GetReplicaInfoResponse.from_ext(answer.ext)
+            members = SyncStateSet.from_json(answer.body) if answer.body else SyncStateSet(frozenset(), 0)
+        except Rejected as error:
+            raise NoAnswer(f"{leader}: {error.remark}") from error
+        return GroupLook(
+            leader, found.master_address or "", found.master_epoch or 0, tuple(sorted(members.sync_state_set))
+        )
+
+    async def log_end(self, address: str) -> int:
+        """Where a broker's commit log ends (28)."""
+        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            return int(KVTable.from_json(answer.body).table["commitLogMaxOffset"])
+        except (Rejected, KeyError, ValueError) as error:
+            raise NoAnswer(f"{address}: unreadable answer to request 28: {error!r}") from error
+
+    async def until_whole(
+        self,
+        controllers: Sequence[str],
+        group: str,
+        brokers: Sequence[str],
+        seconds_max: float,
+        ended: Callable[[], str] = str,
+    ) -> GroupLook:
+        """The first look at which all brokers are in sync and have the same log; raises `NoAnswer` with
+        what is missing.
+
+        Nobody may send meanwhile. It is given up when `ended` tells of a process that is not there any more.
+        """
+        deadline = time.monotonic() + seconds_max
+        while True:
+            problem = ""
+            try:
+                look = await self.look(controllers, group)
+                if look.master not in brokers or len(look.in_sync) < len(brokers):
+                    problem = f"master {look.master or 'none'}, in sync {look.in_sync}"
+                else:
+                    ends = [await self.log_end(address) for address in brokers]
+                    if len(set(ends)) == 1:
+                        return look
+                    problem = f"logs end at {ends}"
+            except NoAnswer as error:
+                problem = str(error)
+            if gone := ended():
+                raise NoAnswer(gone)
+            if time.monotonic() >= deadline:
+                raise NoAnswer(f"{group} is not whole after {seconds_max:g} s: {problem}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def create_topic(self, address: str, topic: str, queues: int) -> None:
+        """UPDATE_AND_CREATE_TOPIC (17) on a master."""
+        request = headers.CreateTopic(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+        )
+        await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, request.to_ext(), timeout=10.0)
+
+    async def switch_over(self, master: str, group: str, timeout_ms: int) -> fields.SwitchOverResponse:
+        """BROKERSET_SWITCH_OVER (21011): hand over to whichever replica is the furthest."""
+        request = fields.SwitchOver(broker_name=group, timeout_ms=timeout_ms)
+        answer = await self.ask(
+            master, RequestCode.BROKERSET_SWITCH_OVER, request.to_ext(), timeout=timeout_ms / 1000 + 1
+        )
+        return fields.SwitchOverResponse.from_ext(answer.ext)

@@ -1,0 +1,136 @@
+"""A network of its own for a measurement, in which single brokers can be cut off as a pulled cable does.
+
+The command runs itself again under `unshare --user --map-root-user --net`, which needs no privileges where
+user namespaces are allowed. There it makes a bridge, and for each broker a network namespace with one
+interface on it. To cut a broker off is to take its interface from the bridge: packets vanish in both
+directions, nothing is closed and nobody is told. Firewall rules would need privileges, and proxies between
+the processes cannot hide addresses that servers tell each other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from brokerset_cli.failover_processes import ServerProcess, end_all
+
+HOST: Final = "10.77.0.1"
+"""Address of the measuring process, the controllers and the name servers."""
+
+TOOLS: Final = ("unshare", "nsenter", "ip")
+BRIDGE: Final = "brokerset0"
+FIRST_MEMBER: Final = 11
+"""Last byte of the first broker's address."""
+
+HOLDER_SECONDS_MAX: Final = 5.0
+"""Longest time until a new namespace is there."""
+
+INSIDE: Final = "BROKERSET_BENCH_INSIDE"
+"""Set in the process that runs in the network of its own."""
+
+
+def why_not() -> str:
+    """Why no network of one's own can be had here; empty when it can."""
+    if not sys.platform.startswith("linux"):
+        return "network namespaces are a part of Linux"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} not found; they are in the packages util-linux and iproute2"
+    done = subprocess.run(
+        [*_unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip() or "user namespaces are not allowed here" if done.returncode else ""
+
+
+def inside_command(arguments: Sequence[str]) -> list[str]:
+    """How this program is called with `arguments` in a network of its own."""
+    return [*_unshare(), sys.executable, "-m", "brokerset_cli.main", *arguments]
+
+
+def _unshare() -> list[str]:
+    return ["unshare", "--user", "--map-root-user", "--net", "--"]
+
+
+class OwnNetwork:
+    """The bridge and the brokers' namespaces. Only for a process that `inside_command` started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._holders: list[ServerProcess] = []
+        self._used = 0
+        _ip("link", "set", "lo", "up")
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{HOST}/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+
+    def member(self) -> tuple[int, str, tuple[str, ...]]:
+        """Make a namespace: its number, its address, and what goes before a command that shall run in it."""
+        number = self._used
+        self._used += 1
+        address = f"10.77.0.{FIRST_MEMBER + number}"
+        holder = ServerProcess(
+            f"network-{number}",
+            ("unshare", "--net", "--", "sleep", "infinity"),
+            "",
+            self._folder / f"network-{number}.log",
+        )
+        holder.start()
+        self._holders.append(holder)
+        pid = str(self._wait_apart(holder))
+        enter = ("nsenter", "--target", pid, "--net", "--")
+        _ip("link", "add", _link(number), "type", "veth", "peer", "name", "eth0", "netns", pid)
+        _ip("link", "set", _link(number), "master", BRIDGE)
+        _ip("link", "set", _link(number), "up")
+        for words in (
+            ("addr", "add", f"{address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            subprocess.run([*enter, "ip", *words], check=True)
+        return number, address, enter
+
+    def cut(self, number: int) -> None:
+        """Let all packets from and to a member vanish."""
+        _ip("link", "set", _link(number), "nomaster")
+
+    def mend(self, number: int) -> None:
+        """Let packets through again."""
+        _ip("link", "set", _link(number), "master", BRIDGE)
+
+    def close(self) -> None:
+        """Give the members' namespaces, their interfaces and the bridge up."""
+        for number in range(self._used):
+            _ip("link", "del", _link(number))
+        _ip("link", "del", BRIDGE)
+        end_all(self._holders)
+        self._holders.clear()
+
+    @staticmethod
+    def _wait_apart(holder: ServerProcess) -> int:
+        own = os.readlink("/proc/self/ns/net")
+        deadline = time.monotonic() + HOLDER_SECONDS_MAX
+        while time.monotonic() < deadline:
+            pid = holder.pid
+            try:
+                if os.readlink(f"/proc/{pid}/ns/net") != own:
+                    return pid
+            except OSError:
+                pass
+            time.sleep(0.005)
+        raise OSError(f"no namespace was made in {HOLDER_SECONDS_MAX:g} s: {holder.log_tail()}")
+
+
+def _link(number: int) -> str:
+    return f"brokerset-v{number}"
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"`ip {' '.join(words)}`: {done.stderr.strip()}")

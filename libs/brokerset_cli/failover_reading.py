@@ -1,0 +1,117 @@
+"""The consumer of a failover measurement, and the scan of what is left at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from brokerset_cli.failover_history import History
+from brokerset_cli.failover_load import QUEUES, Route
+from brokerset_client import calls
+from brokerset_client.errors import ClientError
+from brokerset_client.instance import ClientInstance
+from brokerset_protocol import subscriptions
+from brokerset_protocol.bodies.queues import MessageQueue
+
+GROUP: Final = "brokerset-bench"
+PULL_MESSAGES: Final = 256
+PULL_SECONDS: Final = 1.0
+"""Longest time that one pull may take; a broker that hangs is asked again."""
+
+PULL_PAUSE_SECONDS: Final = 0.02
+"""Pause of a queue's reader between two pulls: at high rates many messages come with each."""
+
+END_SECONDS_MAX: Final = 30.0
+"""Longest time until the consumer has everything after the last send, and for the scan."""
+
+
+class NotRead(Exception):
+    """The end of the queues was not reached in time; says where it stopped."""
+
+
+class Reader:
+    """Pulls every queue of a topic from the master, in order, for as long as it runs."""
+
+    def __init__(self, instance: ClientInstance, route: Route, topic: str, group: str) -> None:
+        self._instance = instance
+        self._route = route
+        self._queues = [MessageQueue(topic, group, number) for number in range(QUEUES)]
+        self._everything = subscriptions.parse(topic, "*")
+        self.next_offsets = dict.fromkeys(range(QUEUES), 0)
+        """By queue, where the next pull begins."""
+
+    async def run(self, history: History) -> None:
+        """Consume until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for queue in self._queues:
+                tasks.create_task(self._consume(queue, history))
+
+    async def _consume(self, queue: MessageQueue, history: History) -> None:
+        while True:
+            offset = self.next_offsets[queue.queue_id]
+            with contextlib.suppress(ClientError):  # between two masters; asked again
+                self.next_offsets[queue.queue_id] = await self._pull(queue, offset, history.consumed)
+            await asyncio.sleep(PULL_PAUSE_SECONDS)
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, take: Callable[[int, int, str, bytes], None]
+    ) -> int:
+        master = self._route.master
+        if not master:
+            return offset
+        result = await calls.pull(
+            self._instance,
+            master,
+            group=GROUP,
+            queue=queue,
+            queue_offset=offset,
+            subscription=self._everything,
+            messages_max=PULL_MESSAGES,
+            suspend_ms=0,
+            with_subscription=True,
+            timeout=PULL_SECONDS,
+        )
+        for message in result.messages:
+            take(queue.queue_id, message.queue_offset, master, message.body)
+        return result.next_queue_offset
+
+    async def until_end(self) -> None:
+        """Wait until `run` has read what is there now. Raises `NotRead`."""
+        try:
+            async with asyncio.timeout(END_SECONDS_MAX):
+                ends = await self._ends()
+                while any(self.next_offsets[number] < end for number, end in ends.items()):  # noqa: ASYNC110  # pulls set no event
+                    await asyncio.sleep(PULL_PAUSE_SECONDS)
+        except TimeoutError:
+            raise NotRead(
+                f"after {END_SECONDS_MAX:g} s the consumer is at {self.next_offsets} in queues that "
+                f"{self._route.master} does not give out to their ends"
+            ) from None
+
+    async def scan(self, history: History) -> None:
+        """Read every queue from its beginning to its end at the master. Raises `NotRead`."""
+        try:
+            async with asyncio.timeout(END_SECONDS_MAX):
+                for number, end in (await self._ends()).items():
+                    offset = 0
+                    while offset < end:
+                        try:
+                            offset = await self._pull(self._queues[number], offset, history.found)
+                        except ClientError:
+                            await asyncio.sleep(PULL_PAUSE_SECONDS)
+        except TimeoutError:
+            raise NotRead(f"{self._route.master} was not read to the end in {END_SECONDS_MAX:g} s") from None
+        history.note("scanned", broker=self._route.master)
+
+    async def _ends(self) -> dict[int, int]:
+        while True:
+            try:
+                await self._route.read()
+                return {
+                    queue.queue_id: await calls.max_offset(self._instance, self._route.master, queue)
+                    for queue in self._queues
+                }
+            except ClientError:
+                await asyncio.sleep(PULL_PAUSE_SECONDS)

@@ -1,0 +1,209 @@
+"""One run of a failover measurement: load, fault, mending, and the judgement of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brokerset_cli.failover_check import check
+from brokerset_cli.failover_faults import PAUSE_SECONDS, Kind, inject
+from brokerset_cli.failover_figures import KindResult, RunResult, longest_pause, takeover_gap
+from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
+from brokerset_cli.failover_history import History
+from brokerset_cli.failover_load import QUEUES, Route, Writer
+from brokerset_cli.failover_reading import NotRead, Reader
+from brokerset_cli.failover_set import BenchSet
+from brokerset_client.errors import ClientError
+from brokerset_client.instance import ClientInstance
+
+FOLLOW_SECONDS: Final = 3.0
+"""The load goes on for so long after the fault is mended."""
+
+SERVED_SECONDS: Final = 1.0
+"""A fault is mended no sooner than this after another master's first acknowledgement."""
+
+TOPIC_SECONDS_MAX: Final = 40.0
+"""Longest time until a route tells a new topic."""
+
+LOOK_SECONDS: Final = 0.02
+SWITCH_MS_MAX: Final = 10_000
+"""Time-out of a planned switch-over."""
+
+
+class RunFailed(Exception):
+    """A run could not be made or ended; says what was waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent, and how patient a run is."""
+
+    rate: int
+    """Messages a second."""
+
+    size: int
+    """Bytes of a body."""
+
+    warm: float
+    """Seconds of load before the fault."""
+
+    settle: float
+    """Seconds between the creation of a topic and the load (Java's slaves copy topics on a timer)."""
+
+    takeover_max: float
+    """Seconds after which nobody is expected to take over any more."""
+
+    whole_max: float
+    """Seconds that the group may take to be whole."""
+
+
+async def run_kind(
+    bench: BenchSet,
+    kind: Kind,
+    runs: int,
+    load: Load,
+    keep: Path | None,
+    done: Callable[[int], None],
+    result: KindResult,
+) -> None:
+    """Add runs of a kind to `result` until it has so many, on a set that was just started.
+
+    Ends sooner when the set is of no use any more: the brokers are not all in sync after a run (the next
+    one needs another set), or something else went wrong (`problem`).
+    """
+    try:
+        async with Asker() as asker:
+            await _until_whole(bench, asker, load)
+            async with ClientInstance(bench.name_servers) as instance:
+                while len(result.runs) < runs:
+                    run = _Run(bench, kind, len(result.runs), load, asker, instance)
+                    result.runs.append(await run.make(keep))
+                    done(1)
+                    if run.not_whole:
+                        result.not_whole = run.not_whole
+                        return
+    except (NoAnswer, NotRead, RunFailed, ClientError) as error:
+        result.problem = str(error)
+
+
+async def _until_whole(bench: BenchSet, asker: Asker, load: Load) -> GroupLook:
+    return await asker.until_whole(
+        bench.controller_addresses, bench.group, bench.broker_addresses, load.whole_max, bench.ended
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        bench: BenchSet,
+        kind: Kind,
+        number: int,
+        load: Load,
+        asker: Asker,
+        instance: ClientInstance,
+    ) -> None:
+        self._bench = bench
+        self._kind = kind
+        self._number = number
+        self._load = load
+        self._asker = asker
+        self._instance = instance
+        self._history = History(time.monotonic)
+        self._switch_pause_ms: int | None = None
+        self.not_whole = ""
+        """What was missing when the group should have been whole again after the run."""
+
+    async def make(self, keep: Path | None) -> RunResult:
+        topic = f"failover-{self._kind.name}-{self._number}"
+        look = await self._whole()
+        route = Route(self._asker, self._bench.name_servers, topic, self._bench.group)
+        await self._create_topic(look, route, topic)
+        reader = Reader(self._instance, route, topic, self._bench.group)
+        writer = Writer(self._history, route, topic, rate=self._load.rate, size=self._load.size, first=0)
+        stop = asyncio.Event()
+        writing = asyncio.create_task(writer.run(stop))
+        reading = asyncio.create_task(reader.run(self._history))
+        try:
+            await asyncio.sleep(self._load.warm)
+            if not self._history.acks:
+                raise RunFailed(f"nothing was acknowledged in {self._load.warm:g} s: {writer.reasons}")
+            look = await self._asker.look(self._bench.controller_addresses, self._bench.group)
+            gap = await self._fault(look)
+            stop.set()
+            await writing
+            ended = time.monotonic()
+            # The consumer may only be asked to be at the end when everybody serves again.
+            whole_after: float | None = None
+            try:
+                await self._whole()
+                whole_after = time.monotonic() - ended
+            except NoAnswer as error:
+                self.not_whole = str(error)
+            await reader.until_end()
+            await reader.scan(self._history)
+        finally:
+            for task in (writing, reading):
+                task.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
+            if keep is not None:
+                self._history.write(keep / f"{self._kind.name}-{self._number}.jsonl")
+        return RunResult(
+            gap,
+            check(self._history.events()),
+            writer.failed,
+            writer.failed_at_old,
+            dict(writer.reasons),
+            whole_after,
+            self._switch_pause_ms,
+        )
+
+    async def _whole(self) -> GroupLook:
+        return await _until_whole(self._bench, self._asker, self._load)
+
+    async def _create_topic(self, look: GroupLook, route: Route, topic: str) -> None:
+        await self._asker.create_topic(look.master, topic, QUEUES)
+        try:
+            async with asyncio.timeout(TOPIC_SECONDS_MAX):
+                while not await route.read():  # noqa: ASYNC110  # name servers set no event here
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise RunFailed(f"no route tells {topic} after {TOPIC_SECONDS_MAX:g} s") from None
+        await asyncio.sleep(self._load.settle)
+
+    async def _fault(self, look: GroupLook) -> float | None:
+        """Make the fault, watch, mend it, watch on; returns the gap."""
+        kind, history = self._kind, self._history
+        history.note("fault", kind.name, look.master)
+        fault = time.monotonic()
+        mend = inject(kind, self._bench, look)
+        try:
+            if kind.name == "switchover":
+                answer = await self._asker.switch_over(look.master, self._bench.group, SWITCH_MS_MAX)
+                self._switch_pause_ms = answer.pause_ms
+            if kind.takeover:
+                await self._until_taken_over(fault, look.master)
+            await asyncio.sleep(max(0.0, fault + kind.mend_after - time.monotonic()))
+        finally:
+            mend()
+        history.note("heal", kind.name)
+        if kind.takeover:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            return takeover_gap(history.acks, fault, look.master)
+        watched = FOLLOW_SECONDS if kind.name == "switchover" else PAUSE_SECONDS - kind.mend_after
+        await asyncio.sleep(watched)
+        return longest_pause(history.acks, fault, time.monotonic())
+
+    async def _until_taken_over(self, fault: float, old: str) -> None:
+        deadline = fault + self._load.takeover_max
+        acks, seen = self._history.acks, 0
+        while time.monotonic() < deadline:
+            while seen < len(acks):
+                if acks[seen].t > fault and acks[seen].broker != old:
+                    await asyncio.sleep(SERVED_SECONDS)
+                    return
+                seen += 1
+            await asyncio.sleep(LOOK_SECONDS)

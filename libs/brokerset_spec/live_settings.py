@@ -1,0 +1,38 @@
+"""Settings of brokers that take effect while the process runs (UPDATE_BROKER_CONFIG)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHANGEABLE: Final = frozenset(
+    {
+        "allAckInSyncStateSet",
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerPermission",
+        "channelExpiredTimeout",
+        "cleanFileForciblyEnable",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "fileReservedTime",
+        "flushConsumerOffsetInterval",
+        "haFlowControlEnable",
+        "haMaxTimeSlaveNotCatchup",
+        "inSyncReplicas",
+        "longPollingEnable",
+        "maxHaTransferByteInSecond",
+        "maxMsgsNumBatch",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory",
+        "minInSyncReplicas",
+        "notifyConsumerIdsChangedEnable",
+        "regionId",
+        "registerNameServerPeriod",
+        "shortPollingTimeMills",
+        "slaveTimeout",
+        "traceOn",
+    }
+)
+"""Settings that take effect at once; every other one needs a restart."""

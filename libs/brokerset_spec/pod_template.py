@@ -1,0 +1,218 @@
+"""What a manifest may say about its pods: where and with what they run, never with which rights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from brokerset_spec.problems import (
+    LABEL_VALUE_SHAPE,
+    OBJECT_NAME_SHAPE,
+    VARIABLE_SHAPE,
+    Problem,
+    shape_problems,
+)
+
+PATH: Final = "spec.podTemplate"
+
+LABELS_MAX: Final = 64
+"""Most labels, and most annotations, that are added to a pod."""
+
+ENTRIES_MAX: Final = 64
+"""Most tolerations, variables, secrets and spread constraints, each."""
+
+QUANTITY_LENGTH_MAX: Final = 32
+CPU_OR_MEMORY_SHAPE: Final = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE])?$"
+"""An amount of a resource, as `500m`, `2` or `4Gi`."""
+
+_UNITS: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+_RIGHTS: Final = "pods run with the least rights that they need, and those cannot be changed"
+_PROGRAM: Final = "what a pod runs is decided by brokerset"
+
+FORBIDDEN: Final[Mapping[str, str]] = {
+    "spec": "write the fields directly under podTemplate; it is no whole pod",
+    "securityContext": _RIGHTS,
+    "hostNetwork": _RIGHTS,
+    "hostPID": _RIGHTS,
+    "hostIPC": _RIGHTS,
+    "hostUsers": _RIGHTS,
+    "hostAliases": _RIGHTS,
+    "serviceAccountName": _RIGHTS,
+    "serviceAccount": _RIGHTS,
+    "automountServiceAccountToken": _RIGHTS,
+    "runtimeClassName": _RIGHTS,
+    "nodeName": "use nodeSelector or affinity",
+    "containers": _PROGRAM,
+    "initContainers": _PROGRAM,
+    "ephemeralContainers": _PROGRAM,
+    "volumes": _PROGRAM,
+    "volumeMounts": _PROGRAM,
+    "volumeDevices": _PROGRAM,
+    "envFrom": "write each variable under env; secrets are not read from it",
+    "command": _PROGRAM,
+    "args": _PROGRAM,
+    "lifecycle": _PROGRAM,
+    "image": "set spec.image instead",
+}
+"""Fields of a pod that are refused by name, so that nobody thinks that they work, with what to know."""
+
+OWN_KEY_PREFIXES: Final = ("brokerset.io/", "container.apparmor.security.beta.kubernetes.io/")
+"""Beginnings of labels and annotations that are not for manifests: ours, and one that weakens security."""
+
+OWN_KEYS: Final = tuple(
+    f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by")
+)
+"""Labels that brokerset finds its pods by."""
+
+OWN_VARIABLE_PREFIXES: Final = ("BROKERSET_", "POD_", "KUBERNETES_", "PYTHON", "LD_", "PATH")
+"""Beginnings of variables that decide what is run, with which settings, and which API server is asked."""
+
+SYSTEM_PRIORITY_PREFIX: Final = "system-"
+"""Kubernetes' own priority classes; such pods push others off their nodes."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
+    )
+
+
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_SHAPE, max_length=63)]
+"""Value of a label, as Kubernetes allows it."""
+
+
+class PodMetadata(_Part):
+    """Labels and annotations that are added to the pods."""
+
+    labels: Annotated[Mapping[str, LabelValue], Field(max_length=LABELS_MAX)] = {}
+    annotations: Annotated[
+        Mapping[str, Annotated[str, Field(max_length=16384)]], Field(max_length=LABELS_MAX)
+    ] = {}
+
+
+def _quantity(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if (
+        isinstance(value, str)
+        and len(value) <= QUANTITY_LENGTH_MAX
+        and re.fullmatch(CPU_OR_MEMORY_SHAPE, value)
+    ):
+        return value
+    raise PydanticCustomError("quantity", "is not an amount")
+
+
+Quantity = Annotated[int | str, PlainValidator(_quantity)]
+"""An amount of a resource, as Kubernetes writes it."""
+
+
+class Resources(_Part):
+    """What a broker's pod asks for and may use at most."""
+
+    requests: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
+    limits: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
+
+
+class Toleration(_Part):
+    """A taint of a node that pods put up with."""
+
+    key: Annotated[str, Field(max_length=316)] = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: LabelValue = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class SecretName(_Part):
+    """A secret to pull images with."""
+
+    name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=253)]
+
+
+class Variable(_Part):
+    """An environment variable."""
+
+    name: Annotated[str, Field(pattern=VARIABLE_SHAPE, max_length=128)]
+    value: Annotated[str, Field(max_length=4096)] = ""
+
+
+class PodTemplate(_Part):
+    """What is added to the pods of a set."""
+
+    metadata: PodMetadata = PodMetadata()
+    resources: Resources = Resources()
+    affinity: Mapping[str, JsonValue] = {}
+    """As in a pod; Kubernetes checks what is in it."""
+
+    tolerations: Annotated[tuple[Toleration, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
+    node_selector: Annotated[Mapping[str, LabelValue], Field(max_length=LABELS_MAX)] = {}
+    priority_class_name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=253)] | None = None
+    topology_spread_constraints: Annotated[
+        tuple[Mapping[str, JsonValue], ...], Field(strict=False, max_length=ENTRIES_MAX)
+    ] = ()
+    """As in a pod; Kubernetes checks what is in it."""
+
+    image_pull_secrets: Annotated[tuple[SecretName, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
+    env: Annotated[tuple[Variable, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
+
+
+def check_pod_template(given: Mapping[str, JsonValue]) -> list[Problem]:
+    """Return what is wrong with `spec.podTemplate`."""
+    found = [
+        Problem(f"{PATH}.{name}", "cannot be set", f"{FORBIDDEN[name]}; leave it out")
+        for name in given
+        if name in FORBIDDEN
+    ]
+    rest = {name: value for name, value in given.items() if name not in FORBIDDEN}
+    try:
+        template = PodTemplate.model_validate(rest)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=True)
+        return [*found, *shape_problems(details, PodTemplate, {}, PATH)]
+    return [*found, *_contradictions(template), *_own_things(template)]
+
+
+def _amount(quantity: int | str) -> Decimal:
+    """A quantity as a number, to compare it."""
+    text = str(quantity)
+    digits = text.rstrip("kKmMGTPEi")
+    return Decimal(digits) * _UNITS[text[len(digits) :]]
+
+
+def _contradictions(template: PodTemplate) -> Iterable[Problem]:
+    resources = template.resources
+    for name, asked in resources.requests.items():
+        most = resources.limits.get(name)
+        if most is not None and _amount(asked) > _amount(most):
+            reason = f"{asked} are asked for, and at most {most} may be used"
+            yield Problem(f"{PATH}.resources.requests.{name}", reason, "lower it, or raise the limit")
+
+
+def _own_things(template: PodTemplate) -> Iterable[Problem]:
+    for kind, keys in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
+        for key in keys:
+            if key.startswith(OWN_KEY_PREFIXES) or key in OWN_KEYS:
+                yield Problem(f"{PATH}.metadata.{kind}", f"{key} is brokerset's own", "leave it out")
+    seen: set[str] = set()
+    for variable in template.env:
+        if variable.name.startswith(OWN_VARIABLE_PREFIXES):
+            reason = f"{variable.name} is brokerset's own"
+            yield Problem(f"{PATH}.env", reason, "use spec.config for settings, and leave it out here")
+        if variable.name in seen:
+            yield Problem(f"{PATH}.env", f"{variable.name} is there twice", "keep one")
+        seen.add(variable.name)
+    if (template.priority_class_name or "").startswith(SYSTEM_PRIORITY_PREFIX):
+        reason = f"{template.priority_class_name} is for parts of Kubernetes itself"
+        yield Problem(f"{PATH}.priorityClassName", reason, "use a class of your own")

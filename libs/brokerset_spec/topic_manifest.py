@@ -1,0 +1,193 @@
+"""The Topic manifest: one topic on the brokers of a BrokerSet, typed, with every default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from brokerset_formats.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TOPIC_SIZE_MAX,
+)
+from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, NAME_LENGTH_MAX
+from brokerset_spec.problems import (
+    BROKER_NAME_SHAPE,
+    OBJECT_NAME_SHAPE,
+    SET_NAME_SHAPE,
+    ManifestError,
+    Problem,
+    is_covered,
+    shape_problems,
+    without_faults,
+    without_nulls,
+)
+
+KIND: Final = "Topic"
+
+QUEUES_MAX: Final = 16_384
+"""Most queues of a topic on one broker; brokers refuse more."""
+
+OBJECT_NAME_LENGTH_MAX: Final = 253
+
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
+"""RocketMQ's bits for each word of `spec.permission`."""
+
+EXAMPLES: Final = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": "{name: payments}",
+    "name": "payments",
+    "spec": "{brokerSetRef: {name: orders}}",
+    "brokerSetRef": "{name: orders}",
+}
+"""What to write for a field that is missing."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
+    )
+
+
+class TopicMetadata(BaseModel):
+    """The part that all Kubernetes objects share; what is not used here is let through."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=OBJECT_NAME_LENGTH_MAX)]
+    """Name of the object, and of the topic if `topicName` does not say another."""
+
+
+class BrokerSetRef(_Part):
+    """The set whose brokers have the topic, in the same namespace."""
+
+    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    """Name of the set."""
+
+
+class Queues(_Part):
+    """Number of queues on each broker group; consumers see `read`, producers see `write` of them."""
+
+    read: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = 8
+    """Queues that are read. To have fewer: lower `write`, wait until the rest is consumed, lower `read`."""
+
+    write: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = 8
+    """Queues that are written."""
+
+
+class TopicSpec(_Part):
+    """What is wanted; everything but the set has a default."""
+
+    broker_set_ref: BrokerSetRef
+
+    topic_name: Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=TOPIC_SIZE_MAX)] | None = None
+    """RocketMQ's name of the topic; by default the object's."""
+
+    queues: Queues = Queues()
+
+    permission: Literal["rw", "r", "w"] = "rw"
+    """What clients may do: read and write, only read, only write."""
+
+    order: bool = False
+    """Whether the topic is marked as one whose messages are in order within a queue."""
+
+    groups: Annotated[
+        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
+        Field(strict=False, max_length=GROUPS_MAX),
+    ] = ()
+    """Names of the broker groups that have the topic; none means all, also those that are added later."""
+
+    deletion_policy: Literal["Retain", "Delete"] = "Retain"
+    """What happens to the topic and its messages when the object is deleted."""
+
+
+class Topic(_Part):
+    """A whole manifest."""
+
+    api_version: Literal["brokerset.io/v1alpha1"]
+    kind: Literal["Topic"]
+    metadata: TopicMetadata
+    spec: TopicSpec
+    status: Any = None
+    """Written by the operator; not read."""
+
+    @property
+    def topic_name(self) -> str:
+        """RocketMQ's name of the topic."""
+        return self.spec.topic_name or self.metadata.name
+
+    @property
+    def permission(self) -> int:
+        """RocketMQ's bits: 4 read, 2 write."""
+        return PERMISSIONS[self.spec.permission]
+
+
+def read_topic(document: object) -> Topic:
+    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
+
+    A field that is null counts as left out, as it does for the Kubernetes API.
+    """
+    if not isinstance(document, dict):
+        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
+        raise ManifestError([Problem("", "is not a Topic manifest", example)])
+    given: dict[str, Any] = without_nulls(document)
+    try:
+        topic = Topic.model_validate(given)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=True)
+        found = shape_problems(details, Topic, EXAMPLES)
+        partial = _without_faults(given, [detail["loc"] for detail in details])
+        found += (
+            [p for p in check_topic_manifest(partial) if not is_covered(p.path, found)] if partial else []
+        )
+        raise ManifestError(found) from None
+    if problems := check_topic_manifest(topic):
+        raise ManifestError(problems)
+    return topic
+
+
+def check_topic_manifest(topic: Topic) -> list[Problem]:
+    """Return what is wrong with a well-shaped manifest: its name, contradictions."""
+    return [*_name_problems(topic), *_contradictions(topic.spec)]
+
+
+def _name_problems(topic: Topic) -> Iterable[Problem]:
+    name = topic.topic_name
+    if topic.spec.topic_name is None and ("." in name or len(name) > TOPIC_SIZE_MAX):
+        advice = f"give spec.topicName: 1 to {TOPIC_SIZE_MAX} letters, digits, _, -, % or |"
+        yield Problem("spec.topicName", f"is left out, and {name[:64]} cannot be a topic", advice)
+    elif name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        advice = "choose another name; brokers make these topics for consumer groups"
+        yield Problem("spec.topicName", f"{name} belongs to a consumer group", advice)
+    elif name.startswith(SYSTEM_TOPIC_PREFIX) or name in SYSTEM_TOPICS:
+        yield Problem("spec.topicName", f"{name} is a topic of the system", "choose another name")
+
+
+def _contradictions(spec: TopicSpec) -> Iterable[Problem]:
+    if spec.queues.write > spec.queues.read:
+        reason = f"{spec.queues.write} are written and only {spec.queues.read} read"
+        advice = f"use {spec.queues.write} or more for read, or fewer for write"
+        yield Problem("spec.queues", reason, advice)
+    for name in sorted({name for name in spec.groups if spec.groups.count(name) > 1}):
+        yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
+
+
+def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> Topic | None:
+    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
+    rest = without_faults(document, locations)
+    metadata = rest.get("metadata")
+    named = metadata if isinstance(metadata, dict) and "name" in metadata else {"name": "unnamed"}
+    rest.update(apiVersion=API_VERSION, kind=KIND, metadata=named)
+    spec = rest.setdefault("spec", {})
+    if isinstance(spec, dict) and not (isinstance(spec.get("brokerSetRef"), dict) and spec["brokerSetRef"]):
+        spec["brokerSetRef"] = {"name": "unnamed"}
+    try:
+        return Topic.model_validate(rest)
+    except ValidationError:
+        return None

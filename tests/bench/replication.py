@@ -1,0 +1,237 @@
+"""Copying a log to a replica, ours and Java's AutoSwitchHA one after the other: `replication.py [--size small|full] [--only ours|java]`.
+
+Three things: an empty replica until it has caught up; how far it is behind while the master is written to; sends that are answered when all
+of three replicas have them. Beside them what sendfile over loopback, and cp, do without any broker. Uses the scripts and the load generator of
+`tests/peers`. Only ratios of one run mean something. Exit status 1 when an answer was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
+from brokerset_cli.failover_processes import ServerProcess
+from brokerset_cli.failover_set import BenchSet, java_set, our_set
+from brokerset_rig import stack
+
+PEERS_BENCH = stack.PEERS / "bench"
+LOADGEN = Path("/tmp/brokerset-loadgen")
+"""Where the scripts of `tests/peers` build the load generator."""
+
+GIBIBYTE = 1 << 30
+CASES = "send-1k-sync1,send-1k-sync16,send-1k-sync64,send-1k-batch32"
+WHOLE_SECONDS_MAX = 120.0
+HEAP = "1g"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    gib: float
+    runs: int
+    seconds: float
+
+
+SIZES = {"small": Size(0.6, 1, 4), "full": Size(2.0, 3, 8)}
+
+
+@contextmanager
+def topology(who: str, replicas: int, log_file_bytes: int, port: int, *expected: str) -> Iterator[BenchSet]:
+    """A set that is planned and not started, `expected` being more settings of ours; ends what was started in it."""
+    with stack.Workspace("replication") as folder:
+        if who == "ours":
+            given = (f"mappedFileSizeCommitLog={log_file_bytes}", *expected)
+            bench = our_set(folder, replicas=replicas, settings=given, port=port, network=None)
+        else:
+            values = {"mappedFileSizeCommitLog": str(log_file_bytes), "allAckInSyncStateSet": "true"}
+            bench = java_set(folder, stack.PEERS, replicas=replicas, settings=values, port=port, heap=HEAP)
+        try:
+            yield bench
+        finally:
+            bench.end()
+
+
+def until(what: str, look: Callable[[Asker], Any]) -> Any:
+    """Ask until there is an answer that is true."""
+
+    async def ask() -> Any:
+        deadline = time.monotonic() + WHOLE_SECONDS_MAX
+        async with Asker() as asker:
+            while True:
+                problem = "not yet"
+                try:
+                    if found := await look(asker):
+                        return found
+                except NoAnswer as error:
+                    problem = str(error)
+                if time.monotonic() >= deadline:
+                    raise stack.StackError(f"not in {WHOLE_SECONDS_MAX:g} s: {what}: {problem}")
+                await asyncio.sleep(0.1)
+
+    return asyncio.run(ask())
+
+
+def start(bench: BenchSet, brokers: Sequence[ServerProcess]) -> GroupLook:
+    """Start the controllers and these brokers; returns the first look with a master and all of them in sync."""
+    for process in (*bench.others, *bench.controllers, *brokers):
+        process.start()
+
+    async def look(asker: Asker) -> GroupLook | None:
+        if gone := next((process for process in brokers if not process.running), None):
+            raise stack.StackError(f"{gone.name} has ended:\n{gone.log_tail()}")
+        found = await asker.look(bench.controller_addresses, bench.group)
+        return found if found.master and len(found.in_sync) == len(brokers) else None
+
+    looked = until(f"{len(brokers)} brokers in sync", look)
+    assert isinstance(looked, GroupLook)
+    return looked
+
+
+def store_of(broker: ServerProcess) -> Path:
+    """Both makes have the store beside the settings, which are the last argument."""
+    return Path(broker.arguments[-1]).parent / "store"
+
+
+def catch_up(who: str, size: Size, out: Path, port: int) -> None:
+    """An empty replica of a full master, and its distance under load."""
+    # A group of ours waits for all expected replicas before its first election; here the second one comes later, and is new each time.
+    with topology(who, 2, GIBIBYTE, port, "expectedReplicas=1") as bench:
+        master, slave = bench.brokers
+        start(bench, [master])
+        subprocess.run(
+            [sys.executable, str(PEERS_BENCH / "replication.py"), "--out", str(out), "--name", f"{who}/replication",
+             "--master", master.address, "--slave", slave.address, "--master-pid", str(master.pid), "--clean", str(store_of(slave)),
+             "--gib", str(size.gib), "--runs", str(size.runs), "--loadgen", str(LOADGEN), "--", *slave.arguments],
+            check=True, env={**os.environ, **slave.environment},
+        )  # fmt: skip
+
+
+def sends(who: str, size: Size, out: Path, port: int) -> None:
+    """Sends that wait for all of three replicas."""
+    with topology(who, 3, GIBIBYTE // 4, port) as bench:
+        look = start(bench, bench.brokers)
+        pids = ",".join(str(broker.pid) for broker in bench.brokers)
+        subprocess.run(
+            [sys.executable, str(PEERS_BENCH / "throughput.py"), "--broker", look.master, "--pids", pids, "--name", f"{who}/all-in-sync",
+             "--out", str(out), "--cases", CASES, "--runs", str(size.runs), "--seconds", str(size.seconds),
+             "--prewarm", "2" if who == "ours" else "10"],
+            check=True, env={**os.environ, "LOADGEN": str(LOADGEN)},
+        )  # fmt: skip
+
+
+def floors(out: Path) -> None:
+    """What disk and loopback do without any broker."""
+    with stack.Workspace("replication-floor") as folder:
+        subprocess.run([sys.executable, str(PEERS_BENCH / "floor.py"), str(out), str(folder)], check=True)
+        source = folder / "source"
+        with source.open("wb") as stream:
+            for _ in range(1024):
+                stream.write(os.urandom(1 << 20))
+        rates = []
+        for number in range(3):
+            target = folder / f"copy-{number}"
+            before = time.monotonic()
+            # A plain copy through the page cache; a file system that only notes the same blocks twice would say nothing.
+            subprocess.run(["cp", "--reflink=never", str(source), str(target)], check=True)
+            rates.append(1024 / (time.monotonic() - before))
+            target.unlink()
+        results = json.loads(out.read_text())
+        results["cp"] = {"MiBps": round(sorted(rates)[1], 1)}
+        out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def middle(value: Any) -> float | None:
+    """The median of an entry, or its only value."""
+    found = value["median"] if isinstance(value, dict) else value
+    return None if found is None else float(found)
+
+
+ROWS = [
+    ("empty replica, steady rate", "replication/catch-up", "steadyMiBps", "MiB/s"),
+    ("… all of it, from the start of its process", "replication/catch-up", "overallMiBps", "MiB/s"),
+    ("… first bytes after", "replication/catch-up", "firstBytesSeconds", "s"),
+    ("… caught up after", "replication/catch-up", "startToCaughtUpSeconds", "s"),
+    ("… cores of both", "replication/catch-up", "serverCores", ""),
+    *((f"lag, window {window}, {share}", f"replication/lag#window{window}", f"{share}KiB", "KiB")
+      for window in (1, 16, 64) for share in ("p50", "p99")),
+    *((label if key == "perSecond" else f"… {key.removesuffix('ms')}", f"all-in-sync/{case}", key, "/s" if key == "perSecond" else "ms")
+      for label, case in (("send 1 KB to 3 replicas, one at a time", "send-1k-sync1"), ("… window 16", "send-1k-sync16"),
+                          ("… window 64", "send-1k-sync64"), ("… batches of 32", "send-1k-batch32"))
+      for key in ("perSecond", "p50ms", "p99ms")),
+]  # fmt: skip
+
+
+def value_of(results: dict[str, Any], who: str, entry: str, key: str) -> float | None:
+    """One figure; None when it was not measured."""
+    name, _, part = entry.partition("#")
+    found = results.get(f"{who}/{name}")
+    if found is not None and part:
+        found = found.get(part)
+    return None if found is None or key not in found else middle(found[key])
+
+
+def table(results: dict[str, Any]) -> str:
+    """Java's, ours, the ratio; then the floors."""
+    lines = ["| what | Java | ours | ours / Java |", "| --- | ---: | ---: | ---: |"]
+    for label, entry, key, unit in ROWS:
+        java, ours = (value_of(results, who, entry, key) for who in ("java", "ours"))
+        shown = ["–" if value is None else f"{value:,.6g} {unit}".strip() for value in (java, ours)]
+        ratio = f"{ours / java:.2f} ×" if ours is not None and java else "–"
+        lines.append(f"| {label} | {shown[0]} | {shown[1]} | {ratio} |")
+    floor = results.get("floor", {})
+    for label, value in (
+        ("floor: sendfile over loopback", floor.get("sendfileMiBps")),
+        ("floor: TCP over loopback", floor.get("tcpMiBps")),
+        ("floor: appends to a file", floor.get("appendMiBps")),
+        ("floor: cp", results.get("cp", {}).get("MiBps")),
+    ):
+        ours = value_of(results, "ours", "replication/catch-up", "steadyMiBps")
+        if value is not None:
+            rate = middle(value)
+            share = f"steady rate is {ours / rate:.2f} of it" if ours and rate else ""
+            lines.append(f"| {label} | | {rate:,.6g} MiB/s | {share} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--only", choices=["ours", "java"])
+    parser.add_argument("--parts", default="catch-up,sends,floors")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench-replication.json")
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.only is None:
+        options.out.unlink(missing_ok=True)
+    size, parts = SIZES[options.size], options.parts.split(",")
+    subprocess.run(["go", "build", "-o", str(LOADGEN), "."], cwd=stack.PEERS / "loadgen", check=True)
+    for who in ["java", "ours"] if options.only is None else [options.only]:
+        if "catch-up" in parts:
+            catch_up(who, size, options.out, options.port)
+        if "sends" in parts:
+            sends(who, size, options.out, options.port)
+    if "floors" in parts:
+        floors(options.out)
+    results = json.loads(options.out.read_text())
+    print(f"\n{table(results)}\n")
+    wrong = [name for name, entry in results.items() if isinstance(entry, dict) and entry.get("ok") is False]
+    if wrong:
+        print(f"wrong answers, or never caught up, in: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The few objects that the model of Kubernetes knows, in the form of the operator's real builders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.resources.live_settings import restarting
+from brokerset_operator.resources.settings_files import BROKER_FILE, read_file
+from brokerset_operator.resources.wanted import Shape
+
+NAME: Final = "orders"
+NAMESPACE: Final = "shop"
+UID: Final = "set-uid"
+
+READ_ONLY: Final = 4
+READ_AND_WRITE: Final = 6
+"""Values of `brokerPermission`."""
+
+
+def wanted_of_model(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any], ...]:
+    """The few objects that the model knows, in the form of the real builders."""
+    manifest = observed.manifest
+    assert manifest is not None, "the model's manifests are valid"
+    spec = manifest.spec
+    size = spec.storage.size
+    when_deleted = spec.storage.when_deleted
+    found: list[Mapping[str, Any]] = []
+    controllers = names.controller_set(NAME)
+    settings = {"raftJoin": "true" if shape.raft_join else "false"}
+    if spec.controllers.ref is None:
+        found.append(_config_map(controllers, settings))
+        found.append(
+            _stateful_set(
+                controllers, shape.controller_replicas, observed.operator.image, observed, "1Gi", when_deleted
+            )
+        )
+    for index, replicas in sorted(shape.groups.items()):
+        name = names.group_set(NAME, index)
+        old = settings_of(observed.config_maps.get(name, {}))
+        expected = old.get("expectedReplicas") or str(spec.replicas)
+        given = {key: str(value) for key, value in sorted(spec.config.items())}
+        given["minInSyncReplicas"] = str(manifest.min_in_sync_replicas)
+        mark = f"{restarting(given)} {observed.operator.image}"
+        file = {**given, "expectedReplicas": expected}
+        if index in shape.read_only_groups:
+            file["brokerPermission"] = str(READ_ONLY)
+        found.append(_config_map(name, file))
+        found.append({"kind": "EndpointSlice", "apiVersion": "v1", "metadata": _meta(f"{name}-master", name)})
+        found.append(_stateful_set(name, replicas, mark, observed, size, when_deleted))
+    return tuple(found)
+
+
+def _meta(name: str, group: str | None = None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "labels": names.labels(NAME, group=group),
+        "ownerReferences": [{"kind": "BrokerSet", "name": NAME, "uid": UID}],
+    }
+
+
+def _config_map(name: str, data: dict[str, str]) -> Mapping[str, Any]:
+    group = None if name == names.controller_set(NAME) else name
+    text = "".join(f"{key}={value}\n" for key, value in data.items())
+    return {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": _meta(name, group),
+        "data": {BROKER_FILE: text},
+    }
+
+
+def settings_of(config_map: Object) -> dict[str, str]:
+    """What a ConfigMap says."""
+    return read_file(config_map)
+
+
+def permission_of(file: Mapping[str, str]) -> int:
+    """What a file says that a group permits."""
+    return int(file.get("brokerPermission", READ_AND_WRITE))
+
+
+def started_with(keeper: str, file: Mapping[str, str]) -> dict[str, str]:
+    """What a broker says of its settings that has just read its file."""
+    defaults = {"minInSyncReplicas": "1", "fileReservedTime": "72", "brokerName": keeper, "ownerUid": UID}
+    return {name: file.get(name, text) for name, text in defaults.items()}
+
+
+def _stateful_set(
+    name: str, replicas: int, mark: str, observed: Observed, size: str, when_deleted: str
+) -> Mapping[str, Any]:
+    return {
+        "kind": "StatefulSet",
+        "apiVersion": "apps/v1",
+        "metadata": _meta(name),
+        "spec": {
+            "replicas": replicas,
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": "Retain"},
+            "template": {
+                "metadata": {"annotations": {names.HASH_ANNOTATION: mark}},
+                "spec": {"containers": [{"name": "main", "image": observed.operator.image}]},
+            },
+            "volumeClaimTemplates": [
+                {
+                    "metadata": {"name": names.VOLUME},
+                    "spec": {"resources": {"requests": {"storage": size}}},
+                }
+            ],
+        },
+    }

@@ -1,0 +1,306 @@
+"""Every query of every panel and every rule, asked of a real Prometheus that scrapes a running set."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from brokerset_operator.kube.errors import Request
+from brokerset_operator.metrics import Figures
+from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
+from brokerset_rig.local_set import LocalSet, local_set
+from brokerset_runtime.http import HttpEndpoint
+from brokerset_runtime.remoting import Connection, connect
+
+CHART = Path(__file__).parents[3] / "charts" / "brokerset"
+
+PROMETHEUS = shutil.which("prometheus")
+
+SET, NAMESPACE = "orders", "shop"
+MANIFEST = f"""
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {{name: {SET}}}
+spec:
+  replicas: 3
+  config: {{mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}}
+"""
+
+SCRAPE_SECONDS = 0.5
+LIVE_SECONDS_MAX = 45.0
+"""Longest time until every query has an answer; some need a few scrapes, and traffic between them."""
+
+CALL_SECONDS_MAX = 10.0
+
+VARIABLES = {
+    "$__rate_interval": "10s",
+    "$namespace": ".*",
+    "$set": ".*",
+    "$group": ".*",
+}
+
+SILENT_RULES = {
+    "BrokersetOperatorAbsent": "it asks whether there are no series",
+}
+"""Rules that have no series while all is well, whatever is compared, and why."""
+
+
+@dataclass
+class Query:
+    """One expression, and where it stands."""
+
+    where: str
+    expression: str
+
+
+def panel_queries() -> Iterator[Query]:
+    """All targets of all panels, with values for the variables."""
+    for file in sorted((CHART / "dashboards").glob("*.json")):
+        for panel in json.loads(file.read_text())["panels"]:
+            for target in panel.get("targets", ()):
+                expression = target["expr"]
+                for name, value in VARIABLES.items():
+                    expression = expression.replace(name, value)
+                assert "$" not in expression, expression
+                yield Query(f"{file.stem}: {panel['title']} {target['refId']}", expression)
+
+
+def rule_queries() -> Iterator[Query]:
+    """All rules; comparisons tell 0 or 1 instead of leaving out what is well."""
+    for file in sorted((CHART / "files" / "rules").glob("*.yaml")):
+        for group in yaml.safe_load(file.read_text())["groups"]:
+            for rule in group["rules"]:
+                if rule["alert"] not in SILENT_RULES:
+                    yield Query(rule["alert"], compared(rule["expr"]))
+
+
+def compared(expression: str) -> str:
+    """The expression with `bool` at each comparison but those that select masters and leaders."""
+    expression = re.sub(r" ([<>]) ", r" \1 bool ", expression)
+    return re.sub(r" == (0|1$)", r" == bool \1", expression)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Prometheus:
+    """A Prometheus that listens on loopback."""
+
+    port: int
+
+    def series(self, expression: str) -> list[Any]:
+        """What an expression is now. Fails when it is refused."""
+        query = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/api/v1/query?{query}", timeout=CALL_SECONDS_MAX
+        ) as answer:
+            found: list[Any] = json.load(answer)["data"]["result"]
+            return found
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, targets: list[dict[str, Any]]) -> Iterator[Prometheus]:
+    """A process that scrapes `targets` until the end."""
+    assert PROMETHEUS is not None
+    config = {
+        "global": {"scrape_interval": f"{SCRAPE_SECONDS * 1000:g}ms", "evaluation_interval": "1s"},
+        "rule_files": [str(file) for file in sorted((CHART / "files" / "rules").glob("*.yaml"))],
+        "scrape_configs": [
+            {"job_name": "pods", "scrape_timeout": "400ms", "static_configs": targets},
+        ],
+    }
+    file = folder / "prometheus.yaml"
+    file.write_text(yaml.safe_dump(config))
+    port = free_port()
+    with (
+        (folder / "prometheus.log").open("wb") as log,
+        subprocess.Popen(
+            [
+                PROMETHEUS,
+                f"--config.file={file}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            yield Prometheus(port)
+        finally:
+            process.terminate()
+            process.wait(CALL_SECONDS_MAX)
+
+
+def pod_targets(running: LocalSet) -> list[dict[str, Any]]:
+    """Every process with the labels that a PodMonitor of the operator gives its pod."""
+    found = []
+    for kind in ("controller", "broker"):
+        for name, process in running.processes(kind).items():
+            pod = f"{SET}-{name}" if kind == "controller" else f"{SET}-0-{name.rpartition('-')[2]}"
+            found.append(
+                {
+                    "targets": [f"127.0.0.1:{process['httpPort']}"],
+                    "labels": {"namespace": NAMESPACE, "pod": pod, "brokerset_io_set": SET},
+                }
+            )
+    return found
+
+
+@contextlib.asynccontextmanager
+async def served(registry: CollectorRegistry) -> AsyncIterator[int]:
+    """Shows a registry at the port."""
+    endpoint = HttpEndpoint(metrics=lambda: registry)
+    try:
+        yield await endpoint.start("127.0.0.1", 0)
+    finally:
+        await endpoint.close()
+
+
+def an_operator() -> Figures:
+    """The operator's own registry, leading, with one object."""
+    figures = Figures(asyncio.get_running_loop().time)
+
+    async def nothing(_: Key) -> None:
+        return None
+
+    queue = RoundQueue(nothing, workers=1)
+    figures.watch_queue(queue)
+    figures.leads.set(1)
+    queue.mark(Key("BrokerSet", NAMESPACE, SET))
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "AsWanted"},
+        {"type": "Progressing", "status": "True", "reason": "Rolling"},
+    ]
+    figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions})
+    return figures
+
+
+def work(figures: Figures) -> None:
+    """What a leading operator does now and then."""
+    for succeeded in (True, False):
+        figures.round(Key("BrokerSet", NAMESPACE, SET), 0.05, succeeded)
+        figures.call(Request("get", "statefulsets", "apps"), "ok" if succeeded else "Timeout", 0.01)
+    figures.events.labels("Pod").inc()
+
+
+@dataclass
+class Client:
+    """A producer and consumer of one topic on one connection, which stays open."""
+
+    connection: Connection
+    sent: int = 0
+    offset: int = 0
+    last: dict[str, str] = field(default_factory=dict)
+
+    async def ask(self, code: int, body: bytes = b"", **ext: object) -> Command:
+        answer = await self.connection.call(
+            Command(code, {k: str(v) for k, v in ext.items()}, body), CALL_SECONDS_MAX
+        )
+        return answer
+
+    async def begin(self) -> None:
+        """Tell who is there, as clients do."""
+        await self.ask(
+            RequestCode.HEART_BEAT,
+            b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
+            b'"subscriptionDataSet":[{"topic":"t","subString":"*","subVersion":1}]}]}',
+        )
+
+    async def work(self) -> None:
+        """Send a message, read one, give one up; one more is sent than read, so that there is a lag."""
+        for _ in range(2):
+            sent = await self.ask(
+                RequestCode.SEND_MESSAGE_V2, b"body",
+                a="p", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
+            )  # fmt: skip
+            assert sent.code == 0, sent.remark
+        read = await self.ask(
+            RequestCode.PULL_MESSAGE, consumerGroup="g", topic="t", queueId=0, queueOffset=self.offset,
+            maxMsgNums=1, sysFlag=5, commitOffset=self.offset, suspendTimeoutMillis=0, subscription="*",
+            subVersion=1, expressionType="TAG",
+        )  # fmt: skip
+        if read.code == 0:
+            self.offset += 1
+        given_up = await self.ask(
+            RequestCode.CONSUMER_SEND_MSG_BACK, offset=int(sent.ext["msgId"][-16:], 16), group="g",
+            delayLevel=-1, originTopic="t",
+        )  # fmt: skip
+        assert given_up.code == 0, given_up.remark
+
+
+def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
+    """Those that have no series now."""
+    return [query for query in queries if not server.series(query.expression)]
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH: apt-get install prometheus")
+def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: Path) -> None:
+    """With traffic, a dead letter and a fenced slave nothing that a dashboard or a rule asks for is empty."""
+    with local_set(tmp_path, MANIFEST) as running:
+        (group,) = running.until_healthy()["groups"]
+        slave = next(each["brokerId"] for each in group["replicas"] if each["brokerId"] != group["masterId"])
+        running("fence", group["brokerName"], str(slave))
+        master = next(each for each in group["replicas"] if each["brokerId"] == group["masterId"])
+
+        missing = asyncio.run(_ask(tmp_path, pod_targets(running), master["address"]))
+
+    assert not missing, "\n".join(f"{query.where}: {query.expression}" for query in missing)
+
+
+async def _ask(folder: Path, targets: list[dict[str, Any]], master: str) -> list[Query]:
+    figures = an_operator()
+    async with served(figures.registry) as port:
+        own = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "brokerset-system", "pod": "op-0"}}
+        with prometheus(folder, [*targets, own]) as server:
+            client = Client(await connect(master))
+            await client.begin()
+            missing = [*panel_queries(), *rule_queries()]
+            deadline = time.monotonic() + LIVE_SECONDS_MAX
+            try:
+                while missing and time.monotonic() < deadline:
+                    work(figures)
+                    await client.work()
+                    await asyncio.sleep(SCRAPE_SECONDS)
+                    with contextlib.suppress(urllib.error.URLError):  # it does not listen yet
+                        missing = await asyncio.to_thread(silent, server, missing)
+            finally:
+                client.connection.close()
+            refused = {
+                rule["name"]: rule["lastError"]
+                for group in await asyncio.to_thread(_groups, server)
+                for rule in group["rules"]
+                if rule["health"] == "err"
+            }
+            assert not refused
+            return missing
+
+
+def _groups(server: Prometheus) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.port}/api/v1/rules", timeout=CALL_SECONDS_MAX
+    ) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
+        return found

@@ -1,0 +1,56 @@
+"""The page about metrics and the metrics of a live operator are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from brokerset_rig.fake_kube import FakeKube
+from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, until
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.M)
+
+Families = dict[str, tuple[str, frozenset[str], str]]
+"""Type, labels and text of each metric."""
+
+
+def documented() -> Families:
+    section = PAGE.read_text().split("\n## Operator\n")[1].split("\n## ")[0]
+    return {
+        name: (kind, frozenset(re.findall(r"`(\w+)`", labels)), text)
+        for name, kind, labels, text in ROW.findall(section)
+    }
+
+
+def exported(scrape: str) -> Families:
+    helps = dict(re.findall(r"^# HELP (\w+) (.+)$", scrape, re.M))
+    found = {}
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", scrape, re.M):
+        samples = re.findall(rf"^{name}(?:_bucket)?(?:\{{(.*)\}})? \S+$", scrape, re.M)
+        assert samples, f"{name} has no sample here: let the test make one"
+        labels = frozenset(re.findall(r'(\w+)="', samples[0])) - {"le"}
+        if not name.endswith("_created"):
+            found[name] = (kind, labels, helps[name])
+    return found
+
+
+def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
+    """Name, type, labels and the beginning of the text are equal, each way."""
+
+    async def scrape() -> str:
+        async with FakeKube() as kube, operator(kube) as running:
+            kube.put(broker_set())
+            await until(lambda: condition(kube.get("brokersets", "orders", NAMESPACE), "Ready"))
+            await until(lambda: running.process.figures.succeeded_at)
+            return generate_latest(running.process.figures.registry).decode()
+
+    page, live = documented(), exported(asyncio.run(scrape()))
+
+    assert page.keys() == live.keys()
+    for name, (kind, labels, text) in live.items():
+        assert page[name][:2] == (kind, labels), name
+        assert page[name][2].startswith(text), name

@@ -1,0 +1,129 @@
+"""What happens to each class of requests, by the facts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from brokerset_broker.gateway.request_classes import CLASSES, RequestClass, forwarded_peer, peer_text
+from brokerset_broker.gateway.service_mode import (
+    IN_SYNC_HOLD_SECONDS,
+    LEASE_HOLD_SECONDS,
+    NO_MASTER_HOLD_SECONDS,
+    Mode,
+    ModeKind,
+    Modes,
+    ServiceFacts,
+    decide_mode,
+)
+from brokerset_broker.membership.role import Role
+from brokerset_protocol.replies import REJECTED
+
+MASTER = ServiceFacts(role=Role.MASTER, epoch=3, name="b0")
+ALONE = dataclasses.replace(MASTER, lease_required=True, acknowledged_alone=True)
+SLAVE = ServiceFacts(role=Role.SLAVE, epoch=3, name="b0", master_address="127.0.0.1:23200")
+LETTERS = {ModeKind.SERVE: "S", ModeKind.HOLD: "H", ModeKind.FORWARD: "F", ModeKind.REFUSE: "R"}
+
+
+def shown(modes: Modes) -> str:
+    """One letter each for writes, commits, locks, progress, reads."""
+    return "".join(LETTERS[modes.of(kind).kind] for kind in RequestClass if kind is not RequestClass.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (MASTER, "SSSSS"),
+        (dataclasses.replace(MASTER, switching=True), "HHHHS"),
+        (dataclasses.replace(MASTER, enough_in_sync=False), "HSSSS"),
+        (dataclasses.replace(MASTER, enough_in_sync=False, not_enough_for_ms=1000), "RSSSS"),
+        (dataclasses.replace(ALONE, lease_valid=False), "HHRRR"),
+        (dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=1000), "RRRRR"),
+        (dataclasses.replace(MASTER, lease_required=True, lease_valid=False), "SSRRR"),
+        (
+            dataclasses.replace(MASTER, lease_valid=False, enough_in_sync=False, not_enough_for_ms=2000),
+            "RSRRR",
+        ),
+        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5), "HHHHS"),
+        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5000), "RRRRR"),
+        (SLAVE, "FFFFS"),
+        (dataclasses.replace(SLAVE, switching=True), "HHHHS"),
+        (dataclasses.replace(SLAVE, master_address=None), "HHHHS"),
+        (dataclasses.replace(SLAVE, master_address=None, no_master_for_ms=1000), "RRRSS"),
+        (ServiceFacts(role=Role.NONE), "RRRRR"),
+        (ServiceFacts(role=Role.NONE, switching=True), "HHHHR"),
+        (dataclasses.replace(MASTER, fenced=True), "RRRRR"),
+        (dataclasses.replace(SLAVE, fenced=True), "RRRRR"),
+        (dataclasses.replace(MASTER, shutting_down=True), "RRRRR"),
+        (dataclasses.replace(MASTER, stopped_reason="the disk is full"), "RRRRR"),
+    ],
+)
+def test_each_situation_has_its_modes(facts: ServiceFacts, expected: str) -> None:
+    """Writes, commits, locks, progress and reads are served, held, forwarded or refused by the facts."""
+    assert shown(decide_mode(facts)) == expected
+
+
+def test_refusals_have_codes_after_which_clients_try_again() -> None:
+    """1, 2 or 14 everywhere, also at the end of holds, with Java's words where Java has some."""
+    few = decide_mode(
+        dataclasses.replace(MASTER, enough_in_sync=False, not_enough_for_ms=2000, in_sync=1, needs_min=2)
+    ).writes
+    lonely = decide_mode(dataclasses.replace(SLAVE, master_address=None, no_master_for_ms=5000)).writes
+    fenced = decide_mode(dataclasses.replace(MASTER, fenced=True)).reads
+    nobody = decide_mode(ServiceFacts(role=Role.NONE, no_role_reason="no controller answers")).reads
+
+    assert few.code == 1
+    assert few.remark.startswith("in-sync replicas not enough: [1] is less than minInSyncReplicas [2]")
+    assert (lonely.code, lonely.remark) == (2, REJECTED)
+    assert fenced.code == 14
+    assert "administrator" in fenced.remark
+    assert (nobody.code, nobody.remark) == (14, "no controller answers")
+
+
+def test_a_hold_ends_so_long_after_its_cause_began() -> None:
+    """What is left of a hold shrinks with the age of its cause, and the refusal is known from the start."""
+    few = decide_mode(dataclasses.replace(MASTER, enough_in_sync=False, not_enough_for_ms=300)).writes
+    lease = decide_mode(dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=100)).writes
+    lonely = decide_mode(dataclasses.replace(SLAVE, master_address=None, no_master_for_ms=50))
+    switching = decide_mode(dataclasses.replace(MASTER, switching=True)).writes
+
+    assert (few.until_ms, few.code) == (IN_SYNC_HOLD_SECONDS * 1000 - 300, 1)
+    assert (lease.until_ms, lease.code) == (LEASE_HOLD_SECONDS * 1000 - 100, 14)
+    assert (lonely.writes.until_ms, lonely.writes.then_serve) == (NO_MASTER_HOLD_SECONDS * 1000 - 50, False)
+    assert lonely.progress.then_serve
+    assert (switching.until_ms, switching.code) == (None, 14)
+
+
+def test_the_lease_is_checked_where_nobody_else_takes_part() -> None:
+    """Reads are guarded with a lease; writes only if the master acknowledges alone."""
+    leased = dataclasses.replace(MASTER, lease_required=True)
+    alone = dataclasses.replace(leased, acknowledged_alone=True)
+
+    assert (decide_mode(MASTER).guard_reads, decide_mode(MASTER).guard_writes) == (False, False)
+    assert (decide_mode(leased).guard_reads, decide_mode(leased).guard_writes) == (True, False)
+    assert (decide_mode(alone).guard_reads, decide_mode(alone).guard_writes) == (True, True)
+    assert decide_mode(SLAVE).forward_to == "127.0.0.1:23200"
+
+
+def test_open_requests_are_always_served() -> None:
+    """No fact changes what happens to requests about the broker itself."""
+    assert decide_mode(dataclasses.replace(MASTER, fenced=True)).of(RequestClass.OPEN) == Mode()
+    assert {907, 1007, 1008, 21011, 25, 26, 28, 34, 35} <= {
+        code for code, kind in CLASSES.items() if kind is RequestClass.OPEN
+    }
+
+
+@pytest.mark.parametrize("peer", [("10.0.0.1", 1234), ("fd00::1", 65535)])
+def test_the_client_behind_a_forward_is_known(peer: tuple[str, int]) -> None:
+    """Address and port survive the header field; without the mark the field counts for nothing."""
+    text = peer_text(peer)
+
+    assert forwarded_peer({"brokersetForwarded": "1", "brokersetBornHost": text}) == peer
+    assert forwarded_peer({"brokersetBornHost": text}) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", ":1", "h:", "h:70000", "h:-1", "h:1234567"])
+def test_a_born_host_that_cannot_be_read_is_ignored(text: str) -> None:
+    """Then the peer's own address is used."""
+    assert forwarded_peer({"brokersetForwarded": "1", "brokersetBornHost": text}) is None

@@ -1,0 +1,164 @@
+"""`kubectl brokerset logs`: several logs as one, once and while they grow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cli.kubernetes.conftest import FakeCluster
+
+from brokerset_cli.kubernetes import logs
+from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed
+from brokerset_cli.kubernetes.log_lines import BEGINNING, Line, Stamp, merged, read_line, read_lines
+from brokerset_cli.kubernetes.sets import PodView, read_pod
+
+
+def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written(cluster: FakeCluster) -> None:
+    """Also when nodes write other zones or leave zeros out, and each line says whose it is."""
+    cluster.log("orders-0-0", "2026-01-01T10:00:00.1Z first\n2026-01-01T10:00:02Z fourth\n")
+    cluster.log("orders-0-1", "2026-01-01T11:00:00.25+01:00 second\n  at the same moment\n")
+    cluster.log("orders-0-2", "2026-01-01T10:00:01.000000001Z third\n")
+
+    result = cluster.run("logs", "orders", "orders-0")
+
+    assert result.output.splitlines() == [
+        "orders-0-0  first",
+        "orders-0-1  second",
+        "orders-0-1    at the same moment",
+        "orders-0-2  third",
+        "orders-0-0  fourth",
+    ]
+    asked = cluster.calls("logs")[0]
+    assert "--tail=200" in asked
+    assert asked[asked.index("-c") :][:2] == ["-c", "broker"]
+
+
+def test_options_are_handed_on(cluster: FakeCluster) -> None:
+    """With --since everything newer is shown; with --timestamps also when."""
+    for n in range(3):
+        cluster.log(f"orders-controller-{n}", f"2026-01-01T10:00:0{n}Z hello\n")
+
+    result = cluster.run("logs", "orders", "--controllers", "--since", "5m", "--timestamps")
+
+    assert result.output.splitlines()[0] == "orders-controller-0  2026-01-01T10:00:00Z hello"
+    assert len(result.output.splitlines()) == 3
+    assert {"--since=5m", "--tail=-1"} <= set(cluster.calls("logs")[0])
+
+
+def test_a_pod_that_is_gone_is_a_remark(cluster: FakeCluster) -> None:
+    """The logs of the others are shown nevertheless."""
+    cluster.log("orders-0-1", "2026-01-01T10:00:00Z alive\n")
+
+    result = cluster.run("logs", "orders", "orders-0")
+
+    assert result.exit_code == 0
+    assert "orders-0-1  alive" in result.output
+    assert 'pods "orders-0-0" not found' in result.output
+
+
+def test_no_log_at_all_is_an_error(cluster: FakeCluster) -> None:
+    """As when containers before a restart are asked for, and none has started anew."""
+    result = cluster.run("logs", "orders", "orders-0", "-p")
+
+    assert result.exit_code == 1
+    assert 'pods "orders-0-2" not found' in result.output
+
+
+@pytest.mark.parametrize("span", ["soon", "5", "-5m", "5 m", ""])
+def test_a_span_that_is_none_is_a_wrong_command_line(cluster: FakeCluster, span: str) -> None:
+    """Otherwise each pod's kubectl would complain, and the command would be a success."""
+    result = cluster.run("logs", "orders", "orders-0", f"--since={span}")
+
+    assert result.exit_code == 2
+    assert "write 30s, 5m, 2h or 1h30m" in result.output
+    assert not cluster.calls("logs")
+
+
+def test_a_missing_right_is_an_error(cluster: FakeCluster) -> None:
+    """Reading pods and reading their logs are two rights."""
+    cluster.fails("logs", 'Error from server (Forbidden): User "u" cannot get resource "pods/log"')
+
+    result = cluster.run("logs", "orders", "orders-0")
+
+    assert result.exit_code == 1
+    assert "docs/kubectl-plugin.md" in result.output
+
+
+def test_what_has_ended_cannot_be_followed(cluster: FakeCluster) -> None:
+    """The two options contradict each other."""
+    assert cluster.run("logs", "orders", "orders-0", "-f", "-p").exit_code == 2
+
+
+def test_following_goes_on_after_the_newest_line_and_finds_new_pods(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that ends is taken up again without repeating lines; a pod that comes later is followed too."""
+    monkeypatch.setattr(logs, "RECHECK_SECONDS", 0.01)
+    old, new = (read_pod({"metadata": {"name": name, "uid": name}}) for name in ("old", "new"))
+    cluster.log("old", "2026-01-01T10:00:00.5Z known\n2026-01-01T10:00:00.7Z one\n")
+    cluster.log("new", "2026-01-01T10:00:03Z hello\n")
+    shown: list[str] = []
+    looks = 0
+
+    class Enough(Exception):
+        pass
+
+    def choose() -> list[PodView]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            cluster.log(
+                "old", (cluster.folder / "logs" / "old.log").read_text() + "2026-01-01T10:00:05Z two\n"
+            )
+        return [old] if looks < 3 else [old, new]
+
+    def show(line: Line) -> None:
+        shown.append(f"{line.pod} {line.text}")
+        if len(shown) == 3:
+            raise Enough
+
+    newest: dict[str, Stamp] = {"old": read_line("old", "2026-01-01T10:00:00.5Z known").stamp}
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(asyncio.wait_for(logs._follow(Kubectl(), choose, show, newest), 60))
+
+    assert raised.group_contains(Enough)
+    assert sorted(shown) == ["new hello", "old one", "old two"]
+    assert "--since-time=2026-01-01T10:00:00Z" in cluster.calls("old")[0]
+
+
+def test_a_failure_while_following_ends_with_its_advice(cluster: FakeCluster) -> None:
+    """Rights do not come by waiting."""
+    cluster.log("orders-0-0", "2026-01-01T10:00:00Z x\n")
+    cluster.fails("logs", 'Error from server (Forbidden): User "u" cannot get resource "pods/log"')
+    pods = [read_pod({"metadata": {"name": "orders-0-0", "uid": "a"}})]
+
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(asyncio.wait_for(logs._follow(Kubectl(), lambda: pods, print, {}), 60))
+
+    assert isinstance(logs._first(raised.value), KubectlFailed)
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=4))
+def test_merging_keeps_each_pods_order(times: list[list[int]]) -> None:
+    """Lines of one pod come as kubectl gave them, and all of them come."""
+    given_logs = [
+        read_lines(f"p{n}", "".join(f"2026-01-01T10:00:{t:02d}Z {i}\n" for i, t in enumerate(sorted(log))))
+        for n, log in enumerate(times)
+    ]
+
+    together = merged(given_logs)
+
+    assert [line.stamp for line in together] == sorted(line.stamp for log in given_logs for line in log)
+    for n, log in enumerate(given_logs):
+        assert [line for line in together if line.pod == f"p{n}"] == log
+
+
+def test_a_line_without_a_time_belongs_to_the_line_before() -> None:
+    """And in front of all there is the beginning."""
+    first, second, third = read_lines("p", "none\n2026-01-01T10:00:00Z one\nmore\n")
+
+    assert first.stamp == BEGINNING
+    assert third.stamp == second.stamp
+    assert third.text == "more"
