@@ -1,25 +1,43 @@
-# Two stages: wheels are built and checked against the lock in the first, the second holds only what runs.
+# One image for all parts: brokers, controllers, the operator and the command line.
+#   wheel    builds the wheel, with tools that go nowhere else
+#   packages the locked dependencies and the wheel, in a virtual environment of its own
+#   runtime  Python and that environment
+# It runs as user 10001 with a read-only root file system; give it a writable /data (and /tmp, which nothing needs today).
+# There is no HEALTHCHECK: what is healthy depends on the part that runs. Every server answers /healthz and /readyz on its HTTP port.
 ARG BASE=python:3.11-slim
-FROM ${BASE} AS build
+
+FROM ${BASE} AS wheel
 WORKDIR /src
-COPY locks/runtime.txt locks/
-RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/pip install --no-cache-dir --require-hashes -r locks/runtime.txt \
-    && /opt/brokerset/bin/pip install --no-cache-dir 'hatchling>=1.27'
+COPY locks/build.txt locks/
+RUN python3 -m venv /opt/build && /opt/build/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r locks/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY libs libs
 COPY broker broker
 COPY controller controller
 COPY operator operator
 COPY spark spark
-RUN /opt/brokerset/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && /opt/brokerset/bin/pip uninstall -y hatchling pathspec pluggy trove-classifiers
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /wheel
+
+FROM ${BASE} AS packages
+COPY locks/operator.txt /locks/
+RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /locks/operator.txt
+COPY --from=wheel /wheel /wheel
+RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
+    && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
 
 FROM ${BASE} AS runtime
-COPY --from=build /opt/brokerset /opt/brokerset
-ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-RUN mkdir /data && chown 10001:10001 /data
+LABEL org.opencontainers.image.title="brokerset" \
+      org.opencontainers.image.description="RocketMQ-compatible messaging: brokers, controllers with name servers, operator, command line" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN echo 'brokerset:x:10001:10001::/data:/usr/sbin/nologin' >> /etc/passwd && echo 'brokerset:x:10001:' >> /etc/group \
+    && mkdir /data && chown 10001:10001 /data
+COPY --from=packages /opt/brokerset /opt/brokerset
+ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1
+# What the parts import is compiled now: with a read-only root each start would compile it anew.
+RUN python -c "import aiohttp.web, kopf, prometheus_client, brokerset_broker.app, brokerset_controller.app, brokerset_operator, brokerset_cli.main"
+ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /data
-EXPOSE 9876 10911 10912 8080
+EXPOSE 8080 9876 9877 9878 10909 10911 10912
 ENTRYPOINT ["brokerset"]
 CMD ["--help"]

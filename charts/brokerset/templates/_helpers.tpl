@@ -1,0 +1,110 @@
+{{/* Name of everything in the release's namespace. */}}
+{{- define "brokerset.fullname" -}}
+{{- .Values.fullnameOverride | default (printf "%s-operator" (.Release.Name | trunc 43 | trimSuffix "-")) -}}
+{{- end }}
+
+{{/* Name of what has no namespace: two releases of one name in two namespaces must not share it. */}}
+{{- define "brokerset.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "brokerset.fullname" .) -}}
+{{- end }}
+
+{{- define "brokerset.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "brokerset.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "brokerset.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Labels that select the operator's pods; these never change. */}}
+{{- define "brokerset.selectorLabels" -}}
+app.kubernetes.io/name: brokerset-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "brokerset.labels" -}}
+{{ include "brokerset.selectorLabels" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: brokerset
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* The restricted pod security standard, for the operator and for tests. */}}
+{{- define "brokerset.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "brokerset.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/*
+What the operator may do in a namespace that it looks after. It cannot run anything in pods, read logs or secrets,
+make pods, or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices.
+*/}}
+{{- define "brokerset.rules" -}}
+- apiGroups: [brokerset.io]
+  resources: [brokersets]
+  verbs: [get, list, watch]
+- apiGroups: [brokerset.io]
+  resources: [topics]
+  verbs: [get, list, watch, patch]
+- apiGroups: [brokerset.io]
+  resources: [brokersets/status, topics/status]
+  verbs: [patch]
+# Needed to name a BrokerSet as the owner of what is made for it.
+- apiGroups: [brokerset.io]
+  resources: [brokersets/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [configmaps, services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors, prometheusrules]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [get, create, patch]
+{{- end }}

@@ -1,0 +1,1 @@
+"""`kubectl brokerset`: BrokerSets of a Kubernetes cluster, looked at and worked on with kubectl."""

@@ -1,0 +1,48 @@
+"""Labels, annotations and words of the operator that this command relies on; a test compares both."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SETS: Final = "brokersets.brokerset.io"
+TOPICS: Final = "topics.brokerset.io"
+
+SET_LABEL: Final = "brokerset.io/set"
+GROUP_LABEL: Final = "brokerset.io/group"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+CONTROLLER: Final = "controller"
+BROKER: Final = "broker"
+
+OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=brokerset-operator"
+"""Selects the operator's Deployment and pods, whatever the release is called."""
+
+CONFIG_HASH: Final = "brokerset.io/config-hash"
+"""Annotation of pods; a pod whose value is another one than its neighbours' was made from other settings."""
+
+PAUSED: Final = "brokerset.io/paused"
+SWITCH_OVER: Final = "brokerset.io/switchover"
+FENCE: Final = "brokerset.io/fence"
+APPROVE: Final = "brokerset.io/approve-switchover"
+
+SWITCH_OVER_REQUEST: Final = "switchover"
+FENCE_REQUEST: Final = "fence"
+
+ACCEPTED: Final = "Accepted"
+WAITING: Final = "Waiting"
+FINISHED: Final = "Done"
+OPEN: Final = (ACCEPTED, WAITING)
+"""States of requests that are not answered for good."""
+
+PATIENCE_SECONDS: Final = 600
+"""How long the operator goes on trying before it gives a request up."""
+
+READY: Final = "Ready"
+PROGRESSING: Final = "Progressing"
+CONTROLLERS_READY: Final = "ControllersReady"
+REASON_PAUSED: Final = "Paused"
+REASON_INVALID: Final = "InvalidSpec"
+REASON_APPROVAL: Final = "WaitingForApproval"
+
+FENCED: Final = "fenced"
+MASTER: Final = "master"
+"""Roles of brokers in the status."""

@@ -1,0 +1,84 @@
+"""Which objects belong into a report, and what of them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from brokerset_cli.kubernetes.sets import Object, items, part
+
+KINDS: Final = (
+    ("pods", False),
+    ("statefulsets.apps", False),
+    ("services", False),
+    ("configmaps", False),
+    ("persistentvolumeclaims", False),
+    ("endpointslices.discovery.k8s.io", False),
+    ("poddisruptionbudgets.policy", False),
+    ("networkpolicies.networking.k8s.io", False),
+    ("podmonitors.monitoring.coreos.com", True),
+    ("prometheusrules.monitoring.coreos.com", True),
+)
+"""Kinds that a set is made of, and whether a cluster may well lack the kind. Secrets are not read."""
+
+
+def belongs(event: Object, name: str, known: Collection[str]) -> bool:
+    """Whether an event is about a set or something of it, also something that is gone."""
+    about = part(event, "involvedObject") or part(event, "regarding")
+    kind, of = str(about.get("kind", "")), str(about.get("name", ""))
+    if kind in ("BrokerSet", "Topic"):
+        return of == name or kind == "Topic"
+    return of in known or bool(re.fullmatch(rf"(?:data-)?{re.escape(name)}-(?:controller|\d+)(?:-\d+)?", of))
+
+
+def event_time(event: Object) -> str:
+    """When it happened last, as text that sorts."""
+    series = part(event, "series").get("lastObservedTime")
+    created = part(event, "metadata").get("creationTimestamp")
+    # kubectl shows events of both APIs as the old kind; each fills other fields.
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
+
+
+def event_line(event: Object) -> str:
+    """An event as people read it."""
+    about = part(event, "involvedObject") or part(event, "regarding")
+    count = part(event, "series").get("count") or event.get("count") or 1
+    many = f" ({count} times)" if isinstance(count, int) and count > 1 else ""
+    message = " ".join(str(event.get("message") or event.get("note") or "").split())
+    kind = f"{about.get('kind', '')}/{about.get('name', '')}"
+    return f"{event_time(event)} {event.get('type', '')} {kind} {event.get('reason', '')}: {message}{many}"
+
+
+def of_this_set(topics: Iterable[Object], name: str) -> list[Object]:
+    """The Topics that name a set."""
+    return [each for each in topics if part(part(each, "spec"), "brokerSetRef").get("name") == name]
+
+
+def node_facts(nodes: Iterable[Object], pods: Iterable[Object]) -> list[dict[str, Any]]:
+    """What matters of the nodes that have pods of a set."""
+    used = {part(pod, "spec").get("nodeName") for pod in pods}
+    found = []
+    for node in nodes:
+        meta, spec, status = part(node, "metadata"), part(node, "spec"), part(node, "status")
+        if meta.get("name") not in used:
+            continue
+        zones = {key: value for key, value in part(meta, "labels").items() if "topology." in key}
+        found.append(
+            {
+                "name": meta.get("name"),
+                "created": meta.get("creationTimestamp"),
+                "zones": zones,
+                "taints": items(spec, "taints"),
+                "unschedulable": bool(spec.get("unschedulable")),
+                "conditions": items(status, "conditions"),
+                "allocatable": part(status, "allocatable"),
+                "nodeInfo": part(status, "nodeInfo"),
+            }
+        )
+    return found
+
+
+def operator_facts(deployments: Sequence[Object], pods: Sequence[Object]) -> dict[str, Any]:
+    """The operator's objects, as they are."""
+    return {"deployments": list(deployments), "pods": list(pods)}

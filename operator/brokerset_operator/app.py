@@ -1,0 +1,314 @@
+"""The operator as a process: stands by, leads, watches, runs rounds, ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from brokerset_operator.apply import Means
+from brokerset_operator.calm import CalmSets
+from brokerset_operator.elector import Elector, ElectorSettings
+from brokerset_operator.events import Events
+from brokerset_operator.health import Health
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.client import KubeClient
+from brokerset_operator.kube.credentials import Access, load_access
+from brokerset_operator.kube.errors import KubeError
+from brokerset_operator.kube.kinds import Kind
+from brokerset_operator.kube.watching import Watch
+from brokerset_operator.marks import Marks
+from brokerset_operator.metrics import Figures
+from brokerset_operator.model import names
+from brokerset_operator.model.actions import Plan
+from brokerset_operator.model.observed import Observed, Operator
+from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
+from brokerset_operator.round_queue import GONE, Key, RoundQueue
+from brokerset_operator.set_rounds import SetRounds
+from brokerset_operator.settings import OperatorSettings
+from brokerset_operator.topics import TOPIC, TopicRounds
+from brokerset_runtime.clock import Clock, SystemClock
+from brokerset_runtime.http import HttpEndpoint
+
+log = structlog.get_logger(__name__)
+
+CHILDREN: Final = (
+    kinds.STATEFUL_SET,
+    kinds.POD,
+    kinds.CLAIM,
+    kinds.SERVICE,
+    kinds.ENDPOINT_SLICE,
+    kinds.CONFIG_MAP,
+    kinds.SERVICE_ACCOUNT,
+    kinds.ROLE,
+    kinds.ROLE_BINDING,
+    kinds.DISRUPTION_BUDGET,
+    kinds.NETWORK_POLICY,
+)
+"""Kinds whose events mark the set that their label names; their metadata alone is watched. The optional kinds
+are watched too, for as long as the cluster has them."""
+
+KINDS_SECONDS: Final = 5.0
+"""Pause until it is looked again whether the cluster knows BrokerSets."""
+
+ROUNDS_SECONDS_MAX: Final = 10.0
+"""Longest time that rounds have to end when the process is told to stop; then they are broken off."""
+
+OnEvent = Callable[[str, str, Mapping[str, Any]], None]
+WatchSets = Callable[[Access, Sequence[str], OnEvent], Awaitable[None]]
+"""Watches BrokerSets and Topics until cancelled: `handlers.run_kopf`."""
+
+
+class OperatorProcess:
+    """One operator; `run` it once."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        *,
+        access: Access,
+        plan: Callable[[Observed], Plan],
+        watch_sets: WatchSets,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        """Needs the running loop."""
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._access = access
+        self._watch_sets = watch_sets
+        self._random = randomness or random.Random()
+        clock = clock or SystemClock()
+        self.figures = Figures(loop.time)
+        self.client = KubeClient(
+            access,
+            manager=names.FIELD_MANAGER,
+            timeout=float(settings.api_timeout_seconds),
+            on_call=self.figures.call,
+        )
+        identity = settings.identity or socket.gethostname()
+        self.elector = Elector(
+            self.client,
+            ElectorSettings(
+                namespace=settings.lease_namespace or access.namespace,
+                name=settings.lease_name,
+                identity=f"{identity}_{os.urandom(4).hex()}",
+                lease_seconds=float(settings.lease_seconds),
+                renew_seconds=settings.renew_seconds,
+                retry_seconds=settings.retry_seconds,
+            ),
+            clock,
+            randomness=self._random,
+        )
+        means = Means(
+            client=self.client,
+            events=Events(self.client, clock, identity),
+            clock=clock,
+            leads=lambda: self.elector.leads,
+        )
+        self._facts = ClusterFacts(self.client, clock)
+        self.queue = RoundQueue(self._round, workers=settings.workers, on_round=self.figures.round)
+        self.figures.watch_queue(self.queue)
+        self.calm = CalmSets(clock, self._watching, self._facts.optional_kinds, self._random)
+        self.marks = Marks(self.queue, self.calm, lambda kind: self.figures.events.labels(kind).inc())
+        resync = float(settings.resync_seconds)
+        self._sets = SetRounds(
+            means,
+            self._facts,
+            Operator(image=settings.image, runbooks=settings.runbooks.rstrip("/")),
+            plan,
+            resync,
+            self.marks.groups_changed,
+            self.figures.status,
+            self.calm,
+            randomness=self._random,
+        )
+        self._topics = TopicRounds(
+            means, self.marks.topics, resync, self.figures.status, randomness=self._random
+        )
+        self.health = Health(
+            leads=lambda: self.elector.leads,
+            lease_seconds=self.elector.asked_seconds_ago,
+            oldest_seconds=lambda: self.queue.schedule.oldest_seconds(loop.time()),
+        )
+        self.http_port = 0
+        """The port of probes and figures, once it runs; 0 without one."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Stand by and lead until `stop` is set.
+
+        Raises, also in a group, `LeaseLost` and what `watch_sets` raises: the process must end then, and a
+        new one begin.
+        """
+        endpoint = HttpEndpoint(
+            alive=self.health.alive_problems,
+            ready=self.health.ready_problems,
+            metrics=lambda: self.figures.registry,
+        )
+        settings = self._settings
+        self.client.start()
+        try:
+            if settings.http_port:
+                self.http_port = await endpoint.start(settings.bind_address, settings.http_port)
+            async with asyncio.TaskGroup() as group:
+                ticking = group.create_task(self.health.run())
+                leading = group.create_task(self.elector.run(self._lead))
+                stopping = group.create_task(self._stop_when(stop, leading))
+                await asyncio.wait([leading])
+                ticking.cancel()
+                stopping.cancel()
+        finally:
+            await endpoint.close()
+            await self.client.close()
+        log.info("operator has ended")
+
+    async def _stop_when(self, stop: asyncio.Event, leading: asyncio.Task[None]) -> None:
+        await stop.wait()
+        self.health.ending = True
+        log.info("operator is told to stop", rounds=len(self.queue.running))
+        if not self.elector.leads:
+            leading.cancel()
+            return
+        self.queue.stop()
+        await asyncio.wait([leading], timeout=ROUNDS_SECONDS_MAX)
+        leading.cancel()
+
+    async def _lead(self) -> None:
+        """Everything that only the leader does, until the queue is stopped."""
+        self.health.starting = True
+        self.figures.leads.set(1)
+        try:
+            await self._until_kinds_are_known()
+            watches = [watch for kind in CHILDREN for watch in self._watches(kind)]
+            self.health.watches = watches
+            await self._know_all()
+            self.health.starting = False
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(watch.run(), name=f"watch {watch.name}") for watch in watches]
+                tasks.append(group.create_task(self._watch_optional(watches), name="watch optional kinds"))
+                tasks.append(group.create_task(self._watch_sets_and_topics(), name="watch sets and topics"))
+                tasks.append(group.create_task(self._compare(), name="compare"))
+                await self.queue.run()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self.figures.leads.set(0)
+            self.health.watches = ()
+
+    def _watches(self, kind: Kind) -> list[Watch]:
+        return [
+            Watch(
+                self.client,
+                kind,
+                self.marks.child_event(kind),
+                namespace=namespace,
+                labels=names.SET_LABEL,
+                on_listed=self.marks.listed,
+                randomness=self._random,
+            )
+            for namespace in self._namespaces
+        ]
+
+    async def _watch_sets_and_topics(self) -> None:
+        await self._watch_sets(self._access, self._settings.namespace_list, self.marks.set_or_topic_event)
+
+    async def _watch_optional(self, always: Sequence[Watch]) -> None:
+        """Watch the optional kinds for as long as the cluster has them."""
+        running: dict[Kind, tuple[list[Watch], list[asyncio.Task[None]]]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    known = await self._facts.optional_kinds()
+                except KubeError as error:
+                    log.warning("cluster cannot be asked what it knows", reason=str(error))
+                else:
+                    for kind in [kind for kind in running if kind not in known]:
+                        for task in running.pop(kind)[1]:
+                            task.cancel()
+                    for kind in known:
+                        if kind not in running:
+                            watches = self._watches(kind)
+                            tasks = [
+                                group.create_task(one.run(), name=f"watch {one.name}") for one in watches
+                            ]
+                            running[kind] = watches, tasks
+                    self.health.watches = [
+                        *always,
+                        *(one for watches, _ in running.values() for one in watches),
+                    ]
+                await asyncio.sleep(CLUSTER_SECONDS)
+
+    async def _know_all(self) -> None:
+        """List BrokerSets and Topics before the first round: what one may do depends on the others."""
+        for kind in (kinds.BROKER_SET, kinds.TOPIC):
+            for namespace in self._namespaces:
+                while True:
+                    try:
+                        listing = await self.client.list(kind, namespace)
+                    except KubeError as error:
+                        log.warning("sets and topics cannot be listed", reason=str(error))
+                        await asyncio.sleep(KINDS_SECONDS)
+                    else:
+                        break
+                self.marks.know(kind.kind, listing.items)
+
+    async def _compare(self) -> None:
+        """See now and then whether kopf has told everything: sets of which nothing is heard rest on it."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            for kind in (kinds.BROKER_SET, kinds.TOPIC):
+                before = self.marks.known(kind.kind)
+                try:
+                    listings = [
+                        await self.client.list(kind, namespace, metadata_only=True)
+                        for namespace in self._namespaces
+                    ]
+                except KubeError as error:
+                    log.warning("sets and topics cannot be compared", reason=str(error))
+                    continue
+                late = self.marks.compare(
+                    kind.kind, (item for listing in listings for item in listing.items), before
+                )
+                if late:
+                    log.info("changes were found before their events came", kind=kind.kind, objects=late)
+
+    @property
+    def _namespaces(self) -> Sequence[str | None]:
+        return self._settings.namespace_list or (None,)
+
+    def _watching(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return all(watch.lack(now) is None for watch in self.health.watches)
+
+    async def _until_kinds_are_known(self) -> None:
+        """Wait for the custom resource definitions: who installs the operator may install them later."""
+        while True:
+            missing = []
+            for kind in (kinds.BROKER_SET, kinds.TOPIC):
+                try:
+                    known = await self.client.serves(kind)
+                except KubeError as error:
+                    log.warning("cluster cannot be asked what it knows", reason=str(error))
+                    known = False
+                if not known:
+                    missing.append(kind.kind)
+            if not missing:
+                return
+            log.warning("cluster lacks custom resource definitions", missing=missing, advice="apply crds/")
+            await asyncio.sleep(KINDS_SECONDS)
+
+    async def _round(self, key: Key) -> float | None:
+        again = await (self._topics.round(key) if key.kind == TOPIC else self._sets.round(key))
+        if again == GONE:
+            self.marks.gone(key)
+        return again
+
+
+def access_of(settings: OperatorSettings) -> Access:
+    """How to reach the API server. Raises `CredentialsProblem`."""
+    return load_access(settings.kubeconfig)

@@ -1,0 +1,130 @@
+"""What is heard of objects becomes marks: which sets and Topics are to be looked at, and how soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from brokerset_operator.calm import CalmSets
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.kinds import Kind
+from brokerset_operator.kube.watching import key_of
+from brokerset_operator.model import names
+from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_operator.set_rounds import SET, SharedControllers, interest
+from brokerset_operator.topics import TOPIC, TopicIndex
+
+DELETED: Final = "DELETED"
+
+Counted = Callable[[str], None]
+"""Called with the kind of each event."""
+
+
+@dataclass(slots=True)
+class Marks:
+    """Hears of everything, and keeps nothing but what it takes to know whether an event is news."""
+
+    queue: RoundQueue
+    calm: CalmSets
+    counted: Counted
+    topics: TopicIndex = field(default_factory=TopicIndex)
+    shared: SharedControllers = field(default_factory=SharedControllers)
+    _interests: dict[Key, str] = field(default_factory=dict)
+
+    def set_or_topic_event(self, kind: str, event: str, live: Mapping[str, Any]) -> None:
+        """A BrokerSet or a Topic was listed, has changed or is gone."""
+        self.counted(kind)
+        key = Key(kind, *key_of(live))
+        if event == DELETED:
+            self._interests.pop(key, None)
+            self.shared.forget(key)
+            self.mark(key, fresh=True)
+        else:
+            self._saw(key, live)
+
+    def know(self, kind: str, items: Iterable[Mapping[str, Any]]) -> None:
+        """All objects of a kind, listed before the first round; their events mark them."""
+        for live in items:
+            self._remember(Key(kind, *key_of(live)), live)
+
+    def compare(self, kind: str, items: Iterable[Mapping[str, Any]], before: frozenset[Key]) -> int:
+        """Mark what kopf has not told; returns how many that were.
+
+        `items` is the metadata of all objects of a kind, and `before` what was known when it was asked for.
+        """
+        there = {Key(kind, *key_of(live)): live for live in items}
+        late = 0
+        for key, live in there.items():
+            self._version(key, live)
+            if self._interests.get(key) != interest(live):
+                late += 1
+                self.mark(key, fresh=True)
+        for key in sorted(before - there.keys()):
+            late += 1
+            self.mark(key, fresh=True)
+        return late
+
+    def known(self, kind: str) -> frozenset[Key]:
+        """The objects of a kind of which was heard."""
+        return frozenset(key for key in self._interests if key.kind == kind)
+
+    def child_event(self, kind: Kind) -> Callable[[str, Mapping[str, Any]], None]:
+        """What is to be called with the events of a kind that sets consist of."""
+
+        def marked(_event: str, child: Mapping[str, Any]) -> None:
+            self.counted(kind.kind)
+            namespace, _ = key_of(child)
+            labels = child["metadata"].get("labels") or {}
+            owner = labels.get(names.SET_LABEL)
+            if owner:
+                key = Key(SET, namespace, owner)
+                self.mark(key)
+                if kind == kinds.POD and labels.get(names.COMPONENT_LABEL) == "controller":
+                    for user in self.shared.served_by(key):
+                        self.mark(user)
+
+        return marked
+
+    def listed(self, again: bool) -> None:
+        """A watch has listed everything; what was deleted since the list before is told by nobody."""
+        if again:
+            self.calm.heard_of_all()
+            self.queue.mark_all()
+
+    def groups_changed(self, namespace: str, name: str) -> None:
+        """A set has other groups, or other masters."""
+        for key in self.topics.of_set(namespace, name):
+            self.queue.mark(key)
+
+    def gone(self, key: Key) -> None:
+        """A round has found that an object is not there any more."""
+        self._interests.pop(key, None)
+        self.calm.forget(key)
+        if key.kind == TOPIC:
+            self.topics.forget(key)
+        else:
+            self.shared.forget(key)
+
+    def mark(self, key: Key, *, fresh: bool = False) -> None:
+        """Look at an object completely."""
+        self.calm.heard(key)
+        self.queue.mark(key, fresh=fresh)
+
+    def _remember(self, key: Key, live: Mapping[str, Any]) -> None:
+        if key.kind == TOPIC:
+            self.topics.saw(live)
+        else:
+            self.shared.saw(live)
+
+    def _saw(self, key: Key, live: Mapping[str, Any]) -> None:
+        self._remember(key, live)
+        self._version(key, live)
+        now = interest(live)
+        if self._interests.get(key) != now:  # else only the status has changed, and that was us
+            self._interests[key] = now
+            self.mark(key, fresh=True)
+
+    def _version(self, key: Key, live: Mapping[str, Any]) -> None:
+        if key.kind == SET:
+            self.calm.saw(key, str(live["metadata"].get("resourceVersion") or ""))

@@ -1,0 +1,151 @@
+"""The operator's figures for Prometheus."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from brokerset_operator.kube.errors import Request
+from brokerset_operator.round_queue import Key, RoundQueue
+
+ROUND_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds in seconds: a round without a change takes tens of milliseconds, one with a switch-over a second."""
+
+CALL_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+PREFIX: Final = "brokerset_operator_"
+
+
+class Figures:
+    """Counted while the operator works; `registry` shows them."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` is the loop's time, in seconds."""
+        self._now = now
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.rounds = Counter(
+            f"{PREFIX}rounds", "Rounds, by kind and outcome.", ("kind", "outcome"), registry=self.registry
+        )
+        self.round_seconds = Histogram(
+            f"{PREFIX}round_seconds",
+            "How long rounds took.",
+            ("kind",),
+            buckets=ROUND_BUCKETS,
+            registry=self.registry,
+        )
+        self.calls = Counter(
+            f"{PREFIX}api_requests",
+            "Requests to the API server, by verb, resource and outcome.",
+            ("verb", "resource", "outcome"),
+            registry=self.registry,
+        )
+        self.call_seconds = Histogram(
+            f"{PREFIX}api_request_seconds",
+            "How long requests to the API server took.",
+            ("verb",),
+            buckets=CALL_BUCKETS,
+            registry=self.registry,
+        )
+        self.events = Counter(
+            f"{PREFIX}watch_events", "Events of watches, by resource.", ("resource",), registry=self.registry
+        )
+        self.leads = Gauge(f"{PREFIX}leads", "1 while this process leads.", registry=self.registry)
+        self.succeeded_at: dict[Key, float] = {}
+        """When the last round of each object succeeded, in the loop's time."""
+
+        self.conditions: dict[Key, tuple[tuple[str, str, bool], ...]] = {}
+        """Type, reason and whether it holds, of each condition of each object."""
+
+        self._known: Callable[[Key], bool] = lambda key: True
+
+    def call(self, request: Request, outcome: str, seconds: float) -> None:
+        """A request to the API server is over."""
+        self.calls.labels(request.verb, request.resource, outcome).inc()
+        if request.verb != "watch":
+            self.call_seconds.labels(request.verb).observe(seconds)
+
+    def round(self, key: Key, seconds: float, succeeded: bool) -> None:
+        """A round is over."""
+        self.rounds.labels(key.kind, "success" if succeeded else "failure").inc()
+        self.round_seconds.labels(key.kind).observe(seconds)
+        if not self._known(key):
+            self.forget(key)
+        elif succeeded:
+            self.succeeded_at[key] = self._now()
+
+    def status(self, key: Key, status: Mapping[str, Any]) -> None:
+        """A round has found, or written, this status."""
+        self.conditions[key] = tuple(
+            (
+                sys.intern(str(one["type"])),
+                sys.intern(str(one.get("reason") or "")),
+                one.get("status") == "True",
+            )
+            for one in status.get("conditions") or ()
+        )
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        self.succeeded_at.pop(key, None)
+        self.conditions.pop(key, None)
+
+    def watch_queue(self, queue: RoundQueue) -> None:
+        """Show how full a queue is, and the age of each object's last success."""
+        self._known = queue.schedule.known
+        self.registry.register(_QueueView(self, queue, self._now))
+
+    def last_success_seconds(self) -> float | None:
+        """Age of the youngest success of all; None before the first."""
+        return None if not self.succeeded_at else self._now() - max(self.succeeded_at.values())
+
+
+class _QueueView(Collector):
+    """Read when somebody scrapes."""
+
+    def __init__(self, figures: Figures, queue: RoundQueue, now: Callable[[], float]) -> None:
+        self._figures = figures
+        self._queue = queue
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        now, schedule = self._now(), self._queue.schedule
+        known = schedule.all_known()
+        yield _gauge("objects", "BrokerSets and Topics that are looked after.", len(known))
+        yield _gauge("rounds_running", "Rounds that are on.", len(self._queue.running))
+        yield _gauge(
+            "rounds_waiting", "Objects whose round is due and waits for a worker.", schedule.waiting(now)
+        )
+        yield _gauge(
+            "oldest_mark_seconds",
+            "Age of the oldest change that no round has seen yet.",
+            schedule.oldest_seconds(now),
+        )
+        yield _gauge("marks_dropped", "Marks dropped because there are too many objects.", schedule.dropped)
+        age = GaugeMetricFamily(
+            f"{PREFIX}last_success_age_seconds",
+            "Time since the last round of an object that succeeded.",
+            labels=("kind", "namespace", "name"),
+        )
+        for key, at in self._figures.succeeded_at.items():
+            age.add_metric((key.kind, key.namespace, key.name), now - at)
+        yield age
+        holds = GaugeMetricFamily(
+            f"{PREFIX}condition",
+            "Conditions of objects: 1 while one is true, 0 while it is false.",
+            labels=("kind", "namespace", "name", "type", "reason"),
+        )
+        for key, found in self._figures.conditions.items():
+            for kind, reason, value in found:
+                holds.add_metric((key.kind, key.namespace, key.name, kind, reason), float(value))
+        yield holds
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}{name}", text, value=value)

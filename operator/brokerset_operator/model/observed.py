@@ -1,0 +1,124 @@
+"""What the operator sees of one BrokerSet in one round; values only.
+
+Objects of the API are kept as the dictionaries that the API server sends: the plan reads few fields of them,
+and builders compare nothing (server-side apply does). What controllers and brokers say is typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerset_operator.model import names
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
+from brokerset_spec.manifest import BrokerSet, Problem
+
+Object = Mapping[str, Any]
+"""An object of the API as it came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """What the API server says of the BrokerSet itself."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controllers:
+    """What the controllers say. Everything is empty while none answers."""
+
+    answers: Mapping[int, ControllerStatus] = field(default_factory=dict)
+    """By node number (the pod's ordinal), for those that answered in time."""
+
+    waiting_to_join: frozenset[int] = frozenset()
+    """Those that answered that they have no data and wait to be added."""
+
+    leader: int | None = None
+    """Who leads, when it was confirmed by a majority."""
+
+    members: Mapping[int, bool] = field(default_factory=dict)
+    """Members of the raft group by number, with whether they vote; as the leader says."""
+
+    caught_up: frozenset[int] = frozenset()
+    """Members that have all but the leader's last few entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """What is left to be read in a group that is to go."""
+
+    unread: int
+    """Messages that some consumer group has not consumed."""
+
+    permission: int | None
+    """`brokerPermission` of the master; None when it did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What the operator's own installation says."""
+
+    image: str
+    """Image of controllers and brokers when the manifest names none."""
+
+    runbooks: str = names.RUNBOOKS
+    """Where the page of each alert is."""
+
+    api_kinds: frozenset[str] = frozenset()
+    """`<group>/<kind>` of optional kinds that the API server has: `monitoring.coreos.com/PodMonitor`, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All of it."""
+
+    meta: Meta
+    manifest: BrokerSet | None
+    """None when it is invalid."""
+
+    problems: tuple[Problem, ...] = ()
+    """What is wrong with the manifest."""
+
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """As it was written in an earlier round."""
+
+    operator: Operator
+    stateful_sets: Mapping[str, Object] = field(default_factory=dict)
+    pods: Mapping[str, Object] = field(default_factory=dict)
+    claims: Mapping[str, Object] = field(default_factory=dict)
+    services: Mapping[str, Object] = field(default_factory=dict)
+    endpoint_slices: Mapping[str, Object] = field(default_factory=dict)
+    config_maps: Mapping[str, Object] = field(default_factory=dict)
+    other: Mapping[str, Object] = field(default_factory=dict)
+    """Further objects that carry the set's label, by `<kind>/<name>`."""
+
+    storage_classes: Mapping[str, Object] = field(default_factory=dict)
+    nodes: Mapping[str, Object] = field(default_factory=dict)
+    """Nodes of pods that are stuck, if they may be read; empty otherwise."""
+
+    missing_nodes: frozenset[str] = frozenset()
+    """Names of nodes of stuck pods that the API server was asked for and does not have."""
+
+    controllers: Controllers = field(default_factory=Controllers)
+    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    """By broker name, as the leading controller says."""
+
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    """By pod name: why its broker may not register (a copied volume, another owner)."""
+
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    """By broker name, for groups that the manifest no longer has."""
+
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By pod name: settings that a broker which answered runs with, those that can be changed meanwhile, and
+    its `brokerName` and `ownerUid`."""
+
+    now: float
+    """Seconds since 1970."""

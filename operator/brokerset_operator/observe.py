@@ -1,0 +1,330 @@
+"""One round's reading: everything that a decision about one BrokerSet needs, asked for at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from brokerset_operator.brokers_view import broker_addresses, look_at_drain, look_for_conflicts, settings_at
+from brokerset_operator.controllers_view import (
+    ControllersView,
+    controller_addresses,
+    controllers_of,
+    look_at_controllers,
+    own_groups,
+)
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.client import KubeClient, Object
+from brokerset_operator.kube.errors import Forbidden, KubeError, NotFound
+from brokerset_operator.kube.kinds import Kind
+from brokerset_operator.model import names
+from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
+from brokerset_operator.plan.objects import items, part, seconds, text
+from brokerset_operator.plan.workflow import read_workflow
+from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_runtime.clock import Clock
+from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
+
+log = structlog.get_logger(__name__)
+
+CLUSTER_SECONDS: Final = 300.0
+"""How long facts about the whole cluster are believed: its kinds, storage classes, refused rights."""
+
+STORAGE_CLASSES_MAX: Final = 256
+"""Storage classes that are remembered; all are forgotten when there are more."""
+
+DRAINS_MAX: Final = 8
+"""Groups that are looked at for being drained in one round; they go one by one, the highest index first."""
+
+LISTED: Final[Mapping[str, Kind]] = {
+    "stateful_sets": kinds.STATEFUL_SET,
+    "pods": kinds.POD,
+    "claims": kinds.CLAIM,
+    "services": kinds.SERVICE,
+    "endpoint_slices": kinds.ENDPOINT_SLICE,
+    "config_maps": kinds.CONFIG_MAP,
+}
+"""Kinds that have a field of their own in `Observed`."""
+
+OTHERS: Final = (
+    kinds.SERVICE_ACCOUNT,
+    kinds.ROLE,
+    kinds.ROLE_BINDING,
+    kinds.DISRUPTION_BUDGET,
+    kinds.NETWORK_POLICY,
+)
+"""Further kinds that a set is made of; the optional ones come on top where they exist."""
+
+
+@dataclass(slots=True)
+class ClusterFacts:
+    """What is the same for all sets, asked for rarely; one for the process."""
+
+    client: KubeClient
+    clock: Clock
+    _kinds: tuple[Kind, ...] = ()
+    _kinds_at: float | None = None
+    _classes: dict[str, Object | None] = field(default_factory=dict)
+    _classes_at: float = 0.0
+    _refused: dict[str, float] = field(default_factory=dict)
+
+    async def optional_kinds(self) -> tuple[Kind, ...]:
+        """The optional kinds that the cluster has."""
+        now = self.clock.monotonic()
+        if self._kinds_at is None or now - self._kinds_at >= CLUSTER_SECONDS:
+            found = []
+            for kind in kinds.OPTIONAL:
+                if await self.client.serves(kind):
+                    found.append(kind)
+            self._kinds, self._kinds_at = tuple(found), now
+        return self._kinds
+
+    def forget_kinds(self) -> None:
+        """Ask again which optional kinds there are: one of them seems to be gone."""
+        self._kinds_at = None
+
+    async def storage_class(self, name: str) -> Object | None:
+        """A storage class; None if there is none, or if we may not read it."""
+        now = self.clock.monotonic()
+        if now - self._classes_at >= CLUSTER_SECONDS or len(self._classes) > STORAGE_CLASSES_MAX:
+            self._classes, self._classes_at = {}, now
+        if name not in self._classes:
+            self._classes[name] = await self._get(kinds.STORAGE_CLASS, name)
+        return self._classes[name]
+
+    async def node(self, name: str) -> Object | None:
+        """A node; None if we may not read it. Raises `NotFound` if there is none."""
+        return await self._get(kinds.NODE, name, missing_is_none=False)
+
+    async def _get(self, kind: Kind, name: str, *, missing_is_none: bool = True) -> Object | None:
+        since = self._refused.get(kind.plural)
+        if since is not None and self.clock.monotonic() - since < CLUSTER_SECONDS:
+            return None
+        try:
+            found = await self.client.get(kind, name)
+        except NotFound:
+            if missing_is_none:
+                return None
+            raise
+        except Forbidden as error:
+            # A namespaced installation has no rights in the whole cluster, and does without.
+            if since is None:
+                log.info(
+                    "right is missing; going on without", reason=error.message, right=error.request.right
+                )
+            self._refused[kind.plural] = self.clock.monotonic()
+            return None
+        self._refused.pop(kind.plural, None)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An observation, and what carrying out a plan needs besides."""
+
+    observed: Observed
+    live: Object
+    """The BrokerSet as it was read."""
+
+    controllers: tuple[str, ...] = ()
+    """Addresses of the controllers that answered, the leader first."""
+
+    view: ControllersView = field(default_factory=ControllersView)
+    """Everything that they said."""
+
+    asked: Mapping[int, str] = field(default_factory=dict)
+    """Addresses of all controllers that were asked, by number."""
+
+    brokers: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of all brokers that were asked for their settings, by pod."""
+
+
+async def observe(
+    client: KubeClient, facts: ClusterFacts, clock: Clock, *, namespace: str, name: str, installed: Operator
+) -> Seen | None:
+    """Read one set; None if it is not there. Raises a `KubeError` unless the API server tells everything.
+
+    Controllers and brokers that do not answer are simply not in the result.
+    """
+    try:
+        return await _observe(client, facts, clock, namespace, name, installed)
+    except* KubeError as group:
+        problem = first_of(group)
+        if group.subgroup(NotFound) is not None:
+            facts.forget_kinds()  # a list is only missing when its kind is
+    raise problem
+
+
+def optional_names(found: Iterable[Kind]) -> frozenset[str]:
+    """Kinds as `Operator.api_kinds` has them."""
+    return frozenset(f"{kind.group}/{kind.kind}" for kind in found)
+
+
+def first_of(group: BaseExceptionGroup[KubeError]) -> KubeError:
+    """One of several errors that happened at the same time; the others mostly say the same."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _observe(
+    client: KubeClient, facts: ClusterFacts, clock: Clock, namespace: str, name: str, installed: Operator
+) -> Seen | None:
+    try:
+        live = await client.get(kinds.BROKER_SET, name, namespace)
+    except NotFound:
+        return None
+    optional = await facts.optional_kinds()
+    others = (*OTHERS, *optional)
+    selector = f"{names.SET_LABEL}={name}"
+    serving = controllers_of(live)
+    async with asyncio.TaskGroup() as group:
+        others_pods = None
+        if serving != name:
+            shared = ",".join(
+                f"{key}={value}" for key, value in names.selector(serving, "controller").items()
+            )
+            others_pods = group.create_task(_by_name(client, kinds.POD, namespace, shared))
+        named = {
+            field_name: group.create_task(_by_name(client, kind, namespace, selector))
+            for field_name, kind in LISTED.items()
+        }
+        further = {
+            kind.kind: group.create_task(_by_name(client, kind, namespace, selector)) for kind in others
+        }
+    lists = {field_name: task.result() for field_name, task in named.items()}
+    manifest, problems = _read(live)
+    now = clock.now_ms() / 1000
+    pods = lists["pods"]
+    async with asyncio.TaskGroup() as group:
+        # A set that goes over to another set's controllers still has its own, which are not asked any more.
+        asked = controller_addresses(pods if others_pods is None else others_pods.result())
+        looking = group.create_task(look_at_controllers(asked))
+        conflicts = group.create_task(look_for_conflicts(pods))
+        brokers = broker_addresses(pods)
+        settings = group.create_task(settings_at(brokers))
+        classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
+        nodes = group.create_task(_nodes(facts, pods, now))
+    view = looking.result()
+    stuck, missing = nodes.result()
+    meta, status = _meta(live), live.get("status") or {}
+    groups = own_groups(
+        view.groups,
+        names_of_own=_group_names(manifest, status),
+        uids=(meta.uid, uid_of_data(meta.name, meta.uid, lists["claims"])),
+    )
+    observed = Observed(
+        meta=meta,
+        manifest=manifest,
+        problems=problems,
+        status=status,
+        operator=replace(installed, api_kinds=optional_names(optional)),
+        other={
+            f"{kind}/{name}": item for kind, task in further.items() for name, item in task.result().items()
+        },
+        storage_classes=classes.result(),
+        nodes=stuck,
+        missing_nodes=missing,
+        controllers=view.controllers,
+        groups=groups,
+        conflicts=conflicts.result(),
+        settings=settings.result(),
+        drains=await _drains(going(manifest, status, groups)),
+        now=now,
+        **lists,
+    )
+    return Seen(observed, live, view.addresses, view, asked, brokers)
+
+
+def _meta(live: Mapping[str, Any]) -> Meta:
+    metadata = live["metadata"]
+    return Meta(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation") or 1),
+        annotations=dict(metadata.get("annotations") or {}),
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def _read(live: Mapping[str, Any]) -> tuple[BrokerSet | None, tuple[Problem, ...]]:
+    try:
+        return read_manifest(dict(live)), ()
+    except ManifestError as error:
+        return None, tuple(error.problems)
+
+
+def _group_names(manifest: BrokerSet | None, status: Mapping[str, Any]) -> frozenset[str]:
+    """Broker names of groups that a set has, or had as far as it remembers."""
+    remembered = (text(one.get("name")) for one in items(part(status, "workflow"), "groups"))
+    wanted = manifest.broker_names if manifest is not None else ()
+    return frozenset(wanted) | {name for name in remembered if name is not None}
+
+
+async def _by_name(client: KubeClient, kind: Kind, namespace: str, selector: str) -> dict[str, Object]:
+    listing = await client.list(kind, namespace, labels=selector)
+    return {str(item["metadata"]["name"]): item for item in listing.items}
+
+
+async def _storage_classes(
+    facts: ClusterFacts, claims: Mapping[str, Object], manifest: BrokerSet | None
+) -> dict[str, Object]:
+    used = {(claim.get("spec") or {}).get("storageClassName") for claim in claims.values()}
+    if manifest is not None:
+        used.add(manifest.spec.storage.class_name)
+    found: dict[str, Object] = {}
+    for name in sorted(name for name in used if name):
+        storage_class = await facts.storage_class(name)
+        if storage_class is not None:
+            found[name] = storage_class
+    return found
+
+
+async def _nodes(
+    facts: ClusterFacts, pods: Mapping[str, Object], now: float
+) -> tuple[dict[str, Object], frozenset[str]]:
+    """Nodes of pods that should have ended by now, and which of these nodes are not there."""
+    asked = {
+        str(pod["spec"]["nodeName"])
+        for pod in pods.values()
+        if (gone_by := seconds(pod["metadata"].get("deletionTimestamp"))) is not None
+        and gone_by < now
+        and (pod.get("spec") or {}).get("nodeName")
+    }
+    found: dict[str, Object] = {}
+    missing = set()
+    for name in sorted(asked):
+        try:
+            node = await facts.node(name)
+        except NotFound:
+            missing.add(name)
+            continue
+        if node is not None:
+            found[name] = node
+    return found, frozenset(missing)
+
+
+def going(
+    manifest: BrokerSet | None, status: Mapping[str, Any], groups: Mapping[str, GroupState]
+) -> list[GroupState]:
+    """Return the groups that go next: still there, not in the manifest, the highest index first, not many.
+
+    Controllers know groups for good; which of them have brokers is remembered in the status.
+    """
+    wanted = set(manifest.broker_names) if manifest is not None else set(groups)
+    there = sorted(read_workflow(status).groups.items(), reverse=True)
+    names_there = [work.name for _, work in there if work.replicas and work.name not in wanted]
+    return [groups[name] for name in names_there if name in groups][:DRAINS_MAX]
+
+
+async def _drains(leaving: list[GroupState]) -> dict[str, Drain]:
+    """What is left to read in groups."""
+    looks = await asyncio.gather(*(look_at_drain(state) for state in leaving))
+    return {
+        state.broker_name: drain for state, drain in zip(leaving, looks, strict=True) if drain is not None
+    }

@@ -1,0 +1,1 @@
+"""What to do about a BrokerSet now; decides, touches nothing."""

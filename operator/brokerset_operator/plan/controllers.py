@@ -1,0 +1,101 @@
+"""Rule 4: the members of the controllers' raft group follow the pods, one small step at a time."""
+
+from __future__ import annotations
+
+from brokerset_operator.model import names
+from brokerset_operator.model.actions import (
+    Action,
+    AddController,
+    MoveLeadership,
+    PromoteController,
+    RemoveController,
+)
+from brokerset_operator.plan import reasons
+from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.facts import ControllerFacts
+
+
+def decide_controllers(draft: Draft) -> int:
+    """Take at most one step, and return how many controller pods there are to be.
+
+    A pod goes only when its number is no member any more; a pod comes before it is a member.
+    """
+    known = draft.facts.controllers
+    if not known.own:
+        return 0
+    if not known.formed:
+        # The first members are those of the settings that each of them started with: their number stays.
+        draft.goes_on(reasons.STARTING, "the controllers start")
+        draft.controller_replicas = known.first or known.current or known.wanted
+        return draft.controller_replicas
+    if not known.led:
+        draft.waits("no leading controller was confirmed: members and leaders of groups are left as they are")
+        return max([known.current, known.wanted, *(n + 1 for n in known.pods)])
+    step, why_not = next_step(draft.facts.meta.name, draft.facts.meta.namespace, known)
+    if step is not None:
+        draft.act(step)
+    if why_not is not None:
+        draft.waits(why_not)
+    members = frozenset(known.members)
+    wanted = frozenset(range(known.wanted))
+    if step is not None or members != wanted or known.voters != wanted:
+        draft.goes_on(
+            reasons.CHANGING_CONTROLLERS,
+            f"controllers {_listed(known.voters)} vote; wanted are {_listed(wanted)}",
+        )
+    return max([known.wanted, *(n + 1 for n in members)])
+
+
+def next_step(name: str, namespace: str, known: ControllerFacts) -> tuple[Action | None, str | None]:
+    """Return the next change of members, and why one that is wanted is not made now."""
+    emptied = sorted(known.waiting & frozenset(known.members))
+    learners = sorted(n for n, votes in known.members.items() if not votes)
+    surplus = sorted((n for n in known.members if n >= known.wanted), reverse=True)
+    for node_id in emptied:
+        return _removal(known, node_id, "its volume is new: it forgot what it voted")
+    for node_id in learners:
+        if node_id >= known.wanted:
+            return RemoveController(node_id, "the manifest wants fewer controllers"), None
+        if node_id in known.answering and node_id in known.caught_up:
+            if len(known.voting) + 1 >= majority(len(known.voters) + 1):
+                return PromoteController(node_id), None
+            return None, f"controller {node_id} gets its vote when more of the others answer"
+        return None, f"controller {node_id} receives the log"
+    # Who is to stay comes before anybody goes: it may be the only one that those who go can hand over to.
+    # One that was a member before still has its data; it is safe as a learner, for its votes are its own.
+    for node_id in sorted((known.waiting | known.answering) - frozenset(known.members)):
+        if node_id < known.wanted:
+            host = names.controller_host(name, namespace, node_id)
+            return AddController(
+                node_id, f"{host}:{names.RAFT_PORT}", f"{host}:{names.CONTROLLER_PORT}"
+            ), None
+    for node_id in surplus:
+        if node_id == known.leader:
+            return _handover(known, node_id)
+        return _removal(known, node_id, "the manifest wants fewer controllers")
+    return None, None
+
+
+def majority(voters: int) -> int:
+    """Return how many of so many voters are more than half."""
+    return voters // 2 + 1
+
+
+def _removal(known: ControllerFacts, node_id: int, why: str) -> tuple[Action | None, str | None]:
+    stay = known.voting - {node_id}
+    left = known.voters - {node_id}
+    agreeing = len(known.voting) if node_id in known.voting else len(stay)
+    if not left or agreeing < majority(len(known.voters)) or len(stay) < majority(len(left)):
+        return None, f"controller {node_id} stays a member until more of the others answer ({why})"
+    return RemoveController(node_id, why), None
+
+
+def _handover(known: ControllerFacts, node_id: int) -> tuple[Action | None, str | None]:
+    able = [n for n in sorted(known.voting & known.caught_up) if n != node_id and n < known.wanted]
+    if not able:
+        return None, f"controller {node_id} leads until another one has everything"
+    return MoveLeadership(able[0], f"controller {node_id} is to go"), None
+
+
+def _listed(numbers: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"

@@ -1,0 +1,253 @@
+"""The few fields of the API's objects that the plan reads, as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from brokerset_operator.model.names import COMPONENT_LABEL, HASH_ANNOTATION
+from brokerset_operator.model.observed import Object
+
+BROKEN_REASONS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+"""Why a container waits when it will not start without help; its process does not run meanwhile."""
+
+_UNITS: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What tells an old pod from a new one."""
+
+    hash: str | None
+    images: Mapping[str, str]
+    """Image of each container."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of the set."""
+
+    name: str
+    uid: str
+    ordinal: int
+    ip: str | None
+    node: str | None
+    ready: bool
+    unready_since: float | None
+    """When it stopped being ready, in seconds since 1970; None while it is, or when that is not known."""
+
+    gone_by: float | None
+    """When it is to have ended, because somebody deleted it."""
+
+    broken: str | None
+    """Why no process of it runs, nor will without help."""
+
+    template: Template
+    revision: str | None
+    kept: bool
+    """Whether it belongs to a StatefulSet, there or not, and goes with it; one left as an orphan stays."""
+
+    @property
+    def terminating(self) -> bool:
+        """Whether somebody deleted it."""
+        return self.gone_by is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    """A StatefulSet."""
+
+    name: str
+    uid: str
+    replicas: int
+    template: Template
+    revision: str | None
+    """Revision of the newest template, when the API server has seen it."""
+
+    deleting: bool
+    retained: bool
+    """Whether its claims stay when it is deleted."""
+
+
+def read_pod(pod: Object) -> Pod | None:
+    """Return a pod; None for one that is not numbered."""
+    meta, spec, status = part(pod, "metadata"), part(pod, "spec"), part(pod, "status")
+    name = str(meta.get("name", ""))
+    number = name.rpartition("-")[2]
+    if not number.isdecimal():
+        return None
+    conditions = {c.get("type"): c for c in items(status, "conditions")}
+    ready = conditions.get("Ready", {})
+    return Pod(
+        name=name,
+        uid=str(meta.get("uid", "")),
+        ordinal=int(number),
+        ip=text(status.get("podIP")),
+        node=text(spec.get("nodeName")),
+        ready=ready.get("status") == "True",
+        unready_since=None if ready.get("status") == "True" else seconds(ready.get("lastTransitionTime")),
+        gone_by=seconds(meta.get("deletionTimestamp")),
+        broken=_why_broken(
+            status, conditions.get("PodScheduled", {}), part(meta, "labels").get(COMPONENT_LABEL)
+        ),
+        template=_template(meta, spec),
+        revision=text(part(meta, "labels").get("controller-revision-hash")),
+        kept=kept_by_stateful_set(pod),
+    )
+
+
+def read_keeper(stateful_set: Object) -> Keeper:
+    """Return a StatefulSet as observed, or as it is wanted."""
+    meta, spec, status = (part(stateful_set, key) for key in ("metadata", "spec", "status"))
+    retention = part(spec, "persistentVolumeClaimRetentionPolicy")
+    seen = status.get("observedGeneration") == meta.get("generation")
+    return Keeper(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        replicas=int(spec.get("replicas", 1)),
+        template=template_of(stateful_set),
+        revision=text(status.get("updateRevision")) if seen else None,
+        deleting=meta.get("deletionTimestamp") is not None,
+        retained=retention.get("whenDeleted", "Retain") == "Retain",
+    )
+
+
+def template_of(stateful_set: Object) -> Template:
+    """Return the pod template of a StatefulSet."""
+    template = part(part(stateful_set, "spec"), "template")
+    return _template(part(template, "metadata"), part(template, "spec"))
+
+
+def claim_templates(stateful_set: Object) -> dict[str, tuple[str, str | None]]:
+    """Return size and storage class of each claim template, by its name."""
+    return {
+        str(part(each, "metadata").get("name")): (
+            requested(each),
+            text(part(each, "spec").get("storageClassName")),
+        )
+        for each in items(part(stateful_set, "spec"), "volumeClaimTemplates")
+    }
+
+
+def requested(claim: Object) -> str:
+    """Return the size that a claim asks for."""
+    return str(part(part(part(claim, "spec"), "resources"), "requests").get("storage", "0"))
+
+
+def size_of(quantity: str) -> int:
+    """Return a quantity in bytes; 0 for what is none."""
+    digits = quantity.rstrip("kKMGTPEi")
+    unit = _UNITS.get(quantity[len(digits) :])
+    try:
+        return int(Decimal(digits) * unit) if unit is not None else 0
+    except InvalidOperation:
+        return 0
+
+
+def conditions_true(obj: Object) -> frozenset[str]:
+    """Return the types of an object's conditions that are true."""
+    found = items(part(obj, "status"), "conditions")
+    return frozenset(str(c.get("type")) for c in found if c.get("status") == "True")
+
+
+def owned_by(obj: Object, uid: str) -> bool:
+    """Return whether an object belongs to that owner."""
+    return any(owner.get("uid") == uid for owner in items(part(obj, "metadata"), "ownerReferences"))
+
+
+def kept_by_stateful_set(obj: Object) -> bool:
+    """Return whether an object goes when a StatefulSet is deleted."""
+    return any(
+        owner.get("kind") == "StatefulSet" for owner in items(part(obj, "metadata"), "ownerReferences")
+    )
+
+
+def part(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a field that is an object itself; empty when it is not there."""
+    found = obj.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def items(obj: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Return a field that is a list of objects; empty when it is not there."""
+    found = obj.get(key)
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list | tuple) else []
+
+
+def text(value: object) -> str | None:
+    """Return a text that is not empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def seconds(value: object) -> float | None:
+    """Return a time of the API in seconds since 1970."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except ValueError:
+        return None
+
+
+def time_text(now: float) -> str:
+    """Return a time as the API writes it."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _template(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Template:
+    return Template(
+        hash=text(part(meta, "annotations").get(HASH_ANNOTATION)),
+        images={str(c.get("name")): str(c.get("image")) for c in items(spec, "containers")},
+    )
+
+
+def _why_broken(status: Mapping[str, Any], scheduled: Mapping[str, Any], component: object) -> str | None:
+    """Why our own container does not run; others that somebody has put into the pod do not count then."""
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return f"it has ended: {status.get('reason') or status.get('phase')}"
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return f"no node takes it: {scheduled.get('message', 'unschedulable')}"
+    running = items(status, "containerStatuses")
+    if any("running" in part(c, "state") for c in running if c.get("name") == component):
+        return None
+    containers = [*items(status, "initContainerStatuses"), *running]
+    waiting = [part(part(c, "state"), "waiting") for c in containers]
+    reasons = _reasons(waiting)
+    return "; ".join(reasons) if reasons else None
+
+
+def _reasons(waiting: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{each.get('reason')}: {each['message']}" if each.get("message") else str(each.get("reason"))
+        for each in waiting
+        if each.get("reason") in BROKEN_REASONS
+    ]

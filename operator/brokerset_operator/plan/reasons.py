@@ -1,0 +1,58 @@
+"""Names of conditions, and the reasons that they have; people and alerts rely on them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+READY: Final = "Ready"
+PROGRESSING: Final = "Progressing"
+DEGRADED: Final = "Degraded"
+CONTROLLERS_READY: Final = "ControllersReady"
+IDENTITY_CONFLICT: Final = "IdentityConflict"
+SCALE_REFUSED: Final = "ScaleRefused"
+STORAGE_NOT_EXPANDABLE: Final = "StorageNotExpandable"
+DRAINING: Final = "Draining"
+POD_STUCK: Final = "PodStuck"
+
+ALWAYS: Final = (READY, PROGRESSING, DEGRADED, CONTROLLERS_READY, IDENTITY_CONFLICT)
+"""Conditions that are there from the first round on; the others only while they are true."""
+
+# -- Ready, Degraded -------------------------------------------------------------------------------------
+
+AS_WANTED: Final = "AsWanted"
+INVALID_SPEC: Final = "InvalidSpec"
+CREATING: Final = "Creating"
+SCALING: Final = "Scaling"
+CONTROLLERS_SILENT: Final = "ControllersSilent"
+NO_MASTER: Final = "NoMaster"
+TOO_FEW_IN_SYNC: Final = "TooFewInSync"
+BROKERS_MISSING: Final = "BrokersMissing"
+CONTROLLERS_MISSING: Final = "ControllersMissing"
+CONFLICT: Final = "IdentityConflict"
+
+WANTED: Final = frozenset({CREATING, SCALING})
+"""Reasons for not being ready that the manifest itself gives: nobody is warned of them."""
+
+# -- Progressing -----------------------------------------------------------------------------------------
+
+DONE: Final = "Done"
+PAUSED: Final = "Paused"
+CHANGING_CONTROLLERS: Final = "ChangingControllers"
+DRAINING_GROUP: Final = "DrainingGroup"
+ROLLING: Final = "Rolling"
+ROLL_WAITS: Final = "RollWaits"
+WAITING_FOR_APPROVAL: Final = "WaitingForApproval"
+CHANGING_VOLUMES: Final = "ChangingVolumes"
+CHANGING_SETTINGS: Final = "ChangingSettings"
+STARTING: Final = "Starting"
+
+# -- others ----------------------------------------------------------------------------------------------
+
+NONE: Final = "None"
+BELOW_MINIMUM: Final = "BelowMinimum"
+CLASS_FORBIDS: Final = "ClassForbids"
+REFUSED: Final = "Refused"
+UNREAD_MESSAGES: Final = "UnreadMessages"
+NODE_NOT_READY: Final = "NodeNotReady"
+FOREIGN_VOLUME: Final = "ForeignVolume"
+OTHER_OWNER: Final = "OtherOwner"

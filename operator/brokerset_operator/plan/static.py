@@ -1,0 +1,115 @@
+"""Rule 2: every object is there as it must be now, and none that is no longer wanted.
+
+An object is sent only when that changes something: when what is there lacks a part of what is wanted, because
+it is new or somebody else has changed it, or was sent from another manifest (a field that was taken out is
+seen by that alone). What the API server adds by default is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from brokerset_operator.kube.patches import covers, digest
+from brokerset_operator.model import names
+from brokerset_operator.model.actions import ApplyObject, DeleteObject, ObjectRef
+from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.objects import owned_by, part
+
+SENT_ANNOTATION: Final = f"{names.DOMAIN}/sent"
+"""Hash of the manifest that an object was last sent from."""
+
+API_VERSIONS: Final = {
+    "ConfigMap": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+}
+"""Kinds that are deleted when they are not wanted any more. StatefulSets and claims never are by this."""
+
+
+MONITORING: Final = frozenset({"PodMonitor", "PrometheusRule"})
+"""Kinds of another project, which may refuse ours: nothing that brokers need waits for them."""
+
+
+def keep_objects(draft: Draft, wanted: Iterable[Mapping[str, Any]], held: frozenset[str]) -> None:
+    """Send what differs, delete what is too much; the StatefulSets of `held` are left as they are."""
+    observed = draft.facts.observed
+    there = dict(_there(observed))
+    seen = set()
+    for manifest in wanted:
+        kind, name = str(manifest["kind"]), str(part(manifest, "metadata")["name"])
+        seen.add((kind, name))
+        if kind == "StatefulSet" and name in held:
+            continue
+        send = to_send(manifest, there.get((kind, name)))
+        if send is not None and kind in MONITORING:
+            draft.last.append(send)
+        elif send is not None:
+            draft.act(send)
+    for (kind, name), found in there.items():
+        if kind in API_VERSIONS and (kind, name) not in seen and _may_go(draft, found):
+            meta = part(found, "metadata")
+            uid = meta.get("uid")
+            ref = ObjectRef(
+                str(found.get("apiVersion") or API_VERSIONS[kind]), kind, name, str(uid) if uid else None
+            )
+            draft.act(DeleteObject(ref, "the manifest no longer asks for it"))
+
+
+def to_send(manifest: Mapping[str, Any], found: Object | None) -> ApplyObject | None:
+    """Return what makes an object as it is wanted; None when it is."""
+    marked = with_mark(manifest)
+    return None if is_as_sent(found, marked) else ApplyObject(marked)
+
+
+def with_mark(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest that carries the hash of itself."""
+    meta = part(manifest, "metadata")
+    annotations = {**part(meta, "annotations"), SENT_ANNOTATION: digest(manifest)}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def is_as_sent(found: Object | None, marked: Mapping[str, Any]) -> bool:
+    """Return whether all of a marked manifest is there; more may be, by defaults and other writers."""
+    # An object in a list of the API has no kind of its own.
+    return found is not None and covers(
+        found, {key: value for key, value in marked.items() if key not in ("apiVersion", "kind")}
+    )
+
+
+def _there(observed: Observed) -> Iterator[tuple[tuple[str, str], Object]]:
+    tables: tuple[tuple[str, Mapping[str, Object]], ...] = (
+        ("StatefulSet", observed.stateful_sets),
+        ("Service", observed.services),
+        ("EndpointSlice", observed.endpoint_slices),
+        ("ConfigMap", observed.config_maps),
+    )
+    for kind, table in tables:
+        for name in sorted(table):
+            yield (kind, name), table[name]
+    for key in sorted(observed.other):
+        kind, _, name = key.partition("/")
+        yield (kind, name), observed.other[key]
+
+
+def _may_go(draft: Draft, found: Object) -> bool:
+    """Whether an object is our own, and nobody needs it any more."""
+    meta = part(found, "metadata")
+    labels = part(meta, "labels")
+    observed = draft.facts.observed
+    ours = labels.get("app.kubernetes.io/managed-by") == names.FIELD_MANAGER
+    if not ours or not owned_by(found, observed.meta.uid) or meta.get("deletionTimestamp") is not None:
+        return False
+    group = labels.get(names.GROUP_LABEL)
+    if group is not None and any(pod.startswith(f"{group}-") for pod in observed.pods):
+        return False
+    # A set that goes over to another set's controllers keeps its own until somebody removes them.
+    return labels.get(names.COMPONENT_LABEL) != "controller" or draft.facts.controllers.keeper is None

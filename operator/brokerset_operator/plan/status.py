@@ -1,0 +1,343 @@
+"""The status of a BrokerSet: conditions, groups, a word for people, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.model.actions import EmitEvent
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.plan import reasons
+from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.facts import ALIVE, Broker, GroupFacts
+from brokerset_operator.plan.live_settings import minimum_of
+from brokerset_operator.plan.objects import items, time_text
+from brokerset_operator.plan.workflow import write_workflow
+
+Verdict = tuple[bool, str, str]
+"""Whether a condition holds, why in one word, and what to know about it."""
+
+FIRST_EPOCH: Final = 1
+"""Master epoch of a group's first master; a group that had to elect another one has begun."""
+
+MESSAGE_CHARACTERS_MAX: Final = 4096
+"""Longest message of a condition."""
+
+
+def write_status(draft: Draft) -> dict[str, Any]:
+    """Return the whole status of a set with a valid manifest; what is seen whole is remembered to be so."""
+    facts = draft.facts
+    for group in facts.groups.values():
+        if not group.dropped and not group.work.whole and group_problem(draft, group) is None:
+            draft.remember(group, whole=True)
+    verdicts = _verdicts(draft)
+    shown = [group for group in facts.groups.values() if group.wanted or group.keeper is not None]
+    known = facts.controllers
+    controllers: dict[str, Any] = {
+        "formed": known.formed,
+        "replicas": known.wanted,
+        "ready": len(known.answering),
+        "members": sorted(known.members),
+        "voters": sorted(known.voters),
+    }
+    if known.leader is not None:
+        controllers["leader"] = known.leader
+    wanted = [group for group in shown if not group.dropped]
+    lags = [
+        lag
+        for group in shown
+        for broker in group.brokers.values()
+        if (lag := _lag(group, broker)) is not None
+    ]
+    masters = [
+        group.master.pod.name for group in shown if group.master is not None and group.master.pod is not None
+    ]
+    found: dict[str, Any] = {
+        "observedGeneration": facts.meta.generation,
+        "phase": _phase(draft, verdicts),
+        "masters": ",".join(masters),
+        "epochs": ",".join(str(group.state.master_epoch) for group in shown if group.state is not None),
+        "groupCount": len(wanted),
+        "inSync": f"{sum(_count(group) for group in wanted)}/{sum(group.wanted for group in wanted)}",
+        "lagBytes": max(lags, default=0),
+        "selector": ",".join(f"{k}={v}" for k, v in names.selector(facts.meta.name, "broker").items()),
+        "conditions": conditions(facts.observed, verdicts),
+        "controllers": controllers,
+        "groups": [_group(group) for group in shown],
+        "workflow": write_workflow(draft.workflow),
+    }
+    if draft.requests:
+        found["requests"] = draft.requests
+    return found
+
+
+def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, Any]:
+    """Return the status of a set whose manifest is not carried out; what was known stays."""
+    kept = {
+        str(c["type"]): (c.get("status") == "True", str(c.get("reason")), str(c.get("message")))
+        for c in items(observed.status, "conditions")
+        if c.get("type") in reasons.ALWAYS
+    }
+    verdicts: dict[str, Verdict] = {
+        reasons.PROGRESSING: (False, reason, "nothing is changed until the manifest is corrected"),
+        reasons.DEGRADED: (False, reasons.NONE, "not looked at"),
+        **kept,
+        reasons.READY: (False, reason, message),
+    }
+    verdicts[reasons.PROGRESSING] = (False, reason, "nothing is changed until the manifest is corrected")
+    found = {
+        **observed.status,
+        "observedGeneration": observed.meta.generation,
+        "phase": "Invalid",
+        "conditions": conditions(observed, verdicts),
+    }
+    return found
+
+
+def conditions(observed: Observed, verdicts: Mapping[str, Verdict]) -> list[dict[str, Any]]:
+    """Return conditions; the time of the last change is kept while one stays as it was."""
+    before = {str(c.get("type")): c for c in items(observed.status, "conditions")}
+    found = []
+    for kind, (holds, reason, message) in verdicts.items():
+        status = "True" if holds else "False"
+        old = before.get(kind, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        found.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": message[:MESSAGE_CHARACTERS_MAX],
+                "observedGeneration": observed.meta.generation,
+                "lastTransitionTime": since or time_text(observed.now),
+            }
+        )
+    return found
+
+
+def events(observed: Observed, status: Mapping[str, Any]) -> list[EmitEvent]:
+    """Return what changed since the last status that people should hear of."""
+    before = {str(c.get("type")): c for c in items(observed.status, "conditions")}
+    found = []
+    for condition in items(status, "conditions"):
+        kind, old = str(condition["type"]), before.get(str(condition["type"]))
+        good = (kind == reasons.READY) == (condition["status"] == "True")
+        same = old is not None and all(old.get(key) == condition[key] for key in ("status", "reason"))
+        if same or kind in (reasons.PROGRESSING, reasons.CONTROLLERS_READY) or (old is None and good):
+            continue
+        name, wanted = f"{kind}{condition['reason']}"[:128], condition["reason"] in reasons.WANTED
+        found.append(EmitEvent(name, condition["message"][:1024], warning=not good and not wanted))
+    return found
+
+
+def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
+    """Return why a wanted group is not as the manifest wants it; a pod that we replace is no reason."""
+    if group.contested is not None:
+        return reasons.CONFLICT, group.contested
+    if group.state is None or group.virgin:
+        there = sum(broker.replica is not None for broker in group.brokers.values())
+        return (
+            reasons.CREATING,
+            f"{group.name} has no master yet: {there} of {group.wanted} brokers registered",
+        )
+    if group.master is None:
+        advice = group.state.advice or "its brokers start, or move"
+        return reasons.NO_MASTER, f"{group.name} has no living master: {advice}"
+    least = minimum_of(draft, group, group.master)
+    if least is None:
+        least = draft.facts.manifest.min_in_sync_of(min(group.wanted, max(group.current, 1)))
+    creating = _is_being_created(draft, group)
+    if len(group.living_in_sync) < least:
+        return (
+            reasons.CREATING if creating else reasons.TOO_FEW_IN_SYNC,
+            f"{group.name} refuses sends: {len(group.living_in_sync)} in sync, and {least} must be",
+        )
+    replacing = draft.work_of(group).replacing
+    missing = [
+        f"{group.resource}-{ordinal}"
+        for ordinal in range(group.wanted)
+        if (broker := group.brokers.get(ordinal)) is None or not (broker.settled or broker.fenced)
+    ]
+    missing = [pod for pod in missing if replacing is None or pod != replacing.pod]
+    if missing:
+        message = f"not in sync: {', '.join(missing)}{_causes(group, missing)}"
+        return reasons.CREATING if creating else reasons.BROKERS_MISSING, message
+    return None
+
+
+def _is_being_created(draft: Draft, group: GroupFacts) -> bool:
+    """Whether a group has not begun: it elects a master when all have registered, in sync they are later."""
+    epoch = group.state.master_epoch if group.state is not None else 0
+    return not draft.work_of(group).whole and epoch <= FIRST_EPOCH
+
+
+def _causes(group: GroupFacts, missing: list[str]) -> str:
+    causes = [
+        f"{broker.pod.name}: {broker.pod.broken}"
+        for broker in group.brokers.values()
+        if broker.pod is not None and broker.pod.broken is not None and broker.pod.name in missing
+    ]
+    return f" ({'; '.join(causes)})" if causes else ""
+
+
+def _verdicts(draft: Draft) -> dict[str, Verdict]:
+    facts = draft.facts
+    wanted = [group for group in facts.groups.values() if not group.dropped]
+    problems = [problem for group in wanted if (problem := group_problem(draft, group)) is not None]
+    controllers = _controllers(draft)
+    if not facts.controllers.led:
+        why = reasons.CONTROLLERS_SILENT if facts.controllers.formed else reasons.CREATING
+        problems.insert(0, (why, controllers[2]))
+    elif not controllers[0]:
+        new = all(_is_being_created(draft, group) for group in wanted)
+        problems.append((reasons.CREATING if new else reasons.CONTROLLERS_MISSING, controllers[2]))
+    fewer = [
+        f"{g.name} has {g.current} brokers, wanted are {g.wanted}" for g in wanted if g.current != g.wanted
+    ]
+    ready: Verdict = (True, reasons.AS_WANTED, _whole_but(draft, wanted))
+    if problems:
+        ready = (False, problems[0][0], "; ".join(message for _, message in problems))
+    elif fewer:
+        ready = (False, reasons.SCALING, "; ".join(fewer))
+    degraded: Verdict = (False, reasons.NONE, "")
+    bad = [problem for problem in problems if problem[0] != reasons.CREATING]
+    if bad:
+        degraded = (True, bad[0][0], "; ".join(message for _, message in bad))
+    progress: Verdict = (False, reasons.DONE, "")
+    if draft.progress:
+        told = [reason for reason, _ in draft.progress]
+        asks = reasons.WAITING_FOR_APPROVAL in told
+        reason = reasons.WAITING_FOR_APPROVAL if asks else told[0]
+        going = reason not in (reasons.PAUSED,)
+        progress = (going, reason, "; ".join(dict.fromkeys(message for _, message in draft.progress)))
+    contested = [group.contested for group in facts.groups.values() if group.contested is not None]
+    found: dict[str, Verdict] = {
+        reasons.READY: ready,
+        reasons.PROGRESSING: progress,
+        reasons.DEGRADED: degraded,
+        reasons.CONTROLLERS_READY: controllers,
+        reasons.IDENTITY_CONFLICT: _conflict(facts.groups.values(), contested),
+    }
+    for kind, (reason, message) in sorted(draft.raised.items()):
+        found[kind] = (True, reason, message)
+    return found
+
+
+def _whole_but(draft: Draft, groups: list[GroupFacts]) -> str:
+    """What is true of groups without a problem: which brokers are not in sync because that is wanted."""
+    fenced, replaced = [], []
+    for group in groups:
+        replacing = draft.work_of(group).replacing
+        for ordinal in range(group.wanted):
+            broker, pod = group.brokers.get(ordinal), f"{group.resource}-{ordinal}"
+            if broker is not None and broker.fenced:
+                fenced.append(pod)
+            elif (broker is None or not broker.settled) and replacing is not None and replacing.pod == pod:
+                replaced.append(pod)
+    if not fenced and not replaced:
+        return "every group has a master and all its brokers in sync"
+    causes = [
+        f"{word}: {', '.join(pods)}" for word, pods in (("fenced", fenced), ("replaced", replaced)) if pods
+    ]
+    return f"every group has a master, and its brokers are in sync but for some ({'; '.join(causes)})"
+
+
+def _conflict(groups: Any, contested: list[str]) -> Verdict:
+    if not contested:
+        return False, reasons.NONE, ""
+    foreign = any(group.foreign is not None for group in groups)
+    advice = (
+        "volumes and controllers keep the identity of the BrokerSet that made them: create this set under"
+        " another name, or delete the claims that it took over if their messages are not wanted"
+        if foreign
+        else "a volume was copied or restored, or belongs to another set: keep one broker with this identity,"
+        " and make the other a new replica by deleting its claim and its pod"
+    )
+    reason = reasons.OTHER_OWNER if foreign else reasons.FOREIGN_VOLUME
+    return True, reason, f"{'; '.join(dict.fromkeys(contested))}. {advice}"
+
+
+def _controllers(draft: Draft) -> Verdict:
+    known = draft.facts.controllers
+    if not known.led:
+        broken = [f"{pod.name}: {pod.broken}" for pod in known.pods.values() if pod.broken is not None]
+        causes = f" ({'; '.join(broken)})" if broken else ""
+        ref = draft.facts.manifest.spec.controllers.ref
+        if ref is not None:
+            message = f"no controller of BrokerSet {ref.name} leads: see its condition ControllersReady"
+            return False, reasons.CONTROLLERS_SILENT if known.formed else reasons.CREATING, message
+        if not known.formed:
+            return False, reasons.CREATING, f"the controllers have not formed a group yet{causes}"
+        message = (
+            f"no leading controller was confirmed, {len(known.answering)} of {known.wanted} answer: more than"
+            f" half must run{causes}. Masters go on, but none is replaced"
+        )
+        return False, reasons.CONTROLLERS_SILENT, message
+    if not known.own:
+        return True, reasons.AS_WANTED, "those of another set lead"
+    begun = draft.controller
+    silent = [n for n in range(known.wanted) if n not in known.voting]
+    replaced = begun is not None and all(begun.pod.endswith(f"-{n}") for n in silent)
+    if (silent and not replaced) or len(known.members) > known.wanted:
+        listed = ", ".join(map(str, silent)) or "none"
+        return False, reasons.CONTROLLERS_MISSING, f"controllers that do not vote and answer: {listed}"
+    others = f"all but {', '.join(map(str, silent))}, which is replaced, vote" if silent else "all vote"
+    return True, reasons.AS_WANTED, f"controller {known.leader} leads, and {others}"
+
+
+def _phase(draft: Draft, verdicts: Mapping[str, Verdict]) -> str:
+    ready, progressing = verdicts[reasons.READY], verdicts[reasons.PROGRESSING]
+    if progressing[1] == reasons.PAUSED:
+        return "Paused"
+    if verdicts[reasons.DEGRADED][0]:
+        return "Degraded"
+    if ready[1] == reasons.CREATING:
+        return "Creating"
+    words = {reasons.SCALING: "Scaling", reasons.DRAINING_GROUP: "Draining"}
+    if progressing[0]:
+        return words.get(progressing[1], "Updating")
+    return "Ready" if ready[0] else words.get(ready[1], "Degraded")
+
+
+def _group(group: GroupFacts) -> dict[str, Any]:
+    state, master = group.state, group.master
+    found: dict[str, Any] = {"name": group.name}
+    if state is None:
+        return found
+    found |= {"epoch": state.master_epoch, "inSync": list(state.sync_state_set)}
+    if master is not None and master.replica is not None and master.pod is not None:
+        found["master"] = {"id": master.replica.broker_id, "pod": master.pod.name}
+    pods = {b.broker_id: b for b in group.brokers.values() if b.broker_id is not None and b.pod is not None}
+    brokers = []
+    for replica in state.replicas:
+        broker = pods.get(replica.broker_id)
+        one: dict[str, Any] = {"id": replica.broker_id}
+        if broker is not None and broker.pod is not None:
+            one["pod"] = broker.pod.name
+        alive = replica.standing == ALIVE
+        word = "master" if replica.broker_id == state.master_id else "slave"
+        one["role"] = "fenced" if replica.broker_id in state.fenced else word if alive else replica.standing
+        if replica.max_offset is not None:
+            one["maxOffset"] = replica.max_offset
+        lag = _lag(group, broker) if broker is not None else None
+        if lag is not None:
+            one["lagBytes"] = lag
+        brokers.append(one)
+    return {**found, "brokers": brokers}
+
+
+def _lag(group: GroupFacts, broker: Broker) -> int | None:
+    master = group.master.replica if group.master is not None else None
+    if (
+        master is None
+        or master.max_offset is None
+        or broker.replica is None
+        or broker.replica.max_offset is None
+    ):
+        return None
+    return max(0, master.max_offset - broker.replica.max_offset)
+
+
+def _count(group: GroupFacts) -> int:
+    return sum(broker.settled for broker in group.brokers.values())

@@ -1,0 +1,1 @@
+"""The Kubernetes objects that a BrokerSet needs, built as dictionaries."""

@@ -1,0 +1,98 @@
+"""The objects of a set's controllers, which are its name servers too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from brokerset_operator.model import names
+from brokerset_operator.resources.pod_template import (
+    ProcessFacts,
+    disruption_budget,
+    from_pod,
+    headless_service,
+    service_ports,
+    stateful_set,
+)
+from brokerset_operator.resources.quantities import smaller
+from brokerset_operator.resources.set_facts import NewObject, SetFacts
+from brokerset_operator.resources.settings_files import (
+    CONTROLLER_FILE,
+    controller_config_map,
+    controller_settings,
+)
+
+COMPONENT: Final = "controller"
+
+PORTS: Final[Mapping[str, int]] = {
+    "namesrv": names.NAMESRV_PORT,
+    "raft": names.RAFT_PORT,
+    "controller": names.CONTROLLER_PORT,
+    "http": names.HTTP_PORT,
+}
+
+REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
+"""Measured: 50 MiB with thousands of brokers registered."""
+
+STORAGE_MAX: Final = "20Gi"
+"""Most that a controller's volume has, however large those of brokers are: its log is cut again and again.
+Not less, because there are storage classes that make none below that."""
+
+STARTUP_SECONDS_MAX: Final = 600
+"""Longest time until a controller answers at all; it reads a snapshot and the log after it."""
+
+GRACE_SECONDS: Final = 15
+"""A controller takes up to 1 s to hand over its leadership, and twice up to 3 s to answer what it is at."""
+
+
+def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tuple[NewObject, ...]:
+    """Settings, Services, disruption budget and StatefulSet; nothing when another set's controllers serve.
+
+    `raft_join` is true from the moment on that controllers have formed a group: whoever then has no data
+    waits until it is added, because an emptied volume must not vote with forgotten votes.
+    """
+    if not facts.has_controllers:
+        return ()
+    name = names.controller_set(facts.name)
+    settings = controller_settings(facts, replicas=replicas, raft_join=raft_join)
+    process = ProcessFacts(
+        component=COMPONENT,
+        group=None,
+        module="brokerset_controller",
+        settings_file=CONTROLLER_FILE,
+        config_map=name,
+        settings=settings,
+        ports=PORTS,
+        environment=(
+            from_pod("POD_NAME", "metadata.name"),
+            from_pod("POD_INDEX", f"metadata.labels['{names.POD_INDEX_LABEL}']"),
+            {"name": "BROKERSET_SET_controllerDLegerSelfId", "value": "n$(POD_INDEX)"},
+        ),
+        requests=REQUESTS,
+        own_resources=False,
+        storage=smaller(facts.manifest.spec.storage.size, STORAGE_MAX),
+        startup_seconds_max=STARTUP_SECONDS_MAX,
+        grace_seconds=GRACE_SECONDS,
+    )
+    return (
+        controller_config_map(facts, settings),
+        headless_service(facts, process, name),
+        _name_server_service(facts),
+        disruption_budget(facts, process, name),
+        stateful_set(facts, process, name=name, replicas=replicas),
+    )
+
+
+def _name_server_service(facts: SetFacts) -> NewObject:
+    """One address for clients, which leads to controllers that are ready."""
+    return facts.an_object(
+        "v1",
+        "Service",
+        names.namesrv_service(facts.name),
+        component=COMPONENT,
+        spec={
+            "type": "ClusterIP",
+            "selector": names.selector(facts.name, COMPONENT),
+            "ports": service_ports({"namesrv": names.NAMESRV_PORT}),
+        },
+    )

@@ -1,0 +1,304 @@
+"""The pod template that controllers and brokers share: what may run, how it is watched, how it ends.
+
+**Privileges.** Every pod satisfies the restricted pod security standard, whatever the manifest says: an
+unprivileged user, no capabilities, no escalation, the runtime's seccomp profile, a read-only root with an
+empty `/tmp`. Of `podTemplate` only the fields of `brokerset_spec.pod_template.PodTemplate` are looked at, and
+none of them gives a pod any right.
+
+**Probes** ask the process on its HTTP port. `/healthz` says that its tasks run: it fails only when the
+process has to be restarted. It is neither about roles nor about replication, so a slave that catches up, a
+master without enough replicas and a controller without a leader are left in peace. A broker opens its store
+before it answers at all, hence the long start-up probe: a restart would begin the recovery anew. `/readyz`
+decides what PDBs count, and which controllers the name servers' Service leads to; brokers and controllers
+find each other without it. A slave is ready when it is in sync (`readyOnlyInSync`), so that while it catches
+up nobody evicts another broker of its group, or when it is fenced, since nobody waits for it then.
+
+**The end.** SIGTERM makes a master hand over and a leading controller give up its leadership, which takes a
+second or two, then the log is flushed; both processes end by themselves within their own deadlines (30 s and
+7 s), which the grace periods exceed. No `preStop` hook is needed for that.
+
+**Memory.** A broker's mapped files count as page cache, which the kernel takes back when others need it: a
+broker has 25 MiB of its own, a controller 50 MiB. The default requests leave room for cache and buffers.
+There are no default limits: a limit on memory would take the cache from a busy broker, one on CPU would make
+it slow in the second in which it takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.resources.hashing import config_hash
+from brokerset_operator.resources.quantities import canonical
+from brokerset_operator.resources.set_facts import OWNER_UID, NewObject, SetFacts
+from brokerset_operator.resources.settings_files import DATA_FOLDER, SETTINGS_FOLDER
+from brokerset_spec.pod_template import PodTemplate
+
+USER_ID: Final = 10001
+"""User and group of every process, and group of its volume; the image has the same."""
+
+TMP_SIZE: Final = "64Mi"
+"""Most that a process may write to `/tmp`; today they write nothing there."""
+
+REVISIONS_KEPT: Final = 3
+"""Old pod templates that a StatefulSet remembers; with `OnDelete` nothing goes back to them by itself."""
+
+TOKEN_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where programs look for the token of their pod's account."""
+
+TOKEN_SECONDS: Final = 3607
+"""Lifetime of a token as Kubernetes itself chooses it; the kubelet renews it in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """What differs between controllers and brokers."""
+
+    component: str
+    group: str | None
+    module: str
+    settings_file: str
+    config_map: str
+    settings: Mapping[str, str]
+    """Those that take a restart to change."""
+
+    ports: Mapping[str, int]
+    environment: tuple[Mapping[str, Any], ...]
+    requests: Mapping[str, str]
+    """Default requests."""
+
+    own_resources: bool
+    """Whether `podTemplate.resources` is about this process: it is about brokers."""
+
+    storage: str
+    """Size of the volume."""
+
+    startup_seconds_max: int
+    grace_seconds: int
+    service_account: str | None = None
+    """Whose token the pod gets; None for no token at all."""
+
+
+def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
+    """The template of a StatefulSet's pods, with the hash of itself and of the settings in it."""
+    given = PodTemplate.model_validate(facts.manifest.spec.pod_template)
+    template: NewObject = {
+        "metadata": {
+            "labels": {
+                **given.metadata.labels,
+                **names.labels(facts.name, process.component, process.group),
+            },
+            "annotations": dict(given.metadata.annotations),
+        },
+        "spec": _pod_spec(facts, process, given),
+    }
+    template["metadata"]["annotations"][names.HASH_ANNOTATION] = config_hash(template, process.settings)
+    return template
+
+
+def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas: int) -> NewObject:
+    """A StatefulSet whose pods are replaced by nobody but the operator, one volume claim for each."""
+    storage = facts.manifest.spec.storage
+    claim: NewObject = {
+        "accessModes": ["ReadWriteOnce"],
+        "volumeMode": "Filesystem",
+        "resources": {"requests": {"storage": canonical(process.storage)}},
+    }
+    if storage.class_name is not None:
+        claim["storageClassName"] = storage.class_name
+    return facts.an_object(
+        "apps/v1",
+        "StatefulSet",
+        name,
+        component=process.component,
+        group=process.group,
+        spec={
+            "replicas": replicas,
+            "serviceName": name,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": REVISIONS_KEPT,
+            "selector": {"matchLabels": names.selector(facts.name, process.component, process.group)},
+            "template": pod_template(facts, process),
+            "volumeClaimTemplates": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {
+                        "name": names.VOLUME,
+                        "labels": names.labels(facts.name, process.component, process.group),
+                        "annotations": {OWNER_UID: facts.owner_uid},
+                    },
+                    "spec": claim,
+                }
+            ],
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": storage.when_deleted,
+                "whenScaled": "Retain",
+            },
+        },
+    )
+
+
+def headless_service(facts: SetFacts, process: ProcessFacts, name: str) -> NewObject:
+    """Gives each pod its DNS name at once: who is not ready must be reachable to become so."""
+    return facts.an_object(
+        "v1",
+        "Service",
+        name,
+        component=process.component,
+        group=process.group,
+        spec={
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(facts.name, process.component, process.group),
+            "ports": service_ports(process.ports),
+        },
+    )
+
+
+def disruption_budget(facts: SetFacts, process: ProcessFacts, name: str) -> NewObject:
+    """Whoever drains nodes may take one pod at a time, and none while one is not ready."""
+    return facts.an_object(
+        "policy/v1",
+        "PodDisruptionBudget",
+        name,
+        component=process.component,
+        group=process.group,
+        spec={
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": names.selector(facts.name, process.component, process.group)},
+        },
+    )
+
+
+def service_ports(ports: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The ports of a Service that leads to the same ports of pods."""
+    return [
+        {"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports.items()
+    ]
+
+
+def from_pod(name: str, path: str) -> dict[str, Any]:
+    """An environment variable with a fact about the pod itself."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _pod_spec(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> NewObject:
+    spec: NewObject = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": process.grace_seconds,
+        "topologySpreadConstraints": _spread(facts, process, given),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(facts, process, given)],
+        "volumes": _volumes(process),
+        **_placement(given),
+    }
+    if process.service_account is not None:
+        spec["serviceAccountName"] = process.service_account
+    return spec
+
+
+def _placement(given: PodTemplate) -> NewObject:
+    """Where pods may run, and what pulls their image, as far as the manifest says."""
+    found: NewObject = {
+        "affinity": dict(given.affinity),
+        "nodeSelector": dict(given.node_selector),
+        "tolerations": [each.model_dump(by_alias=True, exclude_defaults=True) for each in given.tolerations],
+        "imagePullSecrets": [{"name": each.name} for each in given.image_pull_secrets],
+        "priorityClassName": given.priority_class_name,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> NewObject:
+    mounts: list[NewObject] = [
+        {"name": names.VOLUME, "mountPath": DATA_FOLDER},
+        {"name": "settings", "mountPath": SETTINGS_FOLDER, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if process.service_account is not None:
+        mounts.append({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True})
+    return {
+        "name": process.component,
+        "image": facts.image,
+        "command": ["python", "-m", process.module, "-c", f"{SETTINGS_FOLDER}/{process.settings_file}"],
+        "env": [*_variables(given), *process.environment],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in process.ports.items()
+        ],
+        "resources": _resources(process, given),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "startupProbe": _probe("/healthz", period=1, timeout=2, failures=process.startup_seconds_max),
+        "livenessProbe": _probe("/healthz", period=10, timeout=5, failures=6),
+        "readinessProbe": _probe("/readyz", period=2, timeout=2, failures=3),
+        "volumeMounts": mounts,
+    }
+
+
+def _variables(given: PodTemplate) -> list[NewObject]:
+    """An empty value is left out, as the API server does."""
+    return [
+        {"name": each.name, "value": each.value} if each.value else {"name": each.name} for each in given.env
+    ]
+
+
+def _resources(process: ProcessFacts, given: PodTemplate) -> NewObject:
+    """What the manifest asks for is meant for brokers; each request that it does not name has its default."""
+    asked = _amounts(given.resources.requests) if process.own_resources else {}
+    limits = _amounts(given.resources.limits) if process.own_resources else {}
+    # A default request above a limit would be refused; a limit alone is a request as well.
+    requests = {name: amount for name, amount in process.requests.items() if name not in limits}
+    found: NewObject = {"requests": {**requests, **asked}, "limits": limits}
+    return {name: amounts for name, amounts in found.items() if amounts}
+
+
+def _amounts(given: Mapping[str, str | int]) -> dict[str, str]:
+    return {name: canonical(amount) for name, amount in given.items()}
+
+
+def _volumes(process: ProcessFacts) -> Sequence[NewObject]:
+    found: list[NewObject] = [
+        {"name": "settings", "configMap": {"name": process.config_map}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+    ]
+    if process.service_account is not None:
+        sources: list[NewObject] = [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ]
+        found.append({"name": "token", "projected": {"sources": sources}})
+    return found
+
+
+def _probe(path: str, *, period: int, timeout: int, failures: int) -> NewObject:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }
+
+
+def _spread(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> list[NewObject]:
+    """One node must not hold two replicas if it can be helped; a small cluster gets them all the same."""
+    wanted: tuple[Mapping[str, Any], ...] = given.topology_spread_constraints or (
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},
+    )
+    own = {"matchLabels": names.selector(facts.name, process.component, process.group)}
+    return [{"labelSelector": own, **constraint} for constraint in wanted]

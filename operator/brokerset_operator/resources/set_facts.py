@@ -1,0 +1,116 @@
+"""What every builder has to know of one set, gathered once from what is observed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.model.observed import Object, Observed
+from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
+
+OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
+"""Annotation of every claim: the UID that its data is bound to."""
+
+NewObject = dict[str, Any]
+"""An object as it is sent to the API server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFacts:
+    """One set, as builders see it."""
+
+    name: str
+    namespace: str
+    uid: str
+    """Of the BrokerSet; everything but claims is owned by it."""
+
+    owner_uid: str
+    """What brokers and controllers are bound to, see `owner_uid_of`."""
+
+    manifest: BrokerSet
+    image: str
+    config_maps: Mapping[str, Object]
+    """As they are now: some settings never change once a group has them."""
+
+    @property
+    def controllers_of(self) -> str:
+        """Name of the set, in the same namespace, whose controllers serve."""
+        ref = self.manifest.spec.controllers.ref
+        return ref.name if ref is not None else self.name
+
+    @property
+    def has_controllers(self) -> bool:
+        """Whether the set runs controllers of its own."""
+        return self.manifest.spec.controllers.ref is None
+
+    def an_object(
+        self,
+        api_version: str,
+        kind: str,
+        name: str,
+        *,
+        component: str | None = None,
+        group: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> NewObject:
+        """An object of the set with labels and owner; `rest` has its other parts (`spec`, `data`, …)."""
+        return {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": {**names.labels(self.name, component, group), **(labels or {})},
+                "ownerReferences": [
+                    {
+                        "apiVersion": API_VERSION,
+                        "kind": KIND,
+                        "name": self.name,
+                        "uid": self.uid,
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+            **rest,
+        }
+
+
+def facts_of(observed: Observed) -> SetFacts:
+    """Gather the facts; `observed` must have a valid manifest."""
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    return SetFacts(
+        name=observed.meta.name,
+        namespace=observed.meta.namespace,
+        uid=observed.meta.uid,
+        owner_uid=owner_uid_of(observed),
+        manifest=observed.manifest,
+        image=observed.manifest.spec.image or observed.operator.image,
+        config_maps=observed.config_maps,
+    )
+
+
+def owner_uid_of(observed: Observed) -> str:
+    """The UID that the set's data is bound to, see `uid_of_data`."""
+    return uid_of_data(observed.meta.name, observed.meta.uid, observed.claims)
+
+
+def uid_of_data(name: str, uid: str, claims: Mapping[str, Object]) -> str:
+    """The UID that a set's data is bound to: the BrokerSet's own, or of the one which made the volumes.
+
+    Volumes outlive a BrokerSet (`storage.whenDeleted: Retain`). When a BrokerSet of the same name is made
+    again its pods get those volumes, and must go on under the UID that controllers and broker groups know:
+    under a new one they would be refused as somebody else's. Controllers' claims decide before brokers'.
+    """
+    shape = re.compile(rf"{names.VOLUME}-{re.escape(name)}-(?:(controller)|(\d+))-(\d+)")
+    found: list[tuple[bool, int, int, str]] = []
+    for claim_name, claim in claims.items():
+        match = shape.fullmatch(claim_name)
+        written = ((claim.get("metadata") or {}).get("annotations") or {}).get(OWNER_UID)
+        if match is not None and written:
+            found.append((match[1] is None, int(match[2] or 0), int(match[3]), written))
+    return min(found)[3] if found else uid

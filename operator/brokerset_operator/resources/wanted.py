@@ -1,0 +1,48 @@
+"""Everything that a set needs, as it has to be now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.resources.brokers import broker_objects
+from brokerset_operator.resources.controllers import controller_objects
+from brokerset_operator.resources.master_service import master_objects
+from brokerset_operator.resources.monitoring import monitoring_objects
+from brokerset_operator.resources.network import network_objects
+from brokerset_operator.resources.rights import rights_objects
+from brokerset_operator.resources.set_facts import facts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much of a set is to be there now; the way to what the manifest says is the plan's business."""
+
+    controller_replicas: int
+    """Pods of controllers, its members when it is formed; this must stay what it was until then."""
+
+    raft_join: bool
+    """Whether controllers have formed a group, so that one without data waits to be added to it."""
+
+    groups: Mapping[int, int]
+    """Replicas of each group's StatefulSet, by index; also of groups that are on their way out."""
+
+    read_only_groups: frozenset[int] = frozenset()
+    """Groups that are drained."""
+
+
+def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any], ...]:
+    """Every object of the set, complete for server-side apply, in an order in which they can be made.
+
+    What pods need comes before the StatefulSets that make them. `observed` must have a valid manifest.
+    """
+    facts = facts_of(observed)
+    found = [*rights_objects(facts, shape.groups), *network_objects(facts)]
+    found += controller_objects(facts, replicas=shape.controller_replicas, raft_join=shape.raft_join)
+    for index, replicas in sorted(shape.groups.items()):
+        found += master_objects(facts, index)
+        found += broker_objects(facts, index, replicas=replicas, read_only=index in shape.read_only_groups)
+    found += monitoring_objects(facts, observed.operator)
+    return tuple(found)

@@ -1,0 +1,323 @@
+"""Which sets are to be looked at, and when: marks, one round of each at a time, back-off, second looks.
+
+`Schedule` decides and knows no clock; `RoundQueue` runs rounds as it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+KEYS_MAX: Final = 50_000
+"""Most sets and topics that are known at once; marks of further ones are dropped, counted, and told."""
+
+BACK_OFF_SECONDS_FIRST: Final = 1.0
+BACK_OFF_SECONDS_MAX: Final = 60.0
+"""Longest pause after a round that failed; it doubles from the first one on."""
+
+BACK_OFF_JITTER: Final = 0.2
+"""By how much, at most, a pause is made longer or shorter, so that many sets do not come back at once."""
+
+GAP_SECONDS: Final = 0.5
+"""Least time between the starts of two rounds of one set: a pod that starts is several events a second."""
+
+ROUND_SECONDS_MAX: Final = 120.0
+"""A round that takes longer is broken off and counts as failed."""
+
+LOOK_AGAIN_SECONDS_MIN: Final = 0.2
+"""Shortest pause that a round may ask for."""
+
+
+STALE_FACTOR: Final = 4
+"""The heap is made anew when it has so many times more items than there are keys: most are overtaken then."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """One object that is reconciled."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class _Entry:
+    due: float | None = None
+    """When the next round may start; None while nothing is to be done."""
+
+    ticket: int = 0
+    """Of the heap's item that counts; older ones are skipped."""
+
+    running: bool = False
+    again: float | None = None
+    """When it was marked during its round."""
+
+    failures: int = 0
+    started: float | None = None
+    waiting_since: float | None = None
+    """Since when a mark waits to be served."""
+
+    serving_since: float | None = None
+    """Of the mark that the round serves which is on: it goes on waiting when that fails."""
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Who is next. Pure: every method is told the time."""
+
+    randomness: random.Random = field(default_factory=random.Random)
+    keys_max: int = KEYS_MAX
+    gap: float = GAP_SECONDS
+    dropped: int = 0
+    """Marks that were dropped because there were too many keys."""
+
+    _entries: dict[Key, _Entry] = field(default_factory=dict)
+    _heap: list[tuple[float, int, Key]] = field(default_factory=list)
+    _tickets: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def mark(self, key: Key, now: float, *, fresh: bool = False) -> bool:
+        """Something about this object has changed; False if there are too many to remember it.
+
+        A round that failed waits out its pause all the same, lest its own traces make it run again and again,
+        unless the mark is `fresh`: a person changed what is wanted.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(self._entries) >= self.keys_max:
+                self.dropped += 1
+                return False
+            entry = self._entries[key] = _Entry()
+        if entry.waiting_since is None:
+            entry.waiting_since = now
+        if entry.running:
+            if fresh:
+                entry.failures = 0
+            entry.again = now
+            return True
+        if fresh:
+            entry.failures = 0
+        elif entry.failures and entry.due is not None:
+            return True
+        self._plan(key, entry, self._earliest(entry, now))
+        return True
+
+    def look_again(self, key: Key, at: float) -> None:
+        """Start a round at `at` unless one comes before."""
+        entry = self._entries.get(key)
+        if entry is not None and not entry.running and (entry.due is None or at < entry.due):
+            self._plan(key, entry, at)
+
+    def take(self, now: float) -> Key | None:
+        """The object whose round starts now: of those that are due, the one that is due the longest."""
+        while self._heap:
+            due, ticket, key = self._heap[0]
+            entry = self._entries.get(key)
+            if entry is None or entry.ticket != ticket:
+                heapq.heappop(self._heap)
+                continue
+            if due > now:
+                return None
+            heapq.heappop(self._heap)
+            entry.due, entry.running, entry.again, entry.started = None, True, None, now
+            entry.serving_since, entry.waiting_since = entry.waiting_since, None
+            return key
+        return None
+
+    def next_at(self) -> float | None:
+        """When `take` should be asked next; None when only a mark can change anything."""
+        while self._heap:
+            due, ticket, key = self._heap[0]
+            entry = self._entries.get(key)
+            if entry is not None and entry.ticket == ticket:
+                return due
+            heapq.heappop(self._heap)
+        return None
+
+    def succeeded(self, key: Key, now: float, look_again_seconds: float | None) -> None:
+        """A round is over; None: nothing to look at again without a mark."""
+        entry = self._entries[key]
+        entry.running, entry.failures = False, 0
+        if entry.again is not None:
+            self._plan(key, entry, self._earliest(entry, entry.again))
+        elif look_again_seconds is not None:
+            self._plan(key, entry, now + max(look_again_seconds, LOOK_AGAIN_SECONDS_MIN))
+
+    def failed(self, key: Key, now: float, wait: float | None = None) -> float:
+        """A round has failed; returns after how many seconds it is tried again, at least `wait`."""
+        entry = self._entries[key]
+        entry.running = False
+        entry.failures += 1
+        longest = min(BACK_OFF_SECONDS_FIRST * 2 ** min(entry.failures - 1, 16), BACK_OFF_SECONDS_MAX)
+        spread = 1 + BACK_OFF_JITTER * (2 * self.randomness.random() - 1)
+        pause: float = max(longest * spread, wait or 0.0)
+        if entry.serving_since is not None:
+            entry.waiting_since = entry.serving_since
+        elif entry.waiting_since is None:
+            entry.waiting_since = now
+        self._plan(key, entry, now + pause)
+        return pause
+
+    def forget(self, key: Key) -> None:
+        """The object is gone; while its round runs this may only be called by that round's end."""
+        self._entries.pop(key, None)
+
+    def known(self, key: Key) -> bool:
+        """Whether the object has been marked and not been forgotten."""
+        return key in self._entries
+
+    def marked_meanwhile(self, key: Key) -> bool:
+        """Whether it was marked while its round runs."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.again is not None
+
+    def all_known(self) -> tuple[Key, ...]:
+        """All that are known."""
+        return tuple(self._entries)
+
+    def waiting(self, now: float) -> int:
+        """How many are due and do not run."""
+        return sum(1 for entry in self._entries.values() if entry.due is not None and entry.due <= now)
+
+    def oldest_seconds(self, now: float) -> float:
+        """How long the mark that waits for the longest time has waited, back-off included."""
+        since = (entry.waiting_since for entry in self._entries.values() if entry.waiting_since is not None)
+        return max(0.0, now - min(since, default=now))
+
+    def _earliest(self, entry: _Entry, now: float) -> float:
+        return now if entry.started is None else max(now, entry.started + self.gap)
+
+    def _plan(self, key: Key, entry: _Entry, due: float) -> None:
+        if entry.due is not None and entry.due <= due and not entry.failures:
+            return  # sooner already
+        entry.due, entry.ticket = due, next(self._tickets)
+        heapq.heappush(self._heap, (due, entry.ticket, key))
+        if len(self._heap) > STALE_FACTOR * (len(self._entries) + 16):
+            live = ((one.due, one.ticket, name) for name, one in self._entries.items() if one.due is not None)
+            self._heap = [(due, ticket, name) for due, ticket, name in live if due is not None]
+            heapq.heapify(self._heap)
+
+
+GONE: Final = -1.0
+"""What a round returns when its object is not there any more."""
+
+Round = Callable[[Key], Awaitable[float | None]]
+"""Looks at one object and does what is to be done; returns after how many seconds to look again."""
+
+
+class RetryAfter(Exception):
+    """A round failed, as the text says; `seconds` is the least pause, if the cause names one."""
+
+    def __init__(self, reason: str, seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+class RoundQueue:
+    """Runs rounds with so many workers; marks may come from the loop's thread only."""
+
+    def __init__(
+        self,
+        round_of: Round,
+        *,
+        workers: int,
+        schedule: Schedule | None = None,
+        on_round: Callable[[Key, float, bool], None] | None = None,
+    ) -> None:
+        """`on_round` is told the seconds of each round and whether it succeeded."""
+        self._round_of = round_of
+        self._workers = workers
+        self.schedule = schedule or Schedule()
+        self._on_round = on_round
+        self._changed = asyncio.Event()
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    @property
+    def running(self) -> tuple[Key, ...]:
+        """Those whose rounds are on."""
+        return tuple(self._running)
+
+    def mark(self, key: Key, *, fresh: bool = False) -> None:
+        """Something about this object has changed."""
+        if not self.schedule.mark(key, self._now(), fresh=fresh) and self.schedule.dropped % 1000 == 1:
+            log.error("too many objects to reconcile", limit=self.schedule.keys_max, dropped=str(key))
+        self._changed.set()
+
+    def mark_all(self) -> None:
+        """Look at every object that is known."""
+        for key in self.schedule.all_known():
+            self.mark(key)
+
+    async def run(self) -> None:
+        """Run rounds until `stop`, or until this task is cancelled, which breaks rounds off."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while not self._stopping:
+                    self._start_due(group)
+                    self._changed.clear()
+                    await self._until_changed()
+        finally:
+            self._running.clear()
+
+    def stop(self) -> None:
+        """Start no further round; `run` returns when those that are on have ended."""
+        self._stopping = True
+        self._changed.set()
+
+    def _start_due(self, group: asyncio.TaskGroup) -> None:
+        while len(self._running) < self._workers and (key := self.schedule.take(self._now())) is not None:
+            self._running[key] = group.create_task(self._work(key), name=f"round of {key}")
+
+    async def _until_changed(self) -> None:
+        at = self.schedule.next_at() if len(self._running) < self._workers else None
+        try:
+            async with asyncio.timeout_at(at):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _work(self, key: Key) -> None:
+        started = self._now()
+        problem: str | None = None
+        wait: float | None = None
+        again: float | None = None
+        try:
+            async with asyncio.timeout(ROUND_SECONDS_MAX):
+                again = await self._round_of(key)
+        except RetryAfter as error:
+            problem, wait = str(error), error.seconds
+        except TimeoutError:
+            problem = f"took longer than {ROUND_SECONDS_MAX:g} s"
+        except Exception as error:  # the edge of a task: one set must not stop the others
+            problem = f"{type(error).__name__}: {error}"
+            log.exception("round failed unexpectedly", key=str(key))
+        finally:
+            self._running.pop(key, None)
+            self._changed.set()
+        now = self._now()
+        if problem is not None:
+            pause = self.schedule.failed(key, now, wait)
+            log.warning("round failed", key=str(key), reason=problem, again_seconds=round(pause, 1))
+        elif again == GONE and not self.schedule.marked_meanwhile(key):
+            self.schedule.forget(key)
+        else:
+            self.schedule.succeeded(key, now, None if again == GONE else again)
+        if self._on_round is not None:
+            self._on_round(key, now - started, problem is None)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,93 @@
+"""Settings of the operator's process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brokerset_operator.model.names import RUNBOOKS
+from brokerset_spec.setting_fields import PORT_MAX, number, range_problems
+
+NAMESPACES_MAX: Final = 100
+"""Most namespaces that are watched one by one; more are better watched as a whole cluster."""
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_URL: Final = re.compile(r"https?://[^ \"']+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """Everything that can be set on an operator."""
+
+    image: str = ""
+    """Image of brokers and controllers where a BrokerSet names none; normally the operator's own."""
+
+    namespaces: str = ""
+    """Namespaces to look after, with commas between; empty: all, which takes rights in the whole cluster."""
+
+    runbooks: str = RUNBOOKS
+    """Where the page of each alert is: in the rules of each BrokerSet its name follows, behind a slash."""
+
+    workers: int = number(8, low=1, high=64)
+    """BrokerSets and Topics that are worked on at the same time."""
+
+    resync_seconds: int = number(300, low=5, high=86_400)
+    """Longest time between two looks at a BrokerSet about which nothing was heard."""
+
+    http_port: int = number(8080, high=PORT_MAX)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
+
+    bind_address: str = "0.0.0.0"
+    """Address of the network interface to listen on for these."""
+
+    lease_name: str = "brokerset-operator"
+    """Name of the Lease by which one of several operators leads."""
+
+    lease_namespace: str | None = None
+    """Namespace of that Lease; empty means the operator's own."""
+
+    lease_seconds: int = number(15, low=3, high=300)
+    """How long an operator that has died keeps another one from leading."""
+
+    identity: str | None = None
+    """Name of this process in the Lease and in Events; empty means the host's name, which is the pod's."""
+
+    kubeconfig: Path | None = None
+    """How to reach the API server; empty means the pod's own account, or else `KUBECONFIG`."""
+
+    api_timeout_seconds: int = number(10, low=1, high=60)
+    """Time-out of one request to the API server."""
+
+    def problems(self) -> list[str]:
+        """Return everything that is wrong, one text for each problem."""
+        found = range_problems(self)
+        names = self.namespace_list
+        if not self.image:
+            found.append("image: is empty; name the image that brokers and controllers run")
+        if len(names) > NAMESPACES_MAX:
+            found.append(
+                f"namespaces: lists {len(names)}, more than {NAMESPACES_MAX}; leave it empty for all"
+            )
+        for name in names:
+            if not _LABEL.fullmatch(name):
+                found.append(f"namespaces: {name!r} is no namespace")
+        if not _URL.fullmatch(self.runbooks):
+            found.append(f"runbooks: {self.runbooks!r} is no address that begins with http:// or https://")
+        return found
+
+    @property
+    def namespace_list(self) -> tuple[str, ...]:
+        """The namespaces one by one; empty for all."""
+        return tuple(dict.fromkeys(name.strip() for name in self.namespaces.split(",") if name.strip()))
+
+    @property
+    def renew_seconds(self) -> float:
+        """Who leads and could not renew the Lease for so long stops: two thirds of what it lasts."""
+        return self.lease_seconds * 2 / 3
+
+    @property
+    def retry_seconds(self) -> float:
+        """Pause between two renewals: a fifth of the time that they may take, as 2 of 10 s."""
+        return self.renew_seconds / 5

@@ -1,0 +1,823 @@
+"""Manifests that must be refused, with what the API server and the reader of manifests say; used by tests of both."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LEFT_OUT: Final = object()
+"""Stands in a patch for a field that is taken away."""
+
+SET: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "BrokerSet",
+    "metadata": {"name": "orders"},
+    "spec": {
+        "clusterName": "Shop",
+        "groups": 2,
+        "brokerNames": ["broker-a", "broker-b"],
+        "replicas": 3,
+        "storage": {"size": "20Gi"},
+        "config": {"fileReservedTime": 48},
+    },
+}
+"""A valid set."""
+
+TOPIC: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "Topic",
+    "metadata": {"name": "payments"},
+    "spec": {"brokerSetRef": {"name": "orders"}, "topicName": "Payments"},
+}
+"""A valid topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A manifest that must be refused."""
+
+    name: str
+    patch: Mapping[str, Any]
+    """What makes the valid manifest invalid."""
+
+    api: str | None
+    """Part of what the API server says; None: it takes the manifest, and the operator refuses it."""
+
+    reader: str | None = None
+    """Part of what `read_manifest` says; None: it sees one manifest and cannot know."""
+
+    valid: Mapping[str, Any] = field(default_factory=lambda: SET)
+    before: Mapping[str, Any] | None = None
+    """A patch for what was there before, when the change is what is wrong."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest that must be refused."""
+        return patched(self.valid, self.patch)
+
+    @property
+    def earlier(self) -> dict[str, Any] | None:
+        """The valid manifest that it would change."""
+        return None if self.before is None else patched(self.valid, self.before)
+
+
+def patched(manifest: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest with the fields of `patch` in their places."""
+    found = copy.deepcopy(dict(manifest))
+    for key, value in patch.items():
+        if value is LEFT_OUT:
+            found.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(found.get(key), dict):
+            found[key] = patched(found[key], value)
+        else:
+            found[key] = copy.deepcopy(value)
+    return found
+
+
+def _spec(name: str, api: str | None, reader: str | None, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader)
+
+
+def _pods(name: str, api: str, reader: str, **template: Any) -> Case:
+    return Case(name, {"spec": {"podTemplate": template}}, api, reader)
+
+
+def _change(name: str, api: str, before: Mapping[str, Any], **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, None, before={"spec": before})
+
+
+def _topic(name: str, api: str, reader: str | None, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=TOPIC)
+
+
+_TEXT = "use lower-case letters, digits and -"
+_RIGHTS = "cannot be set; pods run with the least rights that they need, and those cannot be changed"
+_PROGRAM = "cannot be set; what a pod runs is decided by brokerset"
+_OWN = "is set by brokerset itself; "
+
+SHAPES: Final = (
+    Case(
+        "a name with a dot",
+        {"metadata": {"name": "or.ders"}},
+        "use at most 40 lower-case letters",
+        _TEXT,
+    ),
+    Case(
+        "a name that starts with a digit",
+        {"metadata": {"name": "1orders"}},
+        "metadata.name: Forbidden: use at most 40 lower-case letters",
+        _TEXT,
+    ),
+    Case(
+        "a name that is too long",
+        {"metadata": {"name": "o" * 41}},
+        "metadata.name: Too long",
+        "metadata.name: is longer than 40",
+    ),
+    Case("a name in capitals", {"metadata": {"name": "Orders"}}, "metadata.name: Invalid value", _TEXT),
+    _spec("groups as a text", "spec.groups", "spec.groups: is not a whole number", groups="2"),
+    _spec("no groups", "should be greater than or equal to 1", "spec.groups: is less than 1", groups=0),
+    _spec(
+        "too many groups", "should be less than or equal to 256", "spec.groups: is more than 256", groups=257
+    ),
+    _spec(
+        "no replicas",
+        "spec.replicas in body should be greater than or equal to 1",
+        "spec.replicas: is less than 1",
+        replicas=0,
+    ),
+    _spec(
+        "too many replicas", "should be less than or equal to 9", "spec.replicas: is more than 9", replicas=10
+    ),
+    _spec(
+        "too many controllers",
+        "spec.controllers.replicas in body should be less than or equal to 7",
+        "spec.controllers.replicas: is more than 7",
+        controllers={"replicas": 8},
+    ),
+    _spec(
+        "an unknown acknowledgement",
+        'supported values: "allInSync", "master"',
+        "spec.replication.acknowledge: is not 'allInSync' or 'master'",
+        replication={"acknowledge": "all"},
+    ),
+    _spec(
+        "an unknown mode",
+        "spec.replication.mode: Unsupported value",
+        "is not 'controller' or 'dledger'",
+        replication={"mode": "raft"},
+    ),
+    _spec(
+        "an unknown address",
+        'supported values: "masterService", "podIP", "podName"',
+        "spec.advertise: is not 'masterService', 'podIP' or 'podName'",
+        advertise="nodePort",
+    ),
+    _spec(
+        "an unknown strategy",
+        "spec.update.strategy: Unsupported value",
+        "spec.update.strategy: is not",
+        update={"strategy": "manual"},
+    ),
+    _spec(
+        "an unknown fate of volumes",
+        "spec.storage.whenDeleted: Unsupported value",
+        "is not 'Retain' or 'Delete'",
+        storage={"whenDeleted": "Recycle"},
+    ),
+    _spec(
+        "a size without sense",
+        "spec.storage.size: Invalid value",
+        "spec.storage.size: is not a size",
+        storage={"size": "20 GB"},
+    ),
+    _spec(
+        "no size at all",
+        "spec.storage.size: Invalid value",
+        "spec.storage.size: is not a size",
+        storage={"size": "0"},
+    ),
+    _spec(
+        "a cluster name with a space",
+        "spec.clusterName: Invalid value",
+        "spec.clusterName: is not a name",
+        clusterName="my cluster",
+    ),
+    _spec(
+        "a group name with a dot",
+        "spec.brokerNames[0]: Invalid value",
+        "spec.brokerNames.0: is not a name",
+        brokerNames=["a.b", "c"],
+    ),
+    _spec(
+        "an image with a space", "spec.image: Invalid value", "spec.image: is not an image", image="bro ker:1"
+    ),
+    _spec(
+        "an unknown field",
+        'unknown field "spec.replicass"',
+        "spec.replicass: is not a field; did you mean replicas?",
+        replicass=3,
+    ),
+    _spec(
+        "an unknown field inside",
+        'unknown field "spec.storage.sise"',
+        "spec.storage.sise: is not a field; did you mean size?",
+        storage={"sise": "1Gi"},
+    ),
+)
+"""What the types and limits of fields refuse."""
+
+CONTRADICTIONS: Final = (
+    _spec(
+        "more names than groups",
+        "spec.brokerNames: Forbidden: has more or fewer names than groups says; list one name for each group",
+        "lists 3 names for 2 groups; list one name for each group, or leave groups out",
+        brokerNames=["a", "b", "c"],
+    ),
+    _spec(
+        "a name that is listed twice",
+        "a name is listed twice; give each group a name of its own",
+        "a is listed twice; give each group a name of its own",
+        brokerNames=["a", "a"],
+    ),
+    _spec(
+        "more in sync than there are",
+        "minInSyncReplicas: Forbidden: so many can never be in sync, because replicas is smaller; use at most",
+        "4 can never be in sync with replicas: 3; use 1 to 3, or leave it out",
+        replication={"minInSyncReplicas": 4},
+    ),
+    _spec(
+        "more in sync than the single broker",
+        "so many can never be in sync, because replicas is smaller",
+        "2 can never be in sync with replicas: 1; use 1, or leave it out",
+        replicas=1,
+        replication={"minInSyncReplicas": 2},
+    ),
+    _spec(
+        "controllers of its own and another set's",
+        "whose to use instead; leave one of them out",
+        "whose to use instead; leave one of them out",
+        controllers={"replicas": 3, "ref": {"name": "other"}},
+    ),
+    _spec(
+        "its own controllers as another set's",
+        "spec.controllers.ref.name: Forbidden: is this set itself; name another set",
+        "spec.controllers.ref.name: is this set itself; name another set",
+        controllers={"ref": {"name": "orders"}},
+    ),
+    _spec(
+        "dledger",
+        "spec.replication.mode: Forbidden: dledger is not served yet; use controller or leave it out",
+        "spec.replication.mode: dledger is not served yet; use controller or leave it out",
+        replication={"mode": "dledger"},
+    ),
+    _spec(
+        "encryption",
+        "spec.tls.secretName: Forbidden: encrypted connections are not served yet; leave it out",
+        "spec.tls.secretName: encrypted connections are not served yet; leave it out",
+        tls={"secretName": "orders-tls"},
+    ),
+    _spec(
+        "access control",
+        "spec.acl.secretName: Forbidden: access control is not served yet; leave it out",
+        "spec.acl.secretName: access control is not served yet; leave it out",
+        acl={"secretName": "orders-users"},
+    ),
+    _spec(
+        "no dashboards",
+        "spec.monitoring.dashboards: Forbidden: one set alone cannot be without dashboards",
+        "spec.monitoring.dashboards: one set alone cannot be without dashboards: they are for all sets; leave it out",
+        monitoring={"dashboards": False},
+    ),
+)
+"""What contradicts itself, and what nothing serves yet."""
+
+SETTINGS: Final = (
+    _spec(
+        "an unknown setting",
+        None,
+        "spec.config.fileReservedTim: is not a setting; did you mean fileReservedTime?",
+        config={"fileReservedTim": 2},
+    ),
+    _spec(
+        "a role",
+        f"spec.config.brokerRole: Forbidden: {_OWN}roles are given by brokerset",
+        f"{_OWN}roles are given",
+        config={"brokerRole": "SLAVE"},
+    ),
+    _spec(
+        "an id",
+        f"spec.config.brokerId: Forbidden: {_OWN}ids are handed out",
+        f"{_OWN}ids are handed out",
+        config={"brokerId": 0},
+    ),
+    _spec(
+        "an address",
+        f"spec.config.brokerIP1: Forbidden: {_OWN}addresses are chosen",
+        f"{_OWN}addresses are chosen",
+        config={"brokerIP1": "10.0.0.1"},
+    ),
+    _spec(
+        "a port",
+        f"spec.config.listenPort: Forbidden: {_OWN}ports are chosen",
+        f"{_OWN}ports are chosen",
+        config={"listenPort": 10911},
+    ),
+    _spec(
+        "the fewest in sync as a setting",
+        f"{_OWN}set spec.replication.minInSyncReplicas instead",
+        f"{_OWN}set spec.replication.minInSyncReplicas instead",
+        config={"minInSyncReplicas": 1},
+    ),
+    _spec(
+        "the mode as a setting",
+        f"{_OWN}set spec.replication.mode instead",
+        f"{_OWN}set spec.replication.mode instead",
+        config={"enableControllerMode": False},
+    ),
+    _spec(
+        "a setting that is too small",
+        "spec.config.fileReservedTime in body should be greater than or equal to 1",
+        "spec.config.fileReservedTime: '0': must be from 1 to",
+        config={"fileReservedTime": 0},
+    ),
+    _spec(
+        "an unknown choice",
+        'supported values: "ASYNC_FLUSH", "SYNC_FLUSH"',
+        "'FSYNC': must be ASYNC_FLUSH or SYNC_FLUSH",
+        config={"flushDiskType": "FSYNC"},
+    ),
+    _spec(
+        "a number in quotes",
+        "spec.config.fileReservedTime: Invalid value",
+        "spec.config.fileReservedTime: is not a whole number, without quotes",
+        config={"fileReservedTime": "48"},
+    ),
+    _spec(
+        "a truth value in quotes",
+        "spec.config.traceOn: Invalid value",
+        "spec.config.traceOn: is not true or false, without quotes",
+        config={"traceOn": "true"},
+    ),
+    _spec(
+        "an hour without quotes",
+        "spec.config.deleteWhen: Invalid value",
+        "spec.config.deleteWhen: is not a text, in quotes",
+        config={"deleteWhen": 4},
+    ),
+    _spec(
+        "an hour that no day has",
+        "spec.config.deleteWhen: Invalid value",
+        "'30' is not an hour from 00 to 23",
+        config={"deleteWhen": "30"},
+    ),
+    _spec(
+        "a delay without a unit",
+        "spec.config.messageDelayLevel: Invalid value",
+        "'5' is not a number followed by s, m, h or d",
+        config={"messageDelayLevel": "1s 5"},
+    ),
+    _spec(
+        "a second setting hidden behind a line break",
+        "spec.config.regionId: Invalid value",
+        "spec.config.regionId: has more than one line",
+        config={"regionId": "a\nbrokerId=7"},
+    ),
+    _spec(
+        "messages larger than a file",
+        "must fit into a file of mappedFileSizeCommitLog; lower the one or raise the other",
+        "spec.config.maxMessageSize: 4194304: does not fit into a file",
+        config={"mappedFileSizeCommitLog": 1048576},
+    ),
+    _spec(
+        "a heartbeat slower than its time-out",
+        "must be at least twice brokerHeartbeatInterval",
+        "must be at least twice brokerHeartbeatInterval",
+        config={"brokerHeartbeatInterval": 1500},
+    ),
+)
+"""What `spec.config` may not say."""
+
+PODS: Final = (
+    _pods(
+        "more rights",
+        f"spec.podTemplate.securityContext: Forbidden: {_RIGHTS}",
+        f"spec.podTemplate.securityContext: {_RIGHTS}",
+        securityContext={"runAsUser": 0},
+    ),
+    _pods(
+        "the node's network",
+        f"hostNetwork: Forbidden: {_RIGHTS}",
+        f"hostNetwork: {_RIGHTS}",
+        hostNetwork=True,
+    ),
+    _pods("the node's processes", f"hostPID: Forbidden: {_RIGHTS}", f"hostPID: {_RIGHTS}", hostPID=True),
+    _pods("the node's memory", f"hostIPC: Forbidden: {_RIGHTS}", f"hostIPC: {_RIGHTS}", hostIPC=True),
+    _pods(
+        "another account",
+        f"serviceAccountName: Forbidden: {_RIGHTS}",
+        f"serviceAccountName: {_RIGHTS}",
+        serviceAccountName="admin",
+    ),
+    _pods(
+        "a token",
+        f"automountServiceAccountToken: Forbidden: {_RIGHTS}",
+        f"automountServiceAccountToken: {_RIGHTS}",
+        automountServiceAccountToken=True,
+    ),
+    _pods(
+        "another runtime",
+        f"runtimeClassName: Forbidden: {_RIGHTS}",
+        f"runtimeClassName: {_RIGHTS}",
+        runtimeClassName="runc-privileged",
+    ),
+    _pods(
+        "a folder of the node",
+        f"volumes: Forbidden: {_PROGRAM}",
+        f"volumes: {_PROGRAM}",
+        volumes=[{"name": "host", "hostPath": {"path": "/"}}],
+    ),
+    _pods(
+        "a further container",
+        f"containers: Forbidden: {_PROGRAM}",
+        f"containers: {_PROGRAM}",
+        containers=[{"name": "shell", "image": "busybox", "securityContext": {"privileged": True}}],
+    ),
+    _pods(
+        "a container before",
+        f"initContainers: Forbidden: {_PROGRAM}",
+        f"initContainers: {_PROGRAM}",
+        initContainers=[{"name": "sysctl", "image": "busybox"}],
+    ),
+    _pods("another command", f"command: Forbidden: {_PROGRAM}", f"command: {_PROGRAM}", command=["sh"]),
+    _pods(
+        "variables from a secret",
+        "envFrom: Forbidden: cannot be set; write each variable under env",
+        "envFrom: cannot be set; write each variable under env",
+        envFrom=[{"secretRef": {"name": "other"}}],
+    ),
+    _pods(
+        "a whole pod",
+        "spec.podTemplate.spec: Forbidden: cannot be set; write the fields directly under podTemplate",
+        "spec.podTemplate.spec: cannot be set; write the fields directly under podTemplate",
+        spec={"hostNetwork": True},
+    ),
+    _pods(
+        "a node by name",
+        "nodeName: Forbidden: cannot be set; use nodeSelector or affinity",
+        "nodeName: cannot be set; use nodeSelector or affinity",
+        nodeName="node-1",
+    ),
+    _pods(
+        "an own label",
+        "are brokerset's own; leave them out",
+        "brokerset.io/set is brokerset's own; leave it out",
+        metadata={"labels": {"brokerset.io/set": "other"}},
+    ),
+    _pods(
+        "an annotation that weakens security",
+        "are brokerset's own; leave them out",
+        "is brokerset's own; leave it out",
+        metadata={"annotations": {"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}},
+    ),
+    _pods(
+        "a setting as a variable",
+        "are brokerset's own; use spec.config for settings",
+        "BROKERSET_SET_brokerId is brokerset's own; use spec.config for settings",
+        env=[{"name": "BROKERSET_SET_brokerId", "value": "7"}],
+    ),
+    _pods(
+        "a program as a variable",
+        "are brokerset's own",
+        "LD_PRELOAD is brokerset's own",
+        env=[{"name": "LD_PRELOAD", "value": "/data/x.so"}],
+    ),
+    _pods(
+        "another API server",
+        "are brokerset's own",
+        "KUBERNETES_SERVICE_HOST is brokerset's own",
+        env=[{"name": "KUBERNETES_SERVICE_HOST", "value": "192.0.2.1"}],
+    ),
+    _pods(
+        "more asked for than may be used",
+        "spec.podTemplate.resources.requests: Forbidden: more is asked for than may be used; lower the request",
+        "spec.podTemplate.resources.requests.memory: 2048Mi are asked for, and at most 1.5Gi may be used",
+        resources={"requests": {"cpu": 1, "memory": "2048Mi"}, "limits": {"cpu": "1000m", "memory": "1.5Gi"}},
+    ),
+    _pods(
+        "a label with a space",
+        "spec.podTemplate.metadata.labels.team: Invalid value",
+        "spec.podTemplate.metadata.labels.team: is not a label's value",
+        metadata={"labels": {"team": "two words"}},
+    ),
+    _pods(
+        "a variable from a secret",
+        'unknown field "spec.podTemplate.env[0].valueFrom"',
+        "spec.podTemplate.env.0.valueFrom: is not a field",
+        env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+    ),
+    _pods(
+        "a variable that is there twice",
+        "spec.podTemplate.env[1]: Duplicate value",
+        "A is there twice; keep one",
+        env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}],
+    ),
+    _pods(
+        "a priority of the system",
+        "is for parts of Kubernetes itself; use a class of your own",
+        "is for parts of Kubernetes itself; use a class of your own",
+        priorityClassName="system-node-critical",
+    ),
+    _pods(
+        "an amount without sense",
+        "spec.podTemplate.resources.limits.memory: Invalid value",
+        "spec.podTemplate.resources.limits.memory",
+        resources={"limits": {"memory": "1 GB"}},
+    ),
+    _pods(
+        "a label as a number",
+        "spec.podTemplate.metadata.labels.team: Invalid value",
+        "spec.podTemplate.metadata.labels.team: is not a text",
+        metadata={"labels": {"team": 7}},
+    ),
+    _pods(
+        "an unknown field of a pod",
+        'unknown field "spec.podTemplate.tolerationz"',
+        "spec.podTemplate.tolerationz: is not a field; did you mean tolerations?",
+        tolerationz=[],
+    ),
+)
+"""What the pod template may not say."""
+
+CHANGES: Final = (
+    _change(
+        "another cluster name",
+        "spec.clusterName: Forbidden: cannot be changed: clients, topics and volumes know the cluster by it; put back "
+        "Shop, or create another BrokerSet",
+        {},
+        clusterName="Other",
+    ),
+    _change(
+        "a smaller volume",
+        "spec.storage.size: Forbidden: volumes never shrink; use 20Gi or more",
+        {},
+        storage={"size": "19Gi"},
+    ),
+    _change(
+        "a smaller volume in other units",
+        "volumes never shrink; use 20Gi or more",
+        {},
+        storage={"size": "20G"},
+    ),
+    _change(
+        "a storage class that was not there",
+        "spec.storage.className: Forbidden: cannot be changed: volumes stay in the class",
+        {},
+        storage={"className": "fast"},
+    ),
+    _change(
+        "another storage class",
+        "spec.storage.className: Forbidden: cannot be changed",
+        {"storage": {"className": "slow"}},
+        storage={"className": "fast"},
+    ),
+    _change(
+        "no storage class any more",
+        "spec.storage.className: Forbidden: cannot be changed",
+        {"storage": {"className": "slow"}},
+    ),
+    _change(
+        "a renamed group",
+        "spec.brokerNames: Forbidden: names of groups cannot be changed",
+        {},
+        brokerNames=["broker-a", "broker-c"],
+    ),
+    _change(
+        "groups in another order",
+        "names of groups cannot be changed",
+        {},
+        brokerNames=["broker-b", "broker-a"],
+    ),
+    _change(
+        "a group before the others",
+        "names of groups cannot be changed",
+        {},
+        groups=3,
+        brokerNames=["broker-0", "broker-a", "broker-b"],
+    ),
+    _change(
+        "names for groups that have others",
+        "names of groups cannot be changed, nor listed or left out later",
+        {"brokerNames": LEFT_OUT},
+    ),
+    _change(
+        "no names any more",
+        "names of groups cannot be changed, nor listed or left out later",
+        {},
+        brokerNames=LEFT_OUT,
+    ),
+    _change(
+        "another set's controllers afterwards",
+        "spec.controllers.ref: Forbidden: cannot be set, changed or taken away later",
+        {},
+        controllers={"ref": {"name": "other"}},
+    ),
+    _change(
+        "own controllers afterwards",
+        "spec.controllers.ref: Forbidden: cannot be set, changed or taken away later",
+        {"controllers": {"ref": {"name": "other"}}},
+    ),
+    _change(
+        "a third set's controllers",
+        "spec.controllers.ref: Forbidden: cannot be set, changed or taken away later",
+        {"controllers": {"ref": {"name": "other"}}},
+        controllers={"ref": {"name": "third"}},
+    ),
+)
+"""What cannot be changed once it is there."""
+
+TOPICS: Final = (
+    Case(
+        "a topic without a set",
+        {"spec": {"brokerSetRef": LEFT_OUT}},
+        "spec.brokerSetRef: Required value",
+        "spec.brokerSetRef: is missing; add brokerSetRef: {name: orders}",
+        valid=TOPIC,
+    ),
+    _topic(
+        "a set without a name",
+        "spec.brokerSetRef.name: Required value",
+        "spec.brokerSetRef.name: is missing",
+        brokerSetRef={"name": LEFT_OUT},
+    ),
+    _topic(
+        "a topic with a dot",
+        "spec.topicName: Invalid value",
+        "spec.topicName: is not a name",
+        topicName="a.b",
+    ),
+    Case(
+        "a dot in the name that becomes the topic's",
+        {"metadata": {"name": "pay.ments"}, "spec": {"topicName": LEFT_OUT}},
+        "spec.topicName: Forbidden: is left out, and the object's name cannot be a topic's",
+        "spec.topicName: is left out, and pay.ments cannot be a topic; give spec.topicName",
+        valid=TOPIC,
+    ),
+    _topic(
+        "a retry topic",
+        "belongs to a consumer group; choose another name",
+        "%RETRY%payers belongs to a consumer group; choose another name",
+        topicName="%RETRY%payers",
+    ),
+    _topic(
+        "a topic of the system",
+        "spec.topicName: Forbidden: is a topic of the system; choose another name",
+        "spec.topicName: SCHEDULE_TOPIC_XXXX is a topic of the system; choose another name",
+        topicName="SCHEDULE_TOPIC_XXXX",
+    ),
+    _topic(
+        "no queues",
+        "spec.queues.write in body should be greater than or equal to 1",
+        "spec.queues.write: is less than 1",
+        queues={"write": 0},
+    ),
+    _topic(
+        "too many queues",
+        "should be less than or equal to 16384",
+        "spec.queues.read: is more than 16384",
+        queues={"read": 16385},
+    ),
+    _topic(
+        "queues that nobody would read",
+        "spec.queues: Forbidden: more queues are written than read, and messages in the rest would wait for ever; "
+        "raise read or lower write",
+        "spec.queues: 16 are written and only 8 read; use 16 or more for read, or fewer for write",
+        queues={"write": 16},
+    ),
+    _topic(
+        "a permission as a number",
+        "spec.permission",
+        "spec.permission: is not 'rw', 'r' or 'w'",
+        permission=6,
+    ),
+    _topic(
+        "a group that is listed twice",
+        "a group is listed twice; list each group once",
+        "a is listed twice; list each group once",
+        groups=["a", "a"],
+    ),
+    _topic(
+        "an unknown fate of messages",
+        "spec.deletionPolicy: Unsupported value",
+        "spec.deletionPolicy: is not 'Retain' or 'Delete'",
+        deletionPolicy="Recycle",
+    ),
+    _topic(
+        "an unknown field of a topic",
+        'unknown field "spec.queueCount"',
+        "spec.queueCount: is not a field",
+        queueCount=3,
+    ),
+    Case(
+        "another name of the topic",
+        {"spec": {"topicName": "Invoices"}},
+        "spec.topicName: Forbidden: cannot be changed: messages stay in the topic that they were sent to",
+        valid=TOPIC,
+        before={},
+    ),
+    Case(
+        "another set of the topic",
+        {"spec": {"brokerSetRef": {"name": "others"}}},
+        "spec.brokerSetRef.name: Forbidden: cannot be changed",
+        valid=TOPIC,
+        before={},
+    ),
+    Case(
+        "no name of the topic any more",
+        {"spec": {"topicName": LEFT_OUT}},
+        "spec.topicName: Forbidden: cannot be changed",
+        valid=TOPIC,
+        before={},
+    ),
+)
+"""What a topic may not say."""
+
+CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS)
+"""All of them."""
+
+ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]]] = {
+    "a set": (SET, None, {}),
+    "a topic": (TOPIC, None, {}),
+    "only a name": (SET, None, {"spec": LEFT_OUT}),
+    "nulls": (
+        SET,
+        None,
+        {
+            "spec": {
+                "image": None,
+                "brokerNames": None,
+                "replication": {"minInSyncReplicas": None},
+                "controllers": {"ref": None, "replicas": 3},
+                "storage": {"className": None},
+                "tls": {"secretName": None},
+                "acl": {"secretName": None},
+                "podTemplate": {"priorityClassName": None},
+            }
+        },
+    ),
+    "names without the number of groups": (SET, None, {"spec": {"groups": LEFT_OUT}}),
+    "settings of each type": (
+        SET,
+        None,
+        {"spec": {"config": {"flushDiskType": "SYNC_FLUSH", "traceOn": False, "deleteWhen": "04;16"}}},
+    ),
+    "all of a pod template": (
+        SET,
+        None,
+        {
+            "spec": {
+                "podTemplate": {
+                    "metadata": {"labels": {"team": "shop"}, "annotations": {"example.com/note": "x"}},
+                    "resources": {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {
+                                        "matchExpressions": [
+                                            {"key": "disk", "operator": "In", "values": ["ssd"]}
+                                        ]
+                                    }
+                                ]
+                            }
+                        },
+                        "podAntiAffinity": {
+                            "preferredDuringSchedulingIgnoredDuringExecution": [
+                                {
+                                    "weight": 10,
+                                    "podAffinityTerm": {
+                                        "topologyKey": "kubernetes.io/hostname",
+                                        "labelSelector": {"matchLabels": {"app": "db"}},
+                                    },
+                                }
+                            ]
+                        },
+                    },
+                    "tolerations": [{"key": "dedicated", "value": "broker", "effect": "NoSchedule"}],
+                    "nodeSelector": {"disk": "ssd"},
+                    "priorityClassName": "messaging",
+                    "topologySpreadConstraints": [
+                        {
+                            "maxSkew": 1,
+                            "topologyKey": "topology.kubernetes.io/zone",
+                            "whenUnsatisfiable": "ScheduleAnyway",
+                            "labelSelector": {"matchLabels": {"brokerset.io/set": "orders"}},
+                        }
+                    ],
+                    "imagePullSecrets": [{"name": "registry"}],
+                    "env": [{"name": "TZ", "value": "Europe/Berlin"}],
+                }
+            }
+        },
+    ),
+    "another set's controllers": (SET, None, {"spec": {"controllers": {"ref": {"name": "other"}}}}),
+    "a larger volume": (SET, {}, {"spec": {"storage": {"size": "1Ti"}}}),
+    "the same volume in other units": (SET, {}, {"spec": {"storage": {"size": "20480Mi"}}}),
+    "a further group": (
+        SET,
+        {},
+        {"spec": {"groups": 3, "brokerNames": ["broker-a", "broker-b", "broker-c"]}},
+    ),
+    "a group less": (SET, {}, {"spec": {"groups": 1, "brokerNames": ["broker-a"]}}),
+    "more replicas": (SET, {}, {"spec": {"replicas": 5}}),
+    "other settings": (SET, {}, {"spec": {"config": {"fileReservedTime": 24}}}),
+    "another number of controllers": (SET, {}, {"spec": {"controllers": {"replicas": 5}}}),
+    "fewer queues": (
+        TOPIC,
+        {"spec": {"queues": {"read": 8, "write": 8}}},
+        {"spec": {"queues": {"read": 8, "write": 4}}},
+    ),
+}
+"""What must be accepted: by name, a valid manifest, the patch for what was there before, the patch."""

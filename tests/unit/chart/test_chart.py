@@ -1,0 +1,304 @@
+"""What the chart makes of its values: rights, security, CRDs, refusals. Most of it needs helm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from brokerset_operator.app import CHILDREN
+from brokerset_operator.kube import kinds
+from brokerset_operator.settings import OperatorSettings
+from brokerset_runtime.settings import from_environment, load
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "brokerset"
+
+RENDER_SECONDS_MAX = 60
+
+Rendered = dict[tuple[str, str], dict[str, Any]]
+
+
+def _helm() -> str | None:
+    """A helm program: the one that HELM names, one on the PATH, or that of the cluster for tests."""
+    cache = Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset"))
+    cached = cache / "cluster" / "bin" / "helm"
+    return os.environ.get("HELM") or shutil.which("helm") or (str(cached) if cached.exists() else None)
+
+
+HELM = _helm()
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: set HELM, or put it on the PATH")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run(
+        [HELM, *arguments], capture_output=True, text=True, timeout=RENDER_SECONDS_MAX, check=False
+    )
+
+
+def _template(tmp_path: Path, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values or {}), encoding="utf-8")
+    return _run("template", "messaging", str(CHART), "--namespace", "system", "--values", str(file))
+
+
+def _render(tmp_path: Path, values: Mapping[str, Any] | None = None) -> Rendered:
+    answer = _template(tmp_path, values)
+    assert answer.returncode == 0, answer.stderr
+    found = [each for each in yaml.safe_load_all(answer.stdout) if each]
+    assert len({(each["kind"], each["metadata"]["name"], _namespace(each)) for each in found}) == len(found)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def _namespace(each: Mapping[str, Any]) -> str:
+    return str(each["metadata"].get("namespace", ""))
+
+
+def _rules(rendered: Rendered) -> list[dict[str, Any]]:
+    """Rules of all roles that the operator itself has."""
+    return [
+        rule
+        for (kind, name), each in rendered.items()
+        if kind in ("Role", "ClusterRole") and not name.endswith((":view", ":edit"))
+        for rule in each["rules"]
+    ]
+
+
+def _allowed(rendered: Rendered) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in _rules(rendered)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@needs_helm
+def test_the_chart_has_no_complaints() -> None:
+    """`helm lint --strict` finds nothing."""
+    answer = _run("lint", "--strict", "--quiet", str(CHART))
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a", "b"]}], ids=["cluster", "namespaces"])
+def test_the_operator_can_do_nothing_that_it_need_not(tmp_path: Path, values: dict[str, Any]) -> None:
+    """No wildcard, no secrets, nothing inside pods, no pods made, no rights beyond its own."""
+    allowed = _allowed(_render(tmp_path, values))
+
+    for group, resource, verb in allowed:
+        assert "*" not in (group, resource, verb)
+        assert resource not in (
+            "secrets", "pods/exec", "pods/attach", "pods/portforward", "pods/log", "serviceaccounts/token",
+            "pods/ephemeralcontainers", "clusterroles", "clusterrolebindings", "namespaces",
+        )  # fmt: skip
+        assert verb in ("get", "list", "watch", "create", "patch", "update", "delete")
+        assert (resource, verb) != ("pods", "create")
+        assert (resource, verb) != ("pods", "patch")
+        if verb == "update":
+            assert resource in ("leases", "brokersets/finalizers")
+
+
+@needs_helm
+def test_the_operator_can_keep_every_kind_that_it_works_with(tmp_path: Path) -> None:
+    """For each kind of the client there is a rule, and what is applied may be made, patched and deleted."""
+    allowed = _allowed(_render(tmp_path))
+    read_only = {kinds.NODE.plural, kinds.STORAGE_CLASS.plural}
+    not_made = {
+        *read_only,
+        *(kind.plural for kind in (kinds.POD, kinds.CLAIM, kinds.BROKER_SET, kinds.TOPIC, kinds.EVENT)),
+        kinds.LEASE.plural,
+    }
+
+    for kind in kinds.ALL:
+        verbs = {verb for group, resource, verb in allowed if (group, resource) == (kind.group, kind.plural)}
+        assert verbs, f"nothing is allowed for {kind.plural}"
+        if kind.plural not in not_made:
+            assert kind in (*CHILDREN, *kinds.OPTIONAL)
+            assert verbs == {"get", "list", "watch", "create", "patch", "delete"}, kind.plural
+        if kind.plural in read_only:
+            assert verbs == {"get"}, kind.plural
+
+
+@needs_helm
+def test_with_namespaces_there_is_no_right_on_the_cluster(tmp_path: Path) -> None:
+    """Each namespace gets a Role with its binding; nothing of the chart but CRDs is without a namespace."""
+    rendered = _render(tmp_path, {"watchNamespaces": ["shop", "billing"]})
+    answer = _template(tmp_path, {"watchNamespaces": ["shop", "billing"]})
+    objects = [each for each in yaml.safe_load_all(answer.stdout) if each]
+
+    assert not [name for kind, name in rendered if kind.startswith("ClusterRole")]
+    assert all(_namespace(each) for each in objects if each["kind"] != "CustomResourceDefinition")
+    roles = {_namespace(each): each["metadata"]["name"] for each in objects if each["kind"] == "Role"}
+    assert set(roles) == {"shop", "billing", "system"}
+    for each in objects:
+        if each["kind"] == "RoleBinding":
+            assert each["subjects"] == [
+                {"kind": "ServiceAccount", "name": "messaging-operator", "namespace": "system"}
+            ]
+    assert not {resource for _, resource, _ in _allowed(rendered)} & {"nodes", "storageclasses"}
+    assert _environment(rendered)["BROKERSET_SET_namespaces"] == "shop,billing"
+
+
+@needs_helm
+def test_without_namespaces_all_are_looked_after(tmp_path: Path) -> None:
+    """A ClusterRole, bound for the operator's account alone; names tell releases in two namespaces apart."""
+    rendered = _render(tmp_path)
+
+    assert ("ClusterRole", "system:messaging-operator") in rendered
+    binding = rendered["ClusterRoleBinding", "system:messaging-operator"]
+    assert [each["name"] for each in binding["subjects"]] == ["messaging-operator"]
+    assert _environment(rendered)["BROKERSET_SET_namespaces"] == ""
+
+
+@needs_helm
+def test_pods_of_the_chart_satisfy_the_restricted_standard(tmp_path: Path) -> None:
+    """The operator and the test run unprivileged, with a read-only root and nothing from the host."""
+    rendered = _render(tmp_path)
+    operator = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]
+    test = rendered["Pod", "messaging-operator-test"]["spec"]
+
+    for pod in (operator, test):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not [volume for volume in pod.get("volumes", []) if "hostPath" in volume]
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+@needs_helm
+def test_two_replicas_stand_by_each_other(tmp_path: Path) -> None:
+    """Two replicas avoid each other's nodes, and a drain takes one at a time; one alone has no budget."""
+    rendered = _render(tmp_path)
+
+    spec = rendered["Deployment", "messaging-operator"]["spec"]
+    assert spec["replicas"] == 2
+    assert "podAntiAffinity" in spec["template"]["spec"]["affinity"]
+    assert rendered["PodDisruptionBudget", "messaging-operator"]["spec"]["maxUnavailable"] == 1
+    assert not [kind for kind, _ in _render(tmp_path, {"replicas": 1}) if kind == "PodDisruptionBudget"]
+
+
+@needs_helm
+def test_brokers_run_the_operators_image_unless_another_is_named(tmp_path: Path) -> None:
+    """The image is told with its tag or digest; `brokerImage` is told instead."""
+    digest = "sha256:" + "0" * 64
+
+    assert _environment(_render(tmp_path))["BROKERSET_SET_image"] == "brokerset:0.1.0"
+    pinned = _render(tmp_path, {"image": {"repository": "registry.example.com/b", "digest": digest}})
+    assert _environment(pinned)["BROKERSET_SET_image"] == f"registry.example.com/b@{digest}"
+    assert _environment(_render(tmp_path, {"brokerImage": "other:2"}))["BROKERSET_SET_image"] == "other:2"
+
+
+@needs_helm
+def test_crds_are_upgraded_with_the_release_and_survive_it(tmp_path: Path) -> None:
+    """CRDs are templates with helm's mark to keep them, and mean the same as the project's own."""
+    rendered = _render(tmp_path)
+    own = {
+        found["metadata"]["name"]: found
+        for found in (yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml")))
+    }
+
+    there = {name: each for (kind, name), each in rendered.items() if kind == "CustomResourceDefinition"}
+    assert sorted(there) == sorted(own)
+    for name, each in there.items():
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+        assert each["spec"] == own[name]["spec"]
+    gone = _render(tmp_path, {"crds": {"install": False}})
+    assert not [name for kind, name in gone if kind == "CustomResourceDefinition"]
+
+
+def test_the_charts_copy_of_the_crds_is_the_projects() -> None:
+    """`make chart` has been run since the CRDs were changed."""
+    own, copies = (
+        {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.yaml"))}
+        for folder in (ROOT / "crds", CHART / "files" / "crds")
+    )
+
+    assert own == copies, "run `make chart`"
+
+
+@needs_helm
+def test_dashboards_are_found_by_grafana(tmp_path: Path) -> None:
+    """There is a labelled ConfigMap for each dashboard file of the chart, and none when switched off."""
+    files = sorted(file.name for file in (CHART / "dashboards").glob("*.json"))
+
+    made = [each for (kind, _), each in _render(tmp_path).items() if kind == "ConfigMap"]
+    assert sorted(name for each in made for name in each["data"]) == files
+    for each in made:
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        for text in each["data"].values():
+            json.loads(text)
+    off = _render(tmp_path, {"dashboards": {"enabled": False}})
+    assert not [kind for kind, _ in off if kind == "ConfigMap"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"replicas": 0}, "replicas"),
+        ({"replicas": "two"}, "replicas"),
+        ({"watchNamespace": ["a"]}, "watchNamespace"),
+        ({"watchNamespaces": "a"}, "watchNamespaces"),
+        ({"watchNamespaces": ["A"]}, "watchNamespaces"),
+        ({"watchNamespaces": ["a", "a"]}, "watchNamespaces"),
+        ({"image": {"repository": "", "tag": "1"}}, "image"),
+        ({"image": {"repository": "b", "digest": "0123"}}, "image"),
+        ({"image": {"repository": "b", "pullPolicy": "Sometimes"}}, "image"),
+        ({"crds": {"instal": True}}, "crds"),
+        ({"logLevel": "loud"}, "logLevel"),
+        ({"settings": {"worker": 8}}, "settings"),
+        ({"settings": {"workers": 0}}, "settings"),
+        ({"podLabels": {"a": 1}}, "podLabels"),
+        ({"securityContext": {"privileged": True}}, "securityContext"),
+        ({"fullnameOverride": "Upper"}, "fullnameOverride"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_wrong_values_are_refused(tmp_path: Path, values: dict[str, Any], field: str) -> None:
+    """The schema names the value that is unknown or ill-formed, and nothing is rendered."""
+    answer = _template(tmp_path, values)
+
+    assert answer.returncode != 0
+    assert field in answer.stderr
+
+
+@needs_helm
+def test_the_operator_accepts_what_the_chart_sets(tmp_path: Path) -> None:
+    """Every variable is a setting of the operator, and its Lease is the one that the Role names."""
+    rendered = _render(
+        tmp_path,
+        {
+            "watchNamespaces": ["shop"],
+            "settings": {"workers": 4, "resyncSeconds": 60, "leaseSeconds": 30, "apiTimeoutSeconds": 5},
+        },
+    )
+    variables = {name: value or "from the pod" for name, value in _environment(rendered).items()}
+
+    found = load(OperatorSettings, ("environment", from_environment(variables)))
+
+    assert found.image == "brokerset:0.1.0"
+    assert found.namespace_list == ("shop",)
+    assert (found.workers, found.resync_seconds) == (4, 60)
+    (named,) = (rule["resourceNames"] for rule in _rules(rendered) if "resourceNames" in rule)
+    assert named == [found.lease_name]
+
+
+def _environment(rendered: Rendered) -> dict[str, Any]:
+    (container,) = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item.get("value") for item in container["env"]}

@@ -1,0 +1,42 @@
+"""The image fits the pods that run it, and is built from what is locked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from brokerset_operator.resources.pod_template import USER_ID
+from brokerset_operator.resources.settings_files import DATA_FOLDER
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def _locked(name: str) -> dict[str, str]:
+    text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", text, flags=re.MULTILINE))
+
+
+def test_the_image_runs_as_the_user_that_pods_ask_for() -> None:
+    """The user is a number, so that Kubernetes can tell that it is not root, and owns the data folder."""
+    assert f"USER {USER_ID}:{USER_ID}\n" in DOCKERFILE
+    assert f"chown {USER_ID}:{USER_ID} {DATA_FOLDER}\n" in DOCKERFILE
+
+
+def test_nothing_gets_into_the_image_that_is_not_locked() -> None:
+    """Every installation from the index checks hashes; our own wheel is installed without an index."""
+    installs = [line for line in DOCKERFILE.splitlines() if "pip install" in line]
+
+    assert len(installs) == 3
+    for line in installs:
+        assert "--require-hashes" in line or "--no-index" in line
+
+
+def test_the_image_has_the_locked_versions_of_everything_else() -> None:
+    """The operator's lock has what all parts run with, in the same versions, and the framework on top."""
+    runtime, operator = _locked("runtime"), _locked("operator")
+
+    assert runtime.items() <= operator.items()
+    assert "kopf" in operator
+    assert "hatchling" in _locked("build")
+    assert _locked("build").items() <= _locked("dev").items()

@@ -1,0 +1,350 @@
+"""Times in the life of a set, as series of one sample a minute, and which alerts they set off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SAMPLES = 420
+
+SET = 'namespace="shop",brokerset_io_set="orders"'
+ONE = f'{SET},pod="orders-0-0"'
+MASTER = f'{ONE},cluster="c",node_id="orders-0"'
+SLAVE = MASTER.replace("orders-0-0", "orders-0-1")
+LEADER = f'{SET},pod="orders-controller-0"'
+FOLLOWER = LEADER.replace("controller-0", "controller-1")
+OF_GROUP = f'{LEADER},cluster="c",broker_set="orders-0"'
+OPERATOR = 'namespace="system",pod="operator-0"'
+OBJECT = f'{OPERATOR},kind="BrokerSet",exported_namespace="shop",name="orders"'
+OF_TOPIC = OBJECT.replace("BrokerSet", "Topic")
+LAG = f'{MASTER},consumer_group="g",topic="t",is_system="false",is_retry="false"'
+DEAD = f'{MASTER},consumer_group="g",topic="t",is_system="false"'
+READY = f'{OBJECT},type="Ready"'
+PROGRESSING = f'{OBJECT},type="Progressing"'
+
+Values = str
+"""As promtool reads them: `1+2x3` is 1 3 5 7."""
+
+
+def steady(value: float) -> Values:
+    """The same all the time."""
+    return f"{value:g}+0x{SAMPLES}"
+
+
+def rising(value: float, each_minute: float) -> Values:
+    """More each minute; less for a negative number."""
+    return f"{value:g}{each_minute:+g}x{SAMPLES}"
+
+
+def later(value: float, minutes: int) -> Values:
+    """Not there for some minutes, then steady."""
+    return f"_x{minutes} {steady(value)}"
+
+
+def stepping(*values: float) -> Values:
+    """Values of single minutes, of which the last stays."""
+    return " ".join(f"{value:g}" for value in values) + f" {steady(values[-1])}"
+
+
+def problem(kind: str, value: float = 1) -> dict[str, Values]:
+    """What a broker tells about itself."""
+    return {f'brokerset_broker_membership_problem{{{MASTER},problem="{kind}"}}': steady(value)}
+
+
+def disk(used: Values, available: Values) -> dict[str, Values]:
+    """The file system of a log."""
+    return {
+        f"brokerset_broker_disk_used_bytes{{{MASTER}}}": used,
+        f"brokerset_broker_disk_available_bytes{{{MASTER}}}": available,
+    }
+
+
+GIB = 1024.0**3
+
+HEALTHY: dict[str, Values] = {
+    f"brokerset_controller_leading{{{LEADER}}}": steady(1),
+    f"brokerset_controller_leading{{{FOLLOWER}}}": steady(0),
+    f"brokerset_controller_term{{{LEADER}}}": steady(3),
+    f"brokerset_controller_term{{{FOLLOWER}}}": steady(3),
+    f"brokerset_controller_voters{{{LEADER}}}": steady(2),
+    f'brokerset_controller_member_lag{{{LEADER},member="n1"}}': steady(2),
+    f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="1000"}}': rising(0, 10),
+    f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="+Inf"}}': rising(0, 10),
+    f'election_total{{{OF_GROUP},election_result="new_master_elected"}}': steady(1),
+    f"brokerset_controller_possible_losses_total{{{LEADER}}}": steady(0),
+    f"active_broker_num{{{OF_GROUP}}}": steady(2),
+    f"brokerset_controller_group_replicas{{{OF_GROUP}}}": steady(2),
+    f'brokerset_broker_role{{{MASTER},role="master"}}': steady(1),
+    f'brokerset_broker_role{{{SLAVE},role="master"}}': steady(0),
+    f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(1),
+    f"brokerset_broker_enough_in_sync{{{SLAVE}}}": steady(0),
+    f"brokerset_broker_unserved_seconds_total{{{MASTER}}}": steady(2),
+    f'brokerset_broker_controller_heartbeat_age_seconds{{{MASTER},controller="a"}}': steady(0.4),
+    f'brokerset_broker_controller_heartbeat_age_seconds{{{MASTER},controller="b"}}': steady(4000),
+    f"brokerset_broker_member{{{MASTER}}}": steady(1),
+    f"brokerset_broker_member{{{SLAVE}}}": steady(1),
+    f"brokerset_broker_in_sync_replicas{{{MASTER}}}": steady(2),
+    f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(0, 1000),
+    **problem("identity_conflict", 0),
+    **problem("lease_lost", 0),
+    f"brokerset_broker_fenced{{{MASTER}}}": steady(0),
+    f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(0, 10),
+    f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(1000),
+    f"rocketmq_send_to_dlq_messages_total{{{DEAD}}}": steady(5),
+    **disk(steady(60 * GIB), steady(40 * GIB)),
+    f"rocketmq_storage_flush_behind_bytes{{{MASTER}}}": steady(4096),
+    f"rocketmq_storage_dispatch_behind_bytes{{{MASTER}}}": steady(0),
+    f"brokerset_broker_metadata_behind_bytes{{{MASTER}}}": steady(0),
+    f'brokerset_broker_registered{{{MASTER},name_server="a"}}': steady(1),
+    f'brokerset_broker_registered{{{MASTER},name_server="b"}}': steady(0),
+    f"brokerset_broker_connections_refused_total{{{MASTER}}}": steady(7),
+    f"process_start_time_seconds{{{MASTER}}}": steady(1000),
+    f"up{{{ONE}}}": steady(1),
+    f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': steady(1),
+    f'brokerset_operator_condition{{{PROGRESSING},reason="Done"}}': steady(0),
+    f"brokerset_operator_leads{{{OPERATOR}}}": steady(1),
+    f"brokerset_operator_last_success_age_seconds{{{OBJECT}}}": steady(200),
+    f'brokerset_operator_rounds_total{{{OPERATOR},kind="BrokerSet",outcome="failure"}}': steady(4),
+    f"brokerset_operator_oldest_mark_seconds{{{OPERATOR}}}": steady(1),
+    f'brokerset_operator_api_requests_total{{{OPERATOR},verb="get",outcome="ok"}}': rising(0, 60),
+    f'brokerset_operator_api_requests_total{{{OPERATOR},verb="get",outcome="Timeout"}}': rising(0, 1),
+}
+"""All is well."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """What differs from a set that is well, and which alerts fire then; None takes a series away."""
+
+    alerts: tuple[str, ...]
+    minute: int
+    series: Mapping[str, Values | None]
+    quiet_minute: int | None = field(default=None)
+    """A minute at which nothing fires yet."""
+
+
+TIMES = (
+    Time((), 60, {}),
+    Time((), 410, {}),
+    Time((), 60, {f"brokerset_broker_role{{{MASTER.replace('shop', 'x')},role=\"slave\"}}": steady(1)}),
+    Time(
+        ("BrokersetControllersWithoutLeader",),
+        3,
+        {f"brokerset_controller_leading{{{LEADER}}}": steady(0)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetControllersUnderQuorum",),
+        3,
+        {f"brokerset_controller_voters{{{LEADER}}}": steady(5)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetControllerMissing",),
+        8,
+        {f"brokerset_controller_voters{{{LEADER}}}": steady(3)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetControllerBehind",),
+        8,
+        {f'brokerset_controller_member_lag{{{LEADER},member="n1"}}': steady(5000)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetControllerDiskSlow",),
+        30,
+        {f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="1000"}}': None,
+         f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="100000"}}': rising(0, 5),
+         f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="300000"}}': rising(0, 10)},
+        quiet_minute=5,
+    ),
+    Time(
+        ("BrokersetControllerLeaderUnstable",),
+        8,
+        {f"brokerset_controller_term{{{LEADER}}}": stepping(3, 4, 5, 6, 7, 8)},
+        quiet_minute=2,
+    ),
+    Time(
+        ("BrokersetElectionsFrequent",),
+        15,
+        {f'election_total{{{OF_GROUP},election_result="new_master_elected"}}': stepping(*range(1, 10))},
+        quiet_minute=1,
+    ),
+    Time(
+        ("BrokersetPossibleLoss",),
+        12,
+        {f"brokerset_controller_possible_losses_total{{{LEADER}}}": f"0+0x5 {steady(1)}"},
+        quiet_minute=5,
+    ),
+    Time(("BrokersetGroupDown",), 3, {f"active_broker_num{{{OF_GROUP}}}": steady(0)}, quiet_minute=0),
+    Time(("BrokersetBrokerMissing",), 12, {f"active_broker_num{{{OF_GROUP}}}": steady(1)}, quiet_minute=8),
+    Time(
+        ("BrokersetGroupWithoutMaster",),
+        3,
+        {f'brokerset_broker_role{{{MASTER},role="master"}}': steady(0)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetSendsRefused",),
+        3,
+        {f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(0)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetWritesUnserved",),
+        12,
+        {f"brokerset_broker_unserved_seconds_total{{{MASTER}}}": rising(0, 20)},
+        quiet_minute=1,
+    ),
+    Time(("BrokersetLeaseLost",), 3, problem("lease_lost"), quiet_minute=0),
+    Time(
+        ("BrokersetControllersUnreachable",),
+        3,
+        {f'brokerset_broker_controller_heartbeat_age_seconds{{{MASTER},controller="a"}}': rising(31, 60)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetReplicaNotInSync",),
+        12,
+        {f"brokerset_broker_in_sync_replicas{{{MASTER}}}": steady(1)},
+        quiet_minute=8,
+    ),
+    Time(
+        ("BrokersetReplicaLagGrowing",),
+        14,
+        {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, 1000)},
+        quiet_minute=8,
+    ),
+    Time((), 40, {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, -1000)}),
+    Time(("BrokersetReplicaCannotFollow",), 8, problem("replication_refused"), quiet_minute=3),
+    Time(("BrokersetReplicaLogIncomplete",), 12, problem("log_incomplete"), quiet_minute=8),
+    Time(("BrokersetRoleChangeFailing",), 4, problem("role_change_failed"), quiet_minute=1),
+    Time(("BrokersetIdentityConflict",), 3, problem("identity_conflict"), quiet_minute=0),
+    Time(("BrokersetIdentityRefused",), 8, problem("id_retired"), quiet_minute=3),
+    Time((), 60, problem("no_master")),
+    Time(
+        ("BrokersetReplicaFencedLong",),
+        370,
+        {f"brokerset_broker_fenced{{{MASTER}}}": steady(1)},
+        quiet_minute=350,
+    ),
+    Time(
+        ("BrokersetConsumerLagGrowing",),
+        20,
+        {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, 10)},
+        quiet_minute=10,
+    ),
+    Time((), 60, {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, -10)}),
+    Time(
+        ("BrokersetConsumerLagOld",),
+        8,
+        {f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(7_200_000)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetDeadLetters",),
+        42,
+        {f"rocketmq_send_to_dlq_messages_total{{{DEAD}}}": later(1, 40)},
+        quiet_minute=38,
+    ),
+    Time(("BrokersetDiskFilling",), 33, disk(steady(80), steady(20)), quiet_minute=25),
+    Time(("BrokersetDiskAlmostFull",), 8, disk(steady(90), steady(10)), quiet_minute=3),
+    Time(
+        ("BrokersetDiskFullSoon",),
+        100,
+        disk(rising(60 * GIB, GIB / 60), rising(40 * GIB, -GIB / 60)),
+        quiet_minute=30,
+    ),
+    Time(
+        ("BrokersetFlushBehind",),
+        8,
+        {f"rocketmq_storage_flush_behind_bytes{{{MASTER}}}": steady(GIB)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetDispatchBehind",),
+        8,
+        {f"brokerset_broker_metadata_behind_bytes{{{MASTER}}}": steady(GIB)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetBrokerNotRouted",),
+        8,
+        {f'brokerset_broker_registered{{{MASTER},name_server="a"}}': steady(0)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetConnectionsRefused",),
+        8,
+        {f"brokerset_broker_connections_refused_total{{{MASTER}}}": rising(0, 3)},
+        quiet_minute=0,
+    ),
+    Time(
+        ("BrokersetProcessRestarting",),
+        10,
+        {f"process_start_time_seconds{{{MASTER}}}": stepping(1000, 1060, 1120, 1180)},
+        quiet_minute=2,
+    ),
+    Time(("BrokersetTargetDown",), 8, {f"up{{{ONE}}}": steady(0)}, quiet_minute=3),
+    Time(
+        ("BrokersetNotReady",),
+        12,
+        {f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': None,
+         f'brokerset_operator_condition{{{READY},reason="BrokersMissing"}}': steady(0)},
+        quiet_minute=8,
+    ),
+    Time(
+        ("BrokersetRolloutStuck",),
+        65,
+        {f'brokerset_operator_condition{{{PROGRESSING},reason="RollWaits"}}': "1 1 1 _x6 " * 8 + steady(1)},
+        quiet_minute=55,
+    ),
+    Time(
+        (),
+        90,
+        {f'brokerset_operator_condition{{{PROGRESSING},reason="Scaling"}}': steady(1),
+         f'brokerset_operator_condition{{{OF_TOPIC},type="Ready",reason="NoMaster"}}': steady(0)},
+    ),
+    Time(
+        (),
+        90,
+        {f'brokerset_operator_condition{{{PROGRESSING},reason="Rolling"}}': "1+0x40 _x400"},
+    ),
+    Time(
+        ("BrokersetOperatorNotLeading",),
+        8,
+        {f"brokerset_operator_leads{{{OPERATOR}}}": steady(0)},
+        quiet_minute=3,
+    ),
+    Time(
+        ("BrokersetOperatorAbsent",),
+        12,
+        {f"brokerset_operator_leads{{{OPERATOR}}}": None},
+        quiet_minute=8,
+    ),
+    Time(
+        ("BrokersetOperatorNotReconciling",),
+        25,
+        {f"brokerset_operator_last_success_age_seconds{{{OBJECT}}}": rising(0, 60)},
+        quiet_minute=18,
+    ),
+    Time(
+        ("BrokersetOperatorRoundsFailing",),
+        40,
+        {f'brokerset_operator_rounds_total{{{OPERATOR},kind="BrokerSet",outcome="failure"}}': rising(0, 2)},
+        quiet_minute=12,
+    ),
+    Time(
+        ("BrokersetOperatorBehind",),
+        13,
+        {f"brokerset_operator_oldest_mark_seconds{{{OPERATOR}}}": rising(0, 60)},
+        quiet_minute=8,
+    ),
+    Time(
+        ("BrokersetOperatorApiErrors",),
+        20,
+        {f'brokerset_operator_api_requests_total{{{OPERATOR},verb="get",outcome="Timeout"}}': rising(0, 30)},
+        quiet_minute=8,
+    ),
+)  # fmt: skip

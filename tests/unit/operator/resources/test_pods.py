@@ -1,0 +1,247 @@
+"""What pods may do, how they are watched, and what a manifest can change about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerset_operator.resources import brokers, controllers
+from brokerset_operator.resources.hashing import config_hash
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+Build = Callable[..., Objects]
+
+BOTH = ("orders-controller", "orders-0")
+
+
+def _template(objects: Objects, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = objects["StatefulSet", name]["spec"]["template"]
+    return found
+
+
+def _container(objects: Objects, name: str) -> dict[str, Any]:
+    (found,) = _template(objects, name)["spec"]["containers"]
+    return dict(found)
+
+
+def _hash(objects: Objects, name: str) -> str:
+    return str(_template(objects, name)["metadata"]["annotations"]["brokerset.io/config-hash"])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_pods_satisfy_the_restricted_standard(build: Build, name: str) -> None:
+    """No pod has more rights than the restricted pod security standard allows."""
+    objects = build()
+    spec, container = _template(objects, name)["spec"], _container(objects, name)
+
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["fsGroup"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"configMap", "emptyDir", "projected"}
+
+
+def test_only_brokers_have_a_token(build: Build) -> None:
+    """A broker's token is mounted where programs look for it; a controller has none."""
+    objects = build()
+
+    broker, controller = (_template(objects, name)["spec"] for name in ("orders-0", "orders-controller"))
+    assert broker["serviceAccountName"] == "orders-broker"
+    (token,) = (volume for volume in broker["volumes"] if volume["name"] == "token")
+    assert [list(source) for source in token["projected"]["sources"]] == [
+        ["serviceAccountToken"],
+        ["configMap"],
+    ]
+    assert "serviceAccountName" not in controller
+    assert not [volume for volume in controller["volumes"] if volume["name"] == "token"]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_only_a_stuck_process_is_restarted_by_its_probe(build: Build, name: str) -> None:
+    """Liveness asks whether tasks run, never about roles; a long recovery counts as starting."""
+    container = _container(build(), name)
+
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["startupProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    startup = container["startupProbe"]
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 600
+    assert {"name": "http", "containerPort": 8080, "protocol": "TCP"} in container["ports"]
+
+
+def test_pods_have_longer_to_end_than_their_processes_need() -> None:
+    """A broker ends within 30 s, a controller within 7 s; neither is killed before."""
+    assert brokers.GRACE_SECONDS > 30
+    assert controllers.GRACE_SECONDS > 7
+
+
+def test_pods_start_the_programs_with_their_settings_file(build: Build) -> None:
+    """Each pod runs the image's module with the file of its ConfigMap."""
+    objects = build()
+
+    for name, module, file in (
+        ("orders-controller", "brokerset_controller", "controller.properties"),
+        ("orders-0", "brokerset_broker", "broker.properties"),
+    ):
+        container = _container(objects, name)
+        assert container["command"] == ["python", "-m", module, "-c", f"/etc/brokerset/{file}"]
+        assert container["image"] == "registry.example.com/brokerset:0.1.0"
+        assert file in objects["ConfigMap", name]["data"]
+        assert {"name": "settings", "configMap": {"name": name}} in _template(objects, name)["spec"][
+            "volumes"
+        ]
+
+
+def test_the_manifests_image_goes_before_the_operators(build: Build) -> None:
+    """`spec.image` is what runs, and makes pods old."""
+    given = build({"image": "registry.example.com/brokerset:0.2.0"})
+
+    assert _container(given, "orders-0")["image"] == "registry.example.com/brokerset:0.2.0"
+    assert _hash(given, "orders-0") != _hash(build(), "orders-0")
+
+
+def test_resources_of_the_manifest_are_the_brokers_and_fill_up_with_defaults(build: Build) -> None:
+    """What is not named keeps its default request, unless a limit stands for it; controllers keep theirs."""
+    default, given = (
+        build(spec)
+        for spec in (
+            {},
+            {"podTemplate": {"resources": {"requests": {"cpu": "2000m"}, "limits": {"memory": "64Mi"}}}},
+        )
+    )
+
+    assert _container(default, "orders-0")["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
+    assert _container(given, "orders-0")["resources"] == {
+        "requests": {"cpu": "2"},
+        "limits": {"memory": "64Mi"},
+    }
+    assert (
+        _container(given, "orders-controller")["resources"]
+        == _container(default, "orders-controller")["resources"]
+    )
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_pods_are_spread_over_nodes_unless_the_manifest_says_how(build: Build, name: str) -> None:
+    """By default pods of one kind avoid each other's nodes; a manifest's constraints get their labels."""
+    (default,) = _template(build(), name)["spec"]["topologySpreadConstraints"]
+    zone = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    objects = build({"podTemplate": {"topologySpreadConstraints": [zone]}})
+    (given,) = _template(objects, name)["spec"]["topologySpreadConstraints"]
+
+    assert default["topologyKey"] == "kubernetes.io/hostname"
+    assert default["whenUnsatisfiable"] == "ScheduleAnyway"
+    selector = objects["StatefulSet", name]["spec"]["selector"]
+    assert given == {**zone, "labelSelector": selector}
+    assert default["labelSelector"] == selector
+
+
+def test_labels_of_the_manifest_never_replace_those_that_select_pods(build: Build) -> None:
+    """Further labels are added to pods; the selector stays, and everything it asks for is on the pods."""
+    objects = build({"podTemplate": {"metadata": {"labels": {"team": "payments"}}}})
+
+    for name in BOTH:
+        labels = _template(objects, name)["metadata"]["labels"]
+        assert labels["team"] == "payments"
+        assert (
+            objects["StatefulSet", name]["spec"]["selector"]
+            == (build()["StatefulSet", name]["spec"]["selector"])
+        )
+        assert objects["StatefulSet", name]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": 5},
+        {"groups": 3},
+        {"controllers": {"replicas": 5}},
+        {"storage": {"size": "40Gi"}},
+        {"update": {"strategy": "supervised"}},
+        {"monitoring": {"podMonitor": True}},
+        {"config": {"fileReservedTime": 24}},
+        {"replication": {"minInSyncReplicas": 1, "acknowledge": "master"}},
+    ],
+    ids=lambda spec: next(iter(spec)),
+)
+def test_what_does_not_concern_a_process_makes_no_pod_old(build: Build, spec: dict[str, Any]) -> None:
+    """Growing a set, its volumes or its controllers restarts nothing, nor do live settings."""
+    for name in BOTH:
+        assert _hash(build(spec), name) == _hash(build(), name)
+
+
+def test_forming_the_controllers_makes_no_pod_old(build: Build) -> None:
+    """`raftJoin` counts only for who has no data: no controller is restarted for it."""
+    joined = build(shape={"raft_join": True, "controller_replicas": 5})
+
+    assert _hash(joined, "orders-controller") == _hash(build(), "orders-controller")
+
+
+@pytest.mark.parametrize(
+    ("spec", "old"),
+    [
+        ({"config": {"flushIntervalCommitLog": 400}}, {"orders-0"}),
+        ({"replication": {"uncleanElection": True}}, {"orders-controller"}),
+        ({"advertise": "podIP"}, {"orders-0"}),
+        ({"podTemplate": {"metadata": {"annotations": {"a": "b"}}}}, {"orders-0", "orders-controller"}),
+    ],
+)
+def test_what_concerns_a_process_makes_its_pods_old(
+    build: Build, spec: dict[str, Any], old: set[str]
+) -> None:
+    """Settings and templates that changed are seen in the hash of exactly the pods that use them."""
+    assert {name for name in BOTH if _hash(build(spec), name) != _hash(build(), name)} == old
+
+
+def test_the_hash_does_not_depend_on_the_order_of_keys() -> None:
+    """Equal templates and settings have equal hashes, however they were put together."""
+    assert config_hash({"a": 1, "b": [2]}, {"x": "1", "y": "2"}) == config_hash(
+        {"b": [2], "a": 1}, {"y": "2", "x": "1"}
+    )
+    assert config_hash({"a": 1}, {}) != config_hash({"a": 2}, {})
+
+
+def test_volumes_are_kept_or_deleted_as_the_manifest_says(build: Build) -> None:
+    """Scaling in never deletes a claim; deleting the set does only if the manifest says so."""
+    for chosen in ("Retain", "Delete"):
+        found = build({"storage": {"whenDeleted": chosen, "className": "fast", "size": "1Ti"}})
+        for name in BOTH:
+            spec = found["StatefulSet", name]["spec"]
+            assert spec["persistentVolumeClaimRetentionPolicy"] == {
+                "whenDeleted": chosen,
+                "whenScaled": "Retain",
+            }
+            (claim,) = spec["volumeClaimTemplates"]
+            assert claim["spec"]["storageClassName"] == "fast"
+            assert claim["metadata"]["name"] == "data"
+
+
+def test_controllers_have_no_larger_volumes_than_they_need(build: Build) -> None:
+    """A broker's volume is as large as the manifest says, a controller's that large up to 20 GiB."""
+    for asked, of_broker, of_controller in (
+        ("1Ti", "1Ti", "20Gi"),
+        ("2048Mi", "2Gi", "2Gi"),
+        ("20Gi", "20Gi", "20Gi"),
+    ):
+        objects = build({"storage": {"size": asked}})
+        for name, expected in (("orders-0", of_broker), ("orders-controller", of_controller)):
+            (claim,) = objects["StatefulSet", name]["spec"]["volumeClaimTemplates"]
+            assert claim["spec"]["resources"] == {"requests": {"storage": expected}}
+
+
+def test_nobody_but_the_operator_replaces_pods(build: Build) -> None:
+    """StatefulSets neither roll by themselves nor wait for one pod before they make the next."""
+    for name in BOTH:
+        spec = build()["StatefulSet", name]["spec"]
+        assert spec["updateStrategy"] == {"type": "OnDelete"}
+        assert spec["podManagementPolicy"] == "Parallel"

@@ -1,0 +1,156 @@
+"""Services, rights, policies and monitoring of a set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from brokerset_operator.resources.alerts import BROKER_ALERTS, CONDITION_ALERTS, CONTROLLER_ALERTS, SET_ALERTS
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+Build = Callable[..., Objects]
+
+KINDS = frozenset({"monitoring.coreos.com/PodMonitor", "monitoring.coreos.com/PrometheusRule"})
+
+
+def test_pods_have_names_before_they_are_ready(build: Build) -> None:
+    """Controllers must find each other to become ready, so headless Services publish everybody."""
+    objects = build()
+
+    for name in ("orders-controller", "orders-0"):
+        spec = objects["Service", name]["spec"]
+        assert spec["clusterIP"] == "None"
+        assert spec["publishNotReadyAddresses"] is True
+        assert spec["selector"] == objects["StatefulSet", name]["spec"]["selector"]["matchLabels"]
+        assert objects["StatefulSet", name]["spec"]["serviceName"] == name
+
+
+def test_clients_reach_ready_name_servers_at_one_address(build: Build) -> None:
+    """The name servers' Service selects the controllers and leaves out those that are not ready."""
+    spec = build()["Service", "orders-namesrv"]["spec"]
+
+    assert "publishNotReadyAddresses" not in spec
+    assert "clusterIP" not in spec
+    assert [port["port"] for port in spec["ports"]] == [9876]
+
+
+def test_the_master_service_leads_where_the_master_says(build: Build) -> None:
+    """The Service selects nothing, and its slice is sent without the endpoints: they are the master's."""
+    objects = build()
+    service, found = objects["Service", "orders-0-master"], objects["EndpointSlice", "orders-0-master"]
+
+    assert "selector" not in service["spec"]
+    assert "clusterIP" not in service["spec"]
+    assert "endpoints" not in found
+    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "orders-0-master"
+    assert found["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "brokerset-broker"
+    assert {port["name"]: port["port"] for port in found["ports"]} == {
+        port["name"]: port["targetPort"] for port in service["spec"]["ports"]
+    }
+    assert [port["port"] for port in service["spec"]["ports"]] == [10911, 10909]
+
+
+def test_brokers_may_move_the_services_of_their_set_and_nothing_else(build: Build) -> None:
+    """The Role names each slice, also that of a group on its way out, and allows to read and patch it."""
+    objects = build({"groups": 2}, shape={"groups": {0: 3, 1: 3, 2: 3}})
+
+    (rule,) = objects["Role", "orders-broker"]["rules"]
+    assert rule == {
+        "apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"],
+        "resourceNames": ["orders-0-master", "orders-1-master", "orders-2-master"],
+        "verbs": ["get", "patch"],
+    }
+    assert objects["RoleBinding", "orders-broker"]["roleRef"]["name"] == "orders-broker"
+    assert objects["ServiceAccount", "orders-broker"]["automountServiceAccountToken"] is False
+
+
+def test_a_set_without_groups_gives_no_right_at_all(build: Build) -> None:
+    """A rule without names would allow to change every slice of the namespace."""
+    assert build(shape={"groups": {}})["Role", "orders-broker"]["rules"] == []
+
+
+def test_raft_and_ha_ports_are_for_the_sets_own_pods(build: Build) -> None:
+    """Each policy opens the clients' ports to everybody, and one port to pods of the same kind and set."""
+    objects = build()
+
+    for component, open_ports, own in (
+        ("controller", [9876, 9878, 8080], 9877),
+        ("broker", [10911, 10909, 8080], 10912),
+    ):
+        spec = objects["NetworkPolicy", f"orders-{component}"]["spec"]
+        everybody, members = spec["ingress"]
+        assert [port["port"] for port in everybody["ports"]] == open_ports
+        assert "from" not in everybody
+        assert members == {
+            "from": [{"podSelector": spec["podSelector"]}],
+            "ports": [{"port": own, "protocol": "TCP"}],
+        }
+        assert spec["policyTypes"] == ["Ingress"]
+
+
+def test_whoever_drains_nodes_takes_one_pod_of_a_group_at_a_time(build: Build) -> None:
+    """Controllers and each group have a disruption budget of one."""
+    objects = build({"groups": 2})
+
+    for name in ("orders-controller", "orders-0", "orders-1"):
+        spec = objects["PodDisruptionBudget", name]["spec"]
+        assert spec["maxUnavailable"] == 1
+        assert spec["selector"] == objects["StatefulSet", name]["spec"]["selector"]
+
+
+def test_monitoring_is_made_where_it_is_asked_for_and_known(build: Build) -> None:
+    """Without the kinds of the Prometheus operator nothing is sent that the API server would refuse."""
+    asked = {"monitoring": {"podMonitor": True}}
+
+    assert not [kind for kind, _ in build(asked) if kind in ("PodMonitor", "PrometheusRule")]
+    assert ("PodMonitor", "orders") in build(asked, api_kinds=KINDS)
+    assert ("PodMonitor", "orders") not in build(api_kinds=KINDS)
+    assert ("PrometheusRule", "orders") in build(api_kinds=KINDS)
+    assert ("PrometheusRule", "orders") not in build({"monitoring": {"rules": False}}, api_kinds=KINDS)
+
+
+def test_every_alert_looks_at_one_set_and_has_a_runbook(build: Build) -> None:
+    """Expressions select by namespace and pod, or the set, throughout; each alert says where to read on."""
+    groups = build(api_kinds=KINDS)["PrometheusRule", "orders"]["spec"]["groups"]
+
+    rules = [rule for group in groups for rule in group["rules"]]
+    alerts = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS)
+    assert [rule["alert"] for rule in rules] == [alert.name for alert in alerts]
+    for rule in rules:
+        assert "<" not in re.sub(r" < ", "", rule["expr"])
+        for selector in re.findall(r"\{(.*?)\}", rule["expr"]):
+            assert selector.startswith(
+                (
+                    'namespace="shop",pod=~"orders-',
+                    'kind="BrokerSet",exported_namespace="shop",name="orders",',
+                )
+            )
+        assert rule["annotations"]["runbook_url"].endswith(f"/{rule['alert']}")
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_pods_are_made_after_what_they_need(
+    observed: Callable[..., Any], wanted: Callable[..., tuple[dict[str, Any], ...]]
+) -> None:
+    """Accounts, settings and Services come before the StatefulSet that uses them."""
+    order = [(each["kind"], each["metadata"]["name"]) for each in wanted(observed())]
+
+    for name in ("orders-controller", "orders-0"):
+        at = order.index(("StatefulSet", name))
+        assert at > order.index(("ConfigMap", name))
+        assert at > order.index(("Service", name))
+        assert at > order.index(("ServiceAccount", "orders-broker"))
+        assert at > order.index(("RoleBinding", "orders-broker"))
+
+
+def test_everything_is_owned_by_its_set(
+    observed: Callable[..., Any], wanted: Callable[..., tuple[dict[str, Any], ...]]
+) -> None:
+    """All objects go when the BrokerSet goes, and carry its label."""
+    for each in wanted(observed(api_kinds=KINDS)):
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["controller"]) == ("BrokerSet", "orders", True)
+        assert each["metadata"]["namespace"] == "shop"
+        assert each["metadata"]["labels"]["brokerset.io/set"] == "orders"

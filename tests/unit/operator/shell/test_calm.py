@@ -1,0 +1,257 @@
+"""Which sets need no complete look."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brokerset_operator import calm as calm_module
+from brokerset_operator.calm import COMPLETE_SECONDS, COMPLETE_SPREAD, CalmSets
+from brokerset_operator.controllers_view import ControllersView
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.kinds import Kind
+from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
+from brokerset_operator.observe import Seen
+from brokerset_operator.round_queue import Key
+from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
+from brokerset_runtime.clock import SystemClock
+
+KEY = Key("BrokerSet", "shop", "orders")
+ADDRESSES = {0: "10.0.0.1:9878"}
+BROKERS = {"orders-0-0": "10.0.0.2:10911"}
+SETTINGS = {"orders-0-0": {"minInSyncReplicas": "2"}}
+REPLICA = ReplicaState(1, "10.0.0.2:10911", "", 1, None, "alive", max_offset=10, confirm_offset=10)
+GROUP = GroupState("c", "orders-0", "u", 1, 2, 1, 1, (1,), 1, (), (), (REPLICA,))
+VIEW = ControllersView(Controllers(leader=0, members={0: True}), {"orders-0": GROUP}, ("10.0.0.1:9878",))
+WELL: dict[str, Any] = {
+    "conditions": [
+        {"type": kind, "status": status}
+        for kind, status in {"Ready": "True", "ControllersReady": "True", "Degraded": "False"}.items()
+    ]
+}
+VERSION = "77"
+
+
+class SetClock(SystemClock):
+    """Stands at `now` seconds."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A set that was looked at completely; controllers say `view` and brokers `settings` now."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = SetClock()
+        self.watching = True
+        self.view = VIEW
+        self.settings: Mapping[str, Mapping[str, str]] = SETTINGS
+        self.kinds: tuple[Kind, ...] = ()
+        self.sets = CalmSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
+        self.during: Callable[[], None] = lambda: None
+
+        async def look(addresses: Any) -> ControllersView:
+            assert addresses == ADDRESSES
+            self.during()
+            return self.view
+
+        async def settings_at(addresses: Any) -> Mapping[str, Mapping[str, str]]:
+            assert addresses == BROKERS
+            return self.settings
+
+        monkeypatch.setattr(calm_module, "look_at_controllers", look)
+        monkeypatch.setattr(calm_module, "settings_at", settings_at)
+
+    async def _kinds(self) -> tuple[Kind, ...]:
+        return self.kinds
+
+    def looked(
+        self, status: Any = WELL, asked: Mapping[int, str] = ADDRESSES, version: str = VERSION
+    ) -> None:
+        observed = Observed(
+            meta=Meta(name="orders", namespace="shop", uid="u", generation=1),
+            manifest=None,
+            operator=Operator(image="i"),
+            settings=SETTINGS,
+            now=0.0,
+        )
+        live = {"metadata": {"name": "orders", "resourceVersion": VERSION}}
+        self.sets.begin(KEY)
+        self.during()
+        self.sets.end(KEY, Seen(observed, live, view=VIEW, asked=asked, brokers=BROKERS), status, version)
+
+    def calm(self) -> bool:
+        return asyncio.run(self.sets.is_calm(KEY))
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_a_set_in_which_all_is_well_needs_no_complete_look(bench: Bench) -> None:
+    """Not before its first one; the age of heartbeats is no change."""
+    assert not bench.calm()
+    bench.looked()
+    older = replace(GROUP, replicas=(replace(REPLICA, heard_ms_ago=999),))
+    bench.view = replace(VIEW, groups={"orders-0": older})
+
+    assert bench.calm()
+    assert bench.calm()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": {"orders-0": replace(GROUP, master_epoch=2)}},
+        {"groups": {"orders-0": replace(GROUP, sync_state_set=())}},
+        {"groups": {"orders-0": replace(GROUP, fenced=(1,))}},
+        {"groups": {"orders-0": replace(GROUP, replicas=(replace(REPLICA, standing="dead"),))}},
+        {"groups": {"orders-0": replace(GROUP, replicas=(replace(REPLICA, stuck=True),))}},
+        {"groups": {"orders-0": replace(GROUP, replicas=(replace(REPLICA, max_offset=11),))}},
+        {"groups": {"orders-0": GROUP, "orders-1": replace(GROUP, broker_name="orders-1")}},
+        {"groups": {}},
+        {"controllers": Controllers()},
+        {"controllers": Controllers(leader=0, members={0: True, 1: False})},
+    ],
+)
+def test_what_controllers_say_anew_asks_for_one(bench: Bench, change: dict[str, Any]) -> None:
+    """Masters, in-sync sets, fences, replicas that died, messages whose end the status tells, members."""
+    bench.looked()
+    bench.view = replace(VIEW, **change)
+
+    assert not bench.calm()
+
+
+def test_a_setting_that_somebody_changed_at_a_broker_asks_for_one(bench: Bench) -> None:
+    """Brokers tell nobody of `mqadmin updateBrokerConfig`, or that they do not answer."""
+    bench.looked()
+    bench.settings = {"orders-0-0": {"minInSyncReplicas": "1"}}
+    assert not bench.calm()
+
+    bench.looked()
+    bench.settings = {}
+    assert not bench.calm()
+
+
+def test_an_event_asks_for_one(bench: Bench) -> None:
+    """Before, during the complete look, or while controllers are asked."""
+    bench.looked()
+    bench.sets.heard(KEY)
+    assert not bench.calm()
+
+    bench.during = lambda: bench.sets.heard(KEY)
+    bench.looked()
+    assert not bench.calm()
+
+    bench.during = lambda: None
+    bench.looked()
+    bench.during = bench.sets.heard_of_all
+    assert not bench.calm()
+
+
+def test_a_gap_of_a_watch_during_a_complete_look_asks_for_another_one(bench: Bench) -> None:
+    """What was read before the watch listed anew may be gone by then, and nobody tells."""
+    bench.during = bench.sets.heard_of_all
+    bench.looked()
+    bench.during = lambda: None
+
+    assert not bench.calm()
+
+
+def test_a_status_that_somebody_else_wrote_asks_for_one(bench: Bench) -> None:
+    """The event of the version that was seen may come late; another version is another object."""
+    bench.looked()
+    bench.sets.saw(KEY, VERSION)
+    assert bench.calm()
+    bench.sets.saw(KEY, "78")
+    assert not bench.calm()
+
+    bench.during = lambda: bench.sets.saw(KEY, VERSION)
+    bench.looked()
+    assert bench.calm()
+    bench.during = lambda: bench.sets.saw(KEY, "78")
+    bench.looked()
+    assert not bench.calm()
+
+
+def test_the_status_that_the_look_itself_wrote_is_no_news(bench: Bench) -> None:
+    """Its event comes afterwards, the one before it may come late; only a third version is another's."""
+    bench.during = lambda: bench.sets.saw(KEY, VERSION)
+    bench.looked(version="78")
+    bench.during = lambda: None
+    bench.sets.saw(KEY, "78")
+    assert bench.calm()
+
+    bench.sets.saw(KEY, "79")
+    assert not bench.calm()
+
+
+def test_without_reliable_watches_every_look_is_complete(bench: Bench) -> None:
+    """As long as one of them hears nothing."""
+    bench.looked()
+    bench.watching = False
+    assert not bench.calm()
+
+    bench.watching = True
+    assert bench.calm()
+
+
+def test_a_complete_look_comes_once_in_a_while(bench: Bench) -> None:
+    """At the latest after the time that is named, and of many sets not at once."""
+    ends = set()
+    for _ in range(20):
+        bench.clock.now = 0.0
+        bench.looked()
+        bench.clock.now = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD)
+        assert bench.calm()
+        while bench.calm():
+            bench.clock.now += 600
+        assert bench.clock.now <= COMPLETE_SECONDS + 600
+        ends.add(bench.clock.now)
+
+    assert len(ends) > 10
+
+
+def test_a_kind_that_the_cluster_learns_asks_for_one(bench: Bench) -> None:
+    """Who installs Prometheus' operator later gets PodMonitors at the next regular look."""
+    bench.looked()
+    bench.kinds = (kinds.POD_MONITOR,)
+
+    assert not bench.calm()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("Ready", "False"), ("Degraded", "True"), ("Draining", "True"), ("Ready", None)]
+)
+def test_a_set_that_is_not_well_is_looked_at_completely(bench: Bench, kind: str, status: str | None) -> None:
+    """Whatever keeps it from being well may change without an event."""
+    conditions = [one for one in WELL["conditions"] if one["type"] != kind]
+    bench.looked({"conditions": [*conditions, {"type": kind, "status": status}]})
+
+    assert not bench.calm()
+
+
+def test_a_set_without_controllers_to_ask_is_looked_at_completely(bench: Bench) -> None:
+    """There would be nothing to compare."""
+    bench.looked(asked={})
+
+    assert not bench.calm()
+
+
+def test_a_set_that_is_gone_leaves_nothing(bench: Bench) -> None:
+    """Neither what was known nor a look that was on."""
+    bench.looked()
+    bench.sets.begin(Key("BrokerSet", "shop", "other"))
+    bench.sets.forget(KEY)
+    bench.sets.forget(Key("BrokerSet", "shop", "other"))
+
+    assert (bench.sets._calm, bench.sets._looks) == ({}, {})

@@ -1,0 +1,143 @@
+"""What is heard of objects becomes marks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from brokerset_operator.calm import CalmSets
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.kinds import Kind
+from brokerset_operator.marks import Marks
+from brokerset_operator.model import names
+from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_rig.operator_parts import a_pod
+from brokerset_runtime.clock import SystemClock
+
+ORDERS, BILLS = (Key("BrokerSet", "shop", name) for name in ("orders", "bills"))
+
+
+AHEAD = itertools.count(1)
+"""Seconds: two rounds of one object have a gap between them."""
+
+
+def live(name: str = "orders", version: str = "1", **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "shop", "uid": name, "generation": 1, "resourceVersion": version}
+    return {"metadata": metadata, "spec": spec}
+
+
+def with_marks(work: Callable[[Marks], None]) -> None:
+    """Give `work` marks with an empty queue."""
+
+    async def nothing(_: Key) -> None:
+        return None
+
+    async def no_kinds() -> tuple[Kind, ...]:
+        return ()
+
+    async def run() -> None:
+        calm = CalmSets(SystemClock(), lambda: True, no_kinds)
+        work(Marks(RoundQueue(nothing, workers=1), calm, lambda kind: None))
+
+    asyncio.run(run())
+
+
+def marked(marks: Marks) -> list[Key]:
+    """Whose round is due, each once."""
+    now = asyncio.get_running_loop().time() + next(AHEAD)
+    found = []
+    while (key := marks.queue.schedule.take(now)) is not None:
+        marks.queue.schedule.succeeded(key, now, None)
+        found.append(key)
+    return found
+
+
+def test_what_was_only_listed_is_not_marked() -> None:
+    """Its event does that, when it is known who shares controllers with whom."""
+
+    def work(marks: Marks) -> None:
+        marks.know("BrokerSet", [live(), live("bills", controllers={"ref": {"name": "orders"}})])
+        assert marked(marks) == []
+
+        marks.child_event(kinds.POD)("MODIFIED", a_pod("orders-controller-0", "controller"))
+        assert marked(marks) == [ORDERS, BILLS]
+
+    with_marks(work)
+
+
+def test_what_kopf_did_not_tell_is_found_by_comparing() -> None:
+    """A set that is new, one that has changed and one that is gone; and nothing else."""
+
+    def work(marks: Marks) -> None:
+        for name in ("orders", "bills", "gone"):
+            marks.set_or_topic_event("BrokerSet", "ADDED", live(name))
+        marked(marks)
+        changed = live("bills")
+        changed["metadata"]["annotations"] = {names.PAUSED: "true"}
+        before = marks.known("BrokerSet")
+        marks.set_or_topic_event("BrokerSet", "ADDED", live("younger"))
+        marked(marks)
+
+        late = marks.compare("BrokerSet", [live(version="9"), changed, live("new")], before)
+
+        assert late == 3
+        assert sorted(key.name for key in marked(marks)) == ["bills", "gone", "new"]
+        assert marks.compare("BrokerSet", [live()], frozenset({ORDERS})) == 0
+
+    with_marks(work)
+
+
+def test_what_is_gone_leaves_nothing() -> None:
+    """Neither its event nor its controllers' users are remembered."""
+
+    def work(marks: Marks) -> None:
+        marks.set_or_topic_event("BrokerSet", "ADDED", live("bills", controllers={"ref": {"name": "orders"}}))
+        topic = {"metadata": live("t")["metadata"], "spec": {"brokerSetRef": {"name": "orders"}}}
+        marks.set_or_topic_event("Topic", "ADDED", topic)
+        assert marks.topics.of_set("shop", "orders") == (Key("Topic", "shop", "t"),)
+
+        marks.gone(BILLS)
+        marks.gone(Key("Topic", "shop", "t"))
+
+        assert marks.known("BrokerSet") == marks.known("Topic") == frozenset()
+        assert marks.shared.served_by(ORDERS) == ()
+        assert marks.topics.of_set("shop", "orders") == ()
+
+    with_marks(work)
+
+
+def test_our_own_writes_mark_nothing() -> None:
+    """Of a BrokerSet only what people change counts; of what it consists of everything."""
+
+    def work(marks: Marks) -> None:
+        marks.set_or_topic_event("BrokerSet", "LISTED", live())
+        assert marked(marks) == [ORDERS]
+
+        marks.set_or_topic_event("BrokerSet", "MODIFIED", live(version="2"))
+        assert marked(marks) == []
+
+        for kind in (kinds.CONFIG_MAP, kinds.DISRUPTION_BUDGET):
+            child = {"metadata": {"name": "x", "namespace": "shop", "labels": {names.SET_LABEL: "orders"}}}
+            marks.child_event(kind)("DELETED", child)
+            assert marked(marks) == [ORDERS]
+        marks.child_event(kinds.CONFIG_MAP)("ADDED", {"metadata": {"name": "y", "namespace": "shop"}})
+        assert marked(marks) == []
+
+    with_marks(work)
+
+
+def test_a_list_after_a_gap_marks_everything() -> None:
+    """Nobody tells what was deleted meanwhile."""
+
+    def work(marks: Marks) -> None:
+        marks.set_or_topic_event("BrokerSet", "LISTED", live())
+        marked(marks)
+        marks.listed(False)
+        assert marked(marks) == []
+
+        marks.listed(True)
+        assert marked(marks) == [ORDERS]
+
+    with_marks(work)

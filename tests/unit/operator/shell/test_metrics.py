@@ -1,0 +1,72 @@
+"""The operator's figures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from brokerset_operator.metrics import Figures
+from brokerset_operator.round_queue import GONE, Key, RoundQueue
+
+ORDERS = Key("BrokerSet", "shop", "orders")
+
+
+def status(**conditions: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "conditions": [
+            {"type": kind, "status": holds, "reason": reason} for kind, (holds, reason) in conditions.items()
+        ]
+    }
+
+
+def shown(figures: Figures) -> dict[tuple[str, str, str], float]:
+    """Value by name, type and reason."""
+    return {
+        (sample.labels["name"], sample.labels["type"], sample.labels["reason"]): sample.value
+        for metric in figures.registry.collect()
+        for sample in metric.samples
+        if sample.name == "brokerset_operator_condition"
+    }
+
+
+def test_each_condition_is_one_series_that_goes_with_its_object() -> None:
+    """The newest reason alone is shown; a set that is gone is not shown any more, even if nobody asked."""
+
+    async def work() -> None:
+        figures = Figures(asyncio.get_running_loop().time)
+        there = True
+        done = asyncio.Event()
+
+        async def look(key: Key) -> float | None:
+            if there:
+                figures.status(key, status(Ready=("False", "NoMaster"), Progressing=("True", "Rolling")))
+                figures.status(key, status(Ready=("True", "AsWanted"), Progressing=("False", "Done")))
+            done.set()
+            return 300.0 if there else GONE
+
+        queue = RoundQueue(look, workers=1, on_round=figures.round)
+        figures.watch_queue(queue)
+        running = asyncio.create_task(queue.run())
+        queue.mark(ORDERS)
+        async with asyncio.timeout(5):
+            await done.wait()
+            while queue.running:  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0)
+        assert shown(figures) == {
+            ("orders", "Ready", "AsWanted"): 1.0,
+            ("orders", "Progressing", "Done"): 0.0,
+        }
+
+        there = False
+        done.clear()
+        queue.mark(ORDERS)
+        async with asyncio.timeout(5):
+            await done.wait()
+            while queue.running:  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0)
+        assert (figures.conditions, figures.succeeded_at) == ({}, {})
+        assert shown(figures) == {}
+        queue.stop()
+        await running
+
+    asyncio.run(work())
