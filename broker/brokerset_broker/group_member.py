@@ -56,9 +56,10 @@ STOPPED_TOGETHER_SECONDS: Final = 0.1
 """How long the end of a master waits for replicas that are stopped with it to close their connections: none
 of them is to be master for a moment, and be the last one in sync."""
 
-PASS_ON_SECONDS: Final = 1.5
-"""How long a broker behind a `-master` Service of Kubernetes passes requests on when it has handed over and
-is to end: kube-proxy leads clients elsewhere within `minSyncPeriod`, 1 s unless somebody has changed it."""
+PASS_ON_SECONDS: Final = 2.0
+"""How long a broker behind a `-master` Service of Kubernetes passes requests on when its mastership is over,
+before it ends: kube-proxy leads clients elsewhere within `minSyncPeriod`, 1 s unless somebody has changed it,
+and what the change itself takes."""
 
 LAST_ANSWERS_SECONDS_MAX: Final = 0.5
 """How long the end of a master waits for replicas that are connected to acknowledge the last sends."""
@@ -137,6 +138,9 @@ class GroupMember(MemberService):
         self.network = TcpHaNetwork(host=settings.bind_address, port=self.ha_port, rate=self._rate)
         self._unserved_since: float | None = parts.clock.monotonic()
         self._unserved_seconds = 0.0
+        self._led_until: float | None = None
+        """When this broker's last mastership ended, or began to end."""
+
         self._ha_addresses: dict[str, str] = {}
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -220,16 +224,22 @@ class GroupMember(MemberService):
         return f"broker {broker_id} is not in sync, only {shown} are: {why}"
 
     async def hand_over_at_end(self) -> None:
-        """Before a master ends in order, another replica takes over, if one can without delay."""
-        if self.membership.role is not Role.MASTER or not self.membership.registered:
-            return
-        self.replication.keep_set(True)
-        await asyncio.sleep(STOPPED_TOGETHER_SECONDS)
-        if any(each.in_sync for each in self.replicas()):
+        """Before a master ends in order, another replica takes over, if one can without delay.
+
+        Who has handed over lately ends when the group's Service leads to the next master.
+        """
+        if self.membership.role is Role.MASTER and self.membership.registered:
+            self.replication.keep_set(True)
+            await asyncio.sleep(STOPPED_TOGETHER_SECONDS)
+            if not any(each.in_sync for each in self.replicas()):
+                return
             self.replication.keep_set(False)
-            handed_over = await self.switch_over.hand_over(HAND_OVER_SECONDS_MAX)
-            if handed_over and self._parts.live.current.master_endpoint_slice:
-                await asyncio.sleep(PASS_ON_SECONDS)
+            if not await self.switch_over.hand_over(HAND_OVER_SECONDS_MAX):
+                return
+            self._led_until = self._parts.clock.monotonic()
+        if self._led_until is not None and self._parts.live.current.master_endpoint_slice:
+            led_ago = self._parts.clock.monotonic() - self._led_until
+            await asyncio.sleep(max(0.0, PASS_ON_SECONDS - led_ago))
 
     async def answer_at_end(self) -> None:
         """When no sends are taken any more, those that wait for replicas are answered, soon."""
@@ -270,6 +280,7 @@ class GroupMember(MemberService):
 
     async def stop_services(self) -> None:
         """End delivery of delayed messages and changes of metadata."""
+        self._led_until = self._parts.clock.monotonic()
         self._parts.delay.stop()
         await super().stop_services()
 

@@ -134,7 +134,7 @@ class Load:
                     break
                 reason = f"{result.status.name}: stored, and maybe lost with the master"
             except ClientError as error:
-                reason = f"{type(error).__name__}: {error}"[:160]
+                reason = f"{type(error).__name__}: {error}"[:400]
             self.failed += 1
             self.reasons[reason] += 1
             await asyncio.sleep(AGAIN_SECONDS)

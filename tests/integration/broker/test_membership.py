@@ -553,8 +553,9 @@ def test_a_master_that_ends_with_its_slaves_answers_who_waits_for_them_soon(
     run(scenario)
 
 
+@pytest.mark.parametrize("handed_over", [False, True], ids=["while it leads", "after a switch-over"])
 def test_behind_a_service_a_master_that_ends_passes_requests_on_until_it_leads_elsewhere(
-    run: Run, setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch
+    run: Run, setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch, handed_over: bool
 ) -> None:
     """Clients keep the Service's address, and for a moment it still leads here: no send fails."""
     monkeypatch.setattr(group_member, "PASS_ON_SECONDS", 0.5)
@@ -570,6 +571,9 @@ def test_behind_a_service_a_master_that_ends_passes_requests_on_until_it_leads_e
             await until(lambda: len(member(first).now.sync_state_set) == 2)
             client = await stack.enter_async_context(setup.client(first))
             assert (await client.send("TBW102")).code == 0
+            if handed_over:
+                await first.member.switch_over.hand_over(1.5)
+                await until(lambda: member(first).role is Role.SLAVE)
 
             ending = asyncio.create_task(first.close())
             await until(lambda: member(second).role is Role.MASTER)
