@@ -70,6 +70,9 @@ class Beat:
     all_ack: bool | None = None
     """Whether all in-sync replicas must have a message before its send is answered; None when not told."""
 
+    lost_cache: bool = False
+    """Whether it says that it lost its page cache, and that no master is known since."""
+
     @property
     def stuck(self) -> bool:
         """Whether the log takes nothing any more, for longer than the process may be silent."""
@@ -96,6 +99,9 @@ class LiveReplica:
     surely_dead: bool = False
     """Whether more than silence shows that the process is gone: nobody, or another process, is at its
     address."""
+
+    lost_cache: bool = False
+    """Whether it lost its page cache, and knew no master since when it said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +243,8 @@ class Liveness:
                 priority=known.beat.priority,
                 append_age_ms=known.beat.append_age_ms,
             )
+        if known is not None and known.beat.lost_cache and known.beat.nonce == beat.nonce:
+            beat = replace(beat, lost_cache=True)  # what the process came without, it lacks
         if known is not None and beat.all_ack is None:
             beat = replace(beat, all_ack=known.beat.all_ack)  # the next beat tells what the new process does
         self._asked.pop(key, None)
@@ -404,6 +412,7 @@ class Liveness:
                     record.beat.stuck,
                     record.beat.all_ack,
                     record.surely_dead,
+                    record.beat.lost_cache,
                 )
                 for broker_id, record in records.items()
             },

@@ -208,6 +208,7 @@ def examine(broker_name: str, replica: Replica, address: str, answer: Command) -
                 _or_unknown(identity.log_epoch),
                 _or_unknown(identity.log_offset),
                 append_age_ms=identity.append_age_ms,
+                lost_cache=bool(identity.lost_cache),
             )
             return Examined(True, "alive", beat)
         if answer.code != ResponseCode.SUCCESS:

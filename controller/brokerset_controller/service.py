@@ -44,6 +44,7 @@ from brokerset_controller.replicas.events import (
     MasterElected,
     Outcome,
     ReplicasCleaned,
+    ReplicaStarted,
     Superseded,
 )
 from brokerset_controller.replicas.state import Group
@@ -172,6 +173,7 @@ class ControllerService:
                 priority=_or(header.election_priority, PRIORITY_DEFAULT),
                 append_age_ms=header.append_age_ms,
                 all_ack=header.all_ack,
+                lost_cache=bool(header.lost_cache),
             ),
             connection,
         )
@@ -267,12 +269,18 @@ class ControllerService:
         broker_name, broker_id = header.broker_name or "", _or(header.broker_id, 0)
         if header.next_nonce is not None:
             await self._settle_previous_process(broker_name, broker_id, header.next_nonce)
-        decision = await self._commit(
-            lambda: decide_register(
+        lost_cache = False
+
+        def decide() -> Decision:
+            nonlocal lost_cache
+            decision = decide_register(
                 self._group(broker_name), header, self.view(broker_name), group_count=self._group_count
-            ),
-            decide_again=True,
-        )
+            )
+            if isinstance(decision.event, ReplicaStarted):  # gone once it is applied
+                lost_cache = decision.event.lost_cache
+            return decision
+
+        decision = await self._commit(decide, decide_again=True)
         if decision.code == ResponseCode.SUCCESS and header.next_nonce is not None:
             self._hear(
                 ReplicaKey(broker_name, broker_id),
@@ -282,6 +290,8 @@ class ControllerService:
                     epoch=_or(header.log_epoch, UNKNOWN),
                     max_offset=_or(header.log_offset, UNKNOWN),
                     append_age_ms=header.append_age_ms,
+                    # Of a volume that another program made it is not known what it lost.
+                    lost_cache=not header.adopt and (lost_cache or bool(header.lost_cache)),
                 ),
                 connection,
             )

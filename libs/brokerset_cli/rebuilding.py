@@ -60,6 +60,12 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
                 f"{name}: {len(members)} of {group.expected_replicas} brokers were found; one that is "
                 "missing now, and has an id above theirs or the newest messages, is not taken into account"
             )
+        lost = [look.address for look in members if look.identity.lost_cache]
+        if lost:
+            notes.append(
+                f"{name}: {', '.join(lost)} lost its page cache; if it alone had acknowledged messages, they "
+                "are gone: the first election records from which offset on"
+            )
         groups.append(group)
     return RebuildPlan(tuple(groups), tuple(notes), tuple(obstacles))
 
@@ -233,7 +239,17 @@ async def _ask(admin: ControllerAdmin, address: str) -> BrokerLook | str:
 def _show(looks: Sequence[BrokerLook], plan: RebuildPlan) -> None:
     click.echo("Found:")
     write_table(
-        ("broker", "group", "id", "starts", "log epoch", "log end", "next id told", "epoch told"),
+        (
+            "broker",
+            "group",
+            "id",
+            "starts",
+            "log epoch",
+            "log end",
+            "page cache",
+            "next id told",
+            "epoch told",
+        ),
         [
             (
                 look.address,
@@ -242,6 +258,7 @@ def _show(looks: Sequence[BrokerLook], plan: RebuildPlan) -> None:
                 look.identity.incarnation,
                 look.identity.log_epoch,
                 look.identity.log_offset,
+                "lost" if look.identity.lost_cache else "kept",
                 look.identity.next_broker_id,
                 look.identity.group_epoch,
             )

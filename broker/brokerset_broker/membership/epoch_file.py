@@ -36,6 +36,9 @@ class EpochFile:
         self._disk = disk
         self.name = name
         self.history = EpochHistory()
+        self.highest_read = 0
+        """The highest epoch that the file had when it was loaded, 0 without any: the group has had it,
+        whatever is left of it in the log."""
         self._changing = threading.RLock()
         self._is_whole = False
         """Whether the file, and not only its backup, is known to hold `history`."""
@@ -67,6 +70,7 @@ class EpochFile:
                 continue
             if problems:
                 log.warning("the epoch file is read from its backup", problems=problems)
+            self.highest_read = max((entry.epoch for entry in history.entries), default=0)
             kept = EpochHistory(tuple(e for e in history.entries if e.start_offset <= log_end))
             if kept != history:
                 log.warning(

@@ -26,7 +26,15 @@ from brokerset_broker.membership.hooks import Hooks, Switch, TakeRole
 from brokerset_broker.membership.identity_folder import IdentityFolder
 from brokerset_broker.membership.lease_keeping import LeaseKeeper
 from brokerset_broker.membership.master_finder import find_master
-from brokerset_broker.membership.registration import FinishStart, Register, Registration, Serve, Step
+from brokerset_broker.membership.registration import (
+    FilesUnusable,
+    FinishStart,
+    Register,
+    Registration,
+    Serve,
+    Step,
+    StepDone,
+)
 from brokerset_broker.membership.registration_steps import RegistrationSteps, RunBlocking, ask_leader
 from brokerset_broker.membership.role import GivenBack, LogEnd, Role, RoleChange, Told
 from brokerset_broker.membership.told import told_of, told_of_election
@@ -134,6 +142,7 @@ class Membership:
             boot_id=boot_id,
             closed_cleanly=closed_cleanly,
             new_check_code=lambda: f"{own_address()};{clock.now_ms()}",
+            known_epoch=epochs.highest_read,
         )
         self._steps = RegistrationSteps(
             settings=settings,
@@ -293,6 +302,7 @@ class Membership:
             master_epoch=self._now.epoch if self._now.role is Role.MASTER else None,
             fenced=True if self._fenced else None,
             append_age_ms=self._append_age_ms(),
+            lost_cache=self._registration.tells_loss or None,
         )
         return command.reply(ext=header.to_ext(), body=body.to_json())
 
@@ -417,6 +427,7 @@ class Membership:
         pause, refused_pause = PAUSE_SECONDS_MIN, REFUSED_PAUSE_SECONDS_MIN
         while True:
             if self.registered:
+                await self._settle_loss()
                 await self._poll()
                 pause, refused_pause = PAUSE_SECONDS_MIN, REFUSED_PAUSE_SECONDS_MIN
                 await self._rest(self._settings.sync_broker_metadata_period / 1000)
@@ -492,6 +503,21 @@ class Membership:
         if told is not None and await self._take(told):
             await self._elect()
         self._report()
+
+    async def _settle_loss(self) -> None:
+        """Once a master is known, what this log lost is recorded, or another one had it: it is told no more.
+
+        Before that the controllers' record of it may be lost with all their data, so it is kept here, too.
+        """
+        registration = self._registration
+        if not registration.lost_cache or self._now.master_id is None:
+            return
+        result, _ = await self._steps.carry_out(FinishStart(registration.settled))
+        if isinstance(result, StepDone):
+            registration.loss_settled()
+            log.info("the lost page cache is accounted for", broker_id=self.broker_id)
+        elif isinstance(result, FilesUnusable):
+            log.warning("the start file cannot be written", problem=result.problem.text)
 
     async def _stand_down(self) -> None:
         """Another process has this broker's identity: serve nothing."""
@@ -675,6 +701,8 @@ class Membership:
         self._leases.look()
         if change.role is Role.MASTER and (before.role, before.epoch) != (change.role, change.epoch):
             self._heartbeats.hurry()
+        if self._registration.lost_cache and change.master_id is not None:
+            self._wake.set()
 
     # -- heartbeats ---------------------------------------------------------------------------------------
 
@@ -695,6 +723,7 @@ class Membership:
             nonce=self.nonce,
             append_age_ms=self._append_age_ms(),
             all_ack=settings.all_ack_in_sync_state_set if all_ack is None else all_ack,
+            lost_cache=self._registration.tells_loss or None,
         )
 
     def _append_age_ms(self) -> int | None:

@@ -162,7 +162,7 @@ TRANSIENT = (
 """After these the request may have been carried out or not, or another controller must be asked."""
 
 LOST_BOOT = "lost"
-"""Boot id in the start file while the log has lost what was not synced and no controller was told so yet."""
+"""Boot id in the start file while the log lacks what was not synced and no master is known since."""
 
 
 class Registration:
@@ -176,8 +176,10 @@ class Registration:
         boot_id: str,
         closed_cleanly: bool,
         new_check_code: Callable[[], str],
+        known_epoch: int = 0,
     ) -> None:
-        """`boot_id` is the host's, empty if not known; `new_check_code` makes `address;milliseconds`."""
+        """`boot_id` is the host's, empty if not known; `new_check_code` makes `address;milliseconds`;
+        `known_epoch` is the highest master epoch that the broker knows without its start file."""
         self.step: Step = ReadFiles()
         self.problem: Problem | None = None
         """Why the last try of this step failed; None after a success."""
@@ -192,12 +194,14 @@ class Registration:
         self.group_epoch: int | None = None
         """The group's master epoch as the registration named it."""
         self.lost_cache = False
+        """Whether the log lacks what was not synced, and no master is known since."""
         self.loss_is_known = closed_cleanly
         """Whether the start file has what the log lost, so that closing the log in order hides nothing."""
         self._names = names
         self._boot_id = boot_id
         self._closed_cleanly = closed_cleanly
         self._new_check_code = new_check_code
+        self._known_epoch = known_epoch
         self._record = StartRecord()
         self._claim: BrokerIdentity | None = None
         self._has_temp = False
@@ -245,6 +249,27 @@ class Registration:
                 self.step = Serve()
             case _:
                 raise AssertionError(f"{result} is no result of {step}")
+
+    @property
+    def adopts(self) -> bool:
+        """Whether another program made the identity, and no start of it was committed yet."""
+        return self._record.last_nonce is None and not self._record.check_code
+
+    @property
+    def tells_loss(self) -> bool:
+        """Whether to tell whoever asks that the page cache is lost. Of a volume that another program made
+        nothing is known."""
+        return self.lost_cache and not self.adopts
+
+    @property
+    def settled(self) -> StartRecord:
+        """What the start file holds once a master is known: in this boot the log has lost nothing yet."""
+        return replace(self._record, boot_id=self._boot_id)
+
+    def loss_settled(self) -> None:
+        """`settled` is on the disk. Only from `Serve`."""
+        assert isinstance(self.step, Serve)
+        self._record, self.lost_cache = self.settled, False
 
     def register_again(self) -> None:
         """Register the same start once more: the controllers seem not to know it. Only from `Serve`."""
@@ -307,6 +332,7 @@ class Registration:
             next_nonce=self.nonce,
             tried_nonces=tried,
             next_broker_id=max(old.next_broker_id, self._told_next_id),
+            group_epoch=max(old.group_epoch, self._known_epoch),
             boot_id=LOST_BOOT if self.lost_cache else self._boot_id,
         )
         self.step = WriteStart(self._record)
@@ -319,7 +345,7 @@ class Registration:
             record.last_nonce,
             record.tried_nonces,
             self.nonce,
-            adopt=record.last_nonce is None and not record.check_code,
+            adopt=self.adopts,
             lost_cache=self.lost_cache,
         )
 
@@ -335,7 +361,8 @@ class Registration:
     def _committed(self, committed: StartCommitted) -> None:
         self.incarnation = committed.incarnation
         self.group_epoch = committed.group_epoch
-        self.lost_cache = False
+        if self.adopts:
+            self.lost_cache = False
         record = self._record
         if committed.incarnation is not None:
             record = replace(record, last_nonce=self.nonce, tried_nonces=())
@@ -345,7 +372,7 @@ class Registration:
                 next_nonce=None,  # RocketMQ's controllers keep no nonce, so none of theirs is undecided
                 next_broker_id=max(record.next_broker_id, committed.next_broker_id or 0),
                 group_epoch=max(record.group_epoch, committed.group_epoch or 0),
-                boot_id=self._boot_id,
+                boot_id=LOST_BOOT if self.lost_cache else self._boot_id,
             )
         )
 

@@ -145,13 +145,17 @@ def _choose_wanted(group: Group, view: LiveView, wanted: int, unclean: bool) -> 
             return blocked
     if group.virgin:
         reason = "the first master: named by an administrator"
+        loss_from = election.first_loss(group, view, wanted)
         if election.may_hold_more(group, view, wanted):
+            end = election.max_offset(view, wanted)
             return Choice(
                 wanted,
                 f"{reason} while another replica has, or may have, a longer log",
-                loss_from=election.max_offset(view, wanted),
+                loss_from=end if loss_from is None else min(end, loss_from),
             )
-        return Choice(wanted, reason)
+        if loss_from is not None:
+            reason += " while a replica that may have been in sync has lost its page cache"
+        return Choice(wanted, reason, loss_from=loss_from)
     if wanted in group.sync_state_set - group.suspects:
         return Choice(wanted, "named by an administrator")
     found = election.choose_master(group, view, unclean_allowed=False)

@@ -17,6 +17,12 @@ LOST_CACHES = "every in-sync replica lost its page cache; the one with the longe
 LOST_CACHES_OUTSIDER = (
     "every in-sync replica lost its page cache; a replica that was not in sync has the longest log of all"
 )
+FIRST_OF_ALL = "the first master: the longest log of all replicas"
+FIRST_OF_LIVING = "the first master: the longest log of those that live"
+FIRST_AFTER_LOSS = (
+    "the first master: the longest log of all that reported, but a replica that may have been in sync has"
+    " lost its page cache"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +283,24 @@ def may_hold_more(group: Group, view: LiveView, broker_id: int) -> bool:
     )
 
 
+def first_loss(group: Group, view: LiveView, winner: int) -> int | None:
+    """From where on the first master of a rebuilt group may lack what was acknowledged; None: nowhere.
+
+    Who was in sync is forgotten. If anybody was who has its page cache yet, the longest log has everything;
+    so something may be missing as soon as one replica has lost it. The winner followed, or led, the last
+    epoch in its log: what was acknowledged in that one lies before the end of its log, or is gone. If a later
+    epoch was led, only replicas that lost their page cache have been in sync in it, and it began at or behind
+    the end of what is left of one of them.
+    """
+    lost = [key for key in group.replicas if key in view.lives and view.lives[key].lost_cache]
+    if not lost or group.master_epoch == 0:  # without any master nothing was acknowledged
+        return None
+    end = max_offset(view, winner)
+    if _log(view, winner)[0] >= group.master_epoch:
+        return end
+    return min(end, *(max_offset(view, key) for key in lost))
+
+
 def _choose_first(group: Group, view: LiveView, requester: int | None) -> Choice | NoChoice:
     reported = [key for key in group.replicas if view.fit(key) and _log_end_known(view, key)]
     if requester is not None and requester in group.fenced:
@@ -284,7 +308,7 @@ def _choose_first(group: Group, view: LiveView, requester: int | None) -> Choice
     elect = f"`brokerset elect {group.broker_name} --id ID` decides at once"
     if group.expected_replicas > 0:
         if len(reported) >= group.expected_replicas:
-            return _unless_fenced(group, best(reported, view), "the longest log of all replicas")
+            return _first(group, view, best(reported, view), FIRST_OF_ALL)
         return NoChoice(
             f"{group.broker_name} waits for its first master until all {group.expected_replicas} replicas"
             f" have reported their logs; {len(reported)} have ({_listed(reported)}). Start the"
@@ -302,14 +326,15 @@ def _choose_first(group: Group, view: LiveView, requester: int | None) -> Choice
                 f"{group.broker_name} has data and no in-sync set, and it is not known yet whether replica"
                 f" {key} is alive; the controllers are asking it: try again in a moment, or {elect}"
             )
-    return _unless_fenced(group, best({requester, *reported}, view), "the longest log of those that live")
+    return _first(group, view, best({requester, *reported}, view), FIRST_OF_LIVING)
 
 
-def _unless_fenced(group: Group, winner: int, reason: str) -> Choice | NoChoice:
+def _first(group: Group, view: LiveView, winner: int, reason: str) -> Choice | NoChoice:
     """The first master; another one than the winner would lack what a fenced winner has."""
     if winner in group.fenced:
         return _is_fenced(group, winner)
-    return Choice(winner, f"the first master: {reason}")
+    loss_from = first_loss(group, view, winner)
+    return Choice(winner, reason if loss_from is None else FIRST_AFTER_LOSS, loss_from=loss_from)
 
 
 def _why_nobody(group: Group, view: LiveView) -> str:

@@ -35,6 +35,9 @@ class BrokerHeartbeat(Header):
     """Whether sends are answered only when all in-sync replicas have them; elections that go by silence wait
     for the end of the old master's lease when they are not."""
 
+    lost_cache: bool | None = None
+    """True from the registration on that says so, and in later processes, too, until a master is known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatAnswer(Header):
@@ -303,6 +306,9 @@ class BrokerIdentityAnswer(Header):
     fenced: bool | None = None
     append_age_ms: Long | None = None
     """As in heartbeats."""
+
+    lost_cache: bool | None = None
+    """As in heartbeats; told before the registration, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

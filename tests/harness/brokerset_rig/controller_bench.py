@@ -125,6 +125,7 @@ class FakeBroker:
     epoch: int = 1
     max_offset: int = 100
     append_age_ms: int | None = None
+    lost_cache: bool | None = None
     asked: int = 0
 
     def answer(self, command: Command) -> Command:
@@ -137,6 +138,7 @@ class FakeBroker:
                 log_offset=self.max_offset,
                 registration="done",
                 append_age_ms=self.append_age_ms,
+                lost_cache=self.lost_cache,
             )
             return command.reply(ext=header.to_ext())
         body = EpochEntryCache(

@@ -217,6 +217,8 @@ class Broker:
         clock: Clock | None = None,
         switch: Switch | None = None,
         hooks: Hooks | None = None,
+        closed_cleanly: bool = True,
+        boot_id: str = "boot",
         **changes: Any,
     ) -> None:
         settings: dict[str, Any] = {
@@ -237,8 +239,8 @@ class Broker:
             random_source=random.Random(seed),
             log_end=lambda: LogEnd(self.epochs.history.last_epoch, 700, 600),
             own_address=lambda: OWN,
-            closed_cleanly=True,
-            boot_id="boot",
+            closed_cleanly=closed_cleanly,
+            boot_id=boot_id,
             on_role=self.changes.append,
             run_blocking=at_once,
             step_done=self.steps.append,

@@ -236,6 +236,10 @@ def _lease_not_waited_for() -> list[Patch]:
     return [(election, "lease_in_the_way", lambda group, view: None)]
 
 
+def _loss_before_rebuilding_ignored() -> list[Patch]:
+    return [(election, "first_loss", lambda group, view, winner: None)]
+
+
 _BUSY = Plan(
     controllers=1,
     brokers=(3,),
@@ -254,6 +258,7 @@ _REBOOTS = replace(_ALONE, faults={"reboot broker host": 2, "reboot master": 1, 
 _HEAVY = replace(_BUSY, clients=3, lanes=4, send_pause=0.01, record_bytes=700)
 _DOUBTED = replace(_BUSY, clients=3, lanes=4, faults={}, drill="join in doubt")
 _SHORTENED = replace(_ALONE, brokers=(2,), faults={}, drill="tail lost")
+_EMPTIED = replace(_ALONE, faults={}, drill="everything lost")
 _OUT_OF_REACH = replace(_BUSY, faults={}, drill="slaves out of reach")
 _MOVING = replace(
     _BUSY,
@@ -332,6 +337,12 @@ VARIANTS: tuple[Variant, ...] = (
         _cache_always_kept,
         (group_checker.LOST_CACHE, *_HAS),
         _REBOOTS,
+    ),
+    Variant(
+        "a first election takes every page cache for kept",
+        _loss_before_rebuilding_ignored,
+        (log.ACKED_KEPT,),
+        _EMPTIED,
     ),
     Variant(
         "a lease counts from the answer", _lease_from_reply, (lease_checker.SERVED_WITH_LEASE,), _UNHEARD

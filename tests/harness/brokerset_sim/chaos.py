@@ -52,7 +52,7 @@ class Chaos:
             while (now := world.loop.time()) < until:
                 if rebuild_at is not None and now - begun > rebuild_at:
                     rebuild_at = None
-                    await self._lose_controllers()
+                    await self.lose_controllers()
                     until += world.loop.time() - now
                 elif names:
                     fault = self.dice.choices(names, weights)[0]
@@ -322,7 +322,7 @@ class Chaos:
                 return True
         return False
 
-    async def _lose_controllers(self) -> None:
+    async def lose_controllers(self) -> None:
         """All controllers' data is gone; an administrator rebuilds the groups from what the brokers hold."""
         world = self.world
         if world.java:

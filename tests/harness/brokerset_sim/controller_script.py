@@ -9,7 +9,7 @@
     alter NAME MASTER EPOCH SET-EPOCH IDS     1001
     clean NAME [ids=1;2] [living] [cluster=]  1011
     rebuild NAME NEXT-ID EPOCH ID@ADDRESS,…   21006
-    beat NAME ID [nonce= epoch= offset= confirm= timeout= priority= on=]  904
+    beat NAME ID [nonce= epoch= offset= confirm= timeout= priority= on= lost]  904
     close CONNECTION · pass SECONDS · answer NAME ID alive|dead (asks first)
     failover NAME                             the controller's own scan
     state NAME · info NAME (1004) · sync NAME (1006)
@@ -183,6 +183,7 @@ class ControllerScript:
                 words.count("epoch", -1),
                 words.count("offset", 0),
                 timeout_ms=2_000,
+                lost_cache=words.flag("lost") and not words.flag("adopt"),
             )
             self._heard(name, broker_id, beat, f"c{broker_id}")
         return out + self._carry_out(decision)
@@ -252,6 +253,7 @@ def _beat(words: _Words) -> Beat:
         words.count("priority", PRIORITY_DEFAULT),
         words.count("waits", 0) or None,
         False if words.flag("alone") else None,
+        lost_cache=words.flag("lost"),
     )
 
 

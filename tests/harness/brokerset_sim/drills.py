@@ -189,12 +189,32 @@ async def deposed_controller(world: World) -> bool:
     return True
 
 
+async def everything_lost(world: World) -> bool:
+    """The only broker in sync loses its power, and all controllers lose their data; all are started again.
+
+    Nobody but that broker had what it acknowledged last.
+    """
+    roles = await _in_sync(world)
+    if roles is None:
+        return False
+    master, *slaves = roles
+    for slave in slaves:
+        slave.stop(power=False)
+    if not await _until(lambda: _settled(world, master) == frozenset((master.role_id,))):
+        return False
+    await asyncio.sleep(TRAFFIC_SECONDS)
+    master.stop(power=True)
+    await world.chaos.lose_controllers()
+    return True
+
+
 DRILLS: Final[dict[str, Drill]] = {
     "join in doubt": join_in_doubt,
     "tail lost": tail_lost,
     "slaves out of reach": slaves_out_of_reach,
     "controllers out of reach": controllers_out_of_reach,
     "deposed controller": deposed_controller,
+    "everything lost": everything_lost,
 }
 """By the name that plans use."""
 

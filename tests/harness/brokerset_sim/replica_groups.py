@@ -59,6 +59,7 @@ def live(
     stuck: bool = False,
     all_ack: bool | None = None,
     surely_dead: bool = False,
+    lost_cache: bool = False,
 ) -> LiveReplica:
     """What was heard of a replica; the nonce is `nN` unless one is given."""
     return LiveReplica(
@@ -72,6 +73,7 @@ def live(
         stuck,
         all_ack,
         surely_dead,
+        lost_cache,
     )
 
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from brokerset_controller.liveness import LiveReplica, LiveView, Standing
 from brokerset_controller.replicas.apply import apply
 from brokerset_controller.replicas.decide_election import decide_failover
-from brokerset_controller.replicas.election import LOST_CACHES, LOST_CACHES_OUTSIDER
+from brokerset_controller.replicas.election import FIRST_AFTER_LOSS, LOST_CACHES, LOST_CACHES_OUTSIDER
 from brokerset_controller.replicas.events import (
     Applied,
     Event,
+    GroupRebuilt,
     MasterElected,
     ReplicaStarted,
     SyncStateSetAltered,
@@ -43,6 +44,8 @@ WEIGHTS = {
     "unclean": 0.3,
     "outage": 3.0,
     "fork": 3.0,
+    "learn": 12.0,
+    "forget": 1.0,
 }
 """How often what happens. Little is synced, so that whole epochs get lost."""
 
@@ -63,6 +66,11 @@ class Node:
     """The epoch in which its process takes messages, as far as that one knows."""
 
     lost: bool = False
+    """Whether it lacks what was not synced, and has heard of no master since."""
+
+    told: int = 0
+    """The highest epoch that it was told, or had in its epoch file when it started."""
+
     starts_count: int = 1
 
     def cut(self, end: int) -> None:
@@ -121,6 +129,10 @@ class Model:
                     self.start(member)
             case "fork":
                 self.fork()
+            case "learn":
+                self.learn(key)
+            case "forget":
+                self.forget()
 
     def fork(self) -> None:
         """A master dies with messages that nobody else has; another one leads before it is back."""
@@ -152,6 +164,7 @@ class Model:
         node.starts = {key: start for key, start in node.starts.items() if start < len(node.log)}
         node.starts[epoch] = len(node.log)
         node.leads = epoch
+        self.learn(self.group.master_id or 0)
 
     def append(self, key: int) -> None:
         """Also a master that does not know yet that it is none any more goes on."""
@@ -165,6 +178,7 @@ class Model:
         node, master = self.nodes[key], self.master()
         if master is None or node is master or not node.alive:
             return
+        self.learn(key)
         node.leads = None
         common = 0
         while common < min(len(node.log), len(master.log)) and node.log[common] == master.log[common]:
@@ -215,6 +229,7 @@ class Model:
     def lose_power(self, key: int) -> None:
         node = self.nodes[key]
         self.kill(key)
+        node.told = max(node.told, *node.starts, 0)
         node.cut(self.dice.choice((node.synced, self.dice.randint(node.synced, len(node.log)))))
         node.synced, node.lost = len(node.log), True
 
@@ -226,7 +241,35 @@ class Model:
         nonce = f"n{key}.{node.starts_count}"
         known = self.group.replicas[key]
         self.commit(ReplicaStarted(NAME, key, known.nonce, nonce, known.address, node.lost, 0))
-        node.alive, node.lost = True, False
+        node.alive, node.told = True, max(node.told, self.group.master_epoch)
+
+    def learn(self, key: int) -> None:
+        """A process hears who is master; what it has lost is in that election's record, or not missing."""
+        node = self.nodes[key]
+        if node.alive and self.group.master_id is not None:
+            node.lost, node.told = False, max(node.told, self.group.master_epoch)
+
+    def forget(self) -> None:
+        """The controllers lose everything; the group is rebuilt from what all its brokers know."""
+        for key in self.nodes:
+            if self.dice.random() < 0.3:
+                self.lose_power(key)
+        replicas = {}
+        for key, node in self.nodes.items():
+            if not node.alive:
+                node.starts_count += 1
+                node.alive = True
+            node.leads = None
+            nonce = f"n{key}.{node.starts_count}" if node.starts_count > 1 else f"n{key}"
+            replicas[key] = replace(self.group.replicas[key], nonce=nonce)
+        epoch = max(max(node.told, *node.starts, 0) for node in self.nodes.values())
+        self.group = replace(group_of(expected=len(replicas)), cluster_name=self.group.cluster_name)
+        self.commit(
+            GroupRebuilt(
+                replace(group_of(*self.nodes, epoch=epoch, expected=len(replicas)), replicas=replicas)
+            )
+        )
+        self.counts["rebuilt"] += 1
 
     # -- elections ----------------------------------------------------------------------------------------
 
@@ -236,7 +279,9 @@ class Model:
         for key, node in self.nodes.items():
             standings[key] = Standing.ALIVE if node.alive else Standing.DEAD
             lives[key] = replace(
-                live(key, max(node.starts, default=-1), len(node.log)), nonce=self.group.replicas[key].nonce
+                live(key, max(node.starts, default=-1), len(node.log)),
+                nonce=self.group.replicas[key].nonce,
+                lost_cache=node.lost and node.alive,
             )
         return LiveView(standings, lives)
 
@@ -290,3 +335,5 @@ def test_the_model_does_what_it_is_there_for() -> None:
     assert counts[LOST_CACHES_OUTSIDER] > 20
     assert counts["loss before the end"] > 5
     assert counts["forgiven"] > 20
+    assert counts[FIRST_AFTER_LOSS] > 20
+    assert counts["rebuilt"] > 100

@@ -51,6 +51,24 @@ def test_missing_brokers_and_those_without_an_id_are_said() -> None:
     assert "1 of 2 brokers were found" in plan.notes[1]
 
 
+def test_brokers_that_lost_their_page_caches_are_named() -> None:
+    """Before anything is proposed, people see what may be missing; sound groups are not mentioned."""
+    plan = plan_rebuild(
+        [
+            _broker(1, 1, lost_cache=True),
+            _broker(2, 2, lost_cache=True),
+            _broker(3, 1, group="other"),
+            _broker(4, 2, group="other"),
+        ],
+        (),
+    )
+
+    assert [group.broker_name for group in plan.groups] == ["g", "other"]
+    assert plan.obstacles == ()
+    assert len(plan.notes) == 1
+    assert plan.notes[0].startswith("g: 127.0.0.1:1, 127.0.0.1:2 lost its page cache")
+
+
 def test_copies_and_strangers_stop_the_proposal() -> None:
     copies = plan_rebuild([_broker(1, 1), _broker(2, 1)], ())
     strangers = plan_rebuild([_broker(1, 1), _broker(2, 2, owner_uid="v")], ())

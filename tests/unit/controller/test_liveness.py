@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brokerset_controller.liveness import (
@@ -145,6 +147,17 @@ def test_log_ends_only_grow_while_the_process_is_the_same(table: Liveness) -> No
     assert log_end() == (2, 5, 5)
     table.heard(ONE, beat(1, 7, nonce="next"), "c", 0.0)
     assert log_end() == (1, 7, 7)
+
+
+def test_a_page_cache_once_lost_stays_lost_while_the_process_is_the_same(table: Liveness) -> None:
+    """Later beats need not say it, and an answer that was on its way does not take it back."""
+    table.heard(ONE, replace(beat(), lost_cache=True), "c", 1.0)
+    table.heard(ONE, beat(), "c", 2.0)
+    lost = [table.view("a", 2.0).lives[1].lost_cache]
+    table.heard(ONE, beat(nonce="next"), "c", 3.0)
+    lost.append(table.view("a", 3.0).lives[1].lost_cache)
+
+    assert lost == [True, False]
 
 
 def test_java_processes_are_taken_at_their_word_after_a_break() -> None:

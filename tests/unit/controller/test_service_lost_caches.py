@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from brokerset_controller.liveness import ReplicaKey
-from brokerset_controller.replicas.election import LOST_CACHES_OUTSIDER
-from brokerset_rig.controller_bench import GROUP, Bench, FakeBroker, make_bench
+from brokerset_controller.replicas.election import FIRST_AFTER_LOSS, LOST_CACHES_OUTSIDER
+from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
+from brokerset_protocol.codes import RequestCode
+from brokerset_rig.controller_bench import CLUSTER, GROUP, Bench, FakeBroker, make_bench
 
 EPOCH = 2
 """Of the first master: one above what the brokers' logs have."""
@@ -37,6 +41,90 @@ async def after_a_loss_of_power(bench: Bench) -> FakeBroker:
         )
         assert answer.code == 0, answer.remark
     return outsider
+
+
+async def rebuilt(bench: Bench, *ids: int) -> None:
+    """The controllers know these replicas, started as `nN`, from the brokers alone."""
+    state = GroupState(
+        CLUSTER, GROUP, None, len(ids), max(ids) + 1, None, EPOCH, (), 0, (), (),
+        tuple(ReplicaState(i, f"10.0.0.{i}:10911", f"c{i}", 1, f"n{i}", "unknown") for i in ids),
+    )  # fmt: skip
+    for i in ids:
+        bench.net.brokers[f"10.0.0.{i}:10911"] = FakeBroker(i, f"n{i}", epoch=EPOCH, max_offset=100 - i)
+    answer = await bench.ask(RequestCode.BROKERSET_REBUILD_GROUP, None, state.to_json())
+    assert answer.code == 0, answer.remark
+
+
+async def elected(bench: Bench) -> list[tuple[int, str]]:
+    """Where what may be lost begins, and why, once the rebuilt group has its first master."""
+    async with bench.running():
+        await bench.until(lambda: bench.machine.groups[GROUP].master_id is not None)
+    return [(loss.from_offset, loss.reason) for loss in bench.machine.groups[GROUP].losses]
+
+
+def test_a_rebuilt_group_hears_of_a_lost_page_cache_before_the_broker_registers() -> None:
+    """The answer to the question who is there says it."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await rebuilt(bench, 1, 2)
+        bench.net.brokers["10.0.0.2:10911"].lost_cache = True
+
+        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("heard", ["registration", "heartbeat", "later process"])
+def test_a_rebuilt_group_hears_of_a_lost_page_cache_whichever_way(heard: str) -> None:
+    """Though the broker's answer to the question, which may be older, does not say it."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await rebuilt(bench, 1, 2)
+        more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True}
+        if heard == "registration":
+            answer = await bench.register(2, "n2", **more)
+        elif heard == "heartbeat":
+            answer = await bench.beat(2, "n2", lost_cache=True)
+        else:
+            bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
+            answer = await bench.register(2, "m2", last_nonce="n2", **more)
+        assert answer.code == 0, answer.remark
+
+        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
+
+    asyncio.run(scene())
+
+
+def test_a_volume_that_is_older_than_its_last_process_counts_as_lost_after_a_rebuild() -> None:
+    """The leader heard how far the log went."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await rebuilt(bench, 1, 2)
+        assert (await bench.register(2, "n2", log_epoch=EPOCH, log_offset=500)).code == 0
+        bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
+        answer = await bench.register(2, "m2", last_nonce="n2", log_epoch=EPOCH, log_offset=98)
+        assert answer.code == 0, answer.remark
+
+        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
+
+    asyncio.run(scene())
+
+
+def test_a_rebuilt_group_that_kept_its_page_caches_has_lost_nothing() -> None:
+    """Nothing is recorded; nor for a volume of another program, of which nobody knows."""
+
+    async def scene() -> None:
+        bench = make_bench()
+        await rebuilt(bench, 1, 2)
+        more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True, "adopt": True}
+        assert (await bench.register(2, "n2", **more)).code == 0
+
+        assert await elected(bench) == []
+
+    asyncio.run(scene())
 
 
 def test_who_was_not_in_sync_is_asked_where_its_log_ends() -> None:

@@ -145,6 +145,7 @@ def test_epochs_behind_the_end_of_the_log_go(tmp_path: Path) -> None:
     epochs.load(400)
 
     assert epochs.entries() == (EpochEntry(1, 0),)
+    assert epochs.highest_read == 2  # the group has had it: it must not be given again
 
 
 def test_what_was_read_survives_a_power_failure() -> None:

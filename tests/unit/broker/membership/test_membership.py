@@ -331,6 +331,58 @@ def test_who_asks_who_is_here_gets_the_truth(world: World, tmp_path: Path) -> No
     run(scenario())
 
 
+def test_a_lost_page_cache_is_told_to_everybody_until_a_master_is_known(world: World, tmp_path: Path) -> None:
+    """In heartbeats and to who asks, by the next process, too; an elected master writes that it is over."""
+
+    async def scenario() -> None:
+        async with running(Broker(world, tmp_path)) as first:
+            await first.until(lambda: first.member.role is Role.MASTER)
+            assert world.beats[C0][-1].lost_cache is None
+            assert first.epoch_cache()[0].lost_cache is None
+        world.master = None  # nobody is, and nobody is elected
+        world.refuse[1002] = (2012, "others have not reported")
+        for seed, boot_id, cleanly in ((2, "next", False), (3, "next", True)):
+            async with running(
+                Broker(world, tmp_path, seed=seed, boot_id=boot_id, closed_cleanly=cleanly)
+            ) as again:
+                await again.until(lambda: again.member.registered and bool(world.beats[C0]))
+                await again.until(lambda: world.beats[C0][-1].nonce == again.member.nonce)
+                assert world.registrations[-1].lost_cache is True
+                assert world.beats[C0][-1].lost_cache is True
+                assert again.epoch_cache()[0].lost_cache is True
+        del world.refuse[1002]
+        async with running(Broker(world, tmp_path, seed=4, boot_id="next")) as last:
+            await last.until(lambda: last.member.role is Role.MASTER)
+            await last.until(lambda: last.epoch_cache()[0].lost_cache is None, seconds=1)
+        async with running(Broker(world, tmp_path, seed=5, boot_id="next", closed_cleanly=False)) as sound:
+            await sound.until(lambda: sound.member.registered)
+            assert world.registrations[-1].lost_cache is False
+
+    run(scenario())
+
+
+def test_a_start_file_that_cannot_be_written_keeps_the_loss_told(world: World, tmp_path: Path) -> None:
+    """It is tried again; until it has succeeded the next process would say it, so this one does."""
+
+    async def scenario() -> None:
+        async with running(Broker(world, tmp_path)) as first:
+            await first.until(lambda: first.member.role is Role.MASTER)
+        world.master = None
+        world.refuse[1002] = (2012, "others have not reported")
+        async with running(Broker(world, tmp_path, seed=2, boot_id="next", closed_cleanly=False)) as lost:
+            await lost.until(lambda: lost.member.registered)
+            blocked = tmp_path / "brokerIdentity-start.tmp"
+            blocked.mkdir()
+            del world.refuse[1002]
+            await lost.until(lambda: lost.member.role is Role.MASTER)
+            await asyncio.sleep(10)
+            assert lost.epoch_cache()[0].lost_cache is True
+            blocked.rmdir()
+            await lost.until(lambda: lost.epoch_cache()[0].lost_cache is None)
+
+    run(scenario())
+
+
 def test_with_controllers_of_java(world: World, tmp_path: Path) -> None:
     """They send no extra fields, and a restarted master goes on in its epoch."""
 

@@ -255,15 +255,54 @@ def test_when_the_page_cache_is_lost(
     assert found.step.lost_cache is lost
 
 
-def test_a_lost_page_cache_is_remembered_until_the_controllers_know() -> None:
-    """A second start in the new boot says it again; once committed the new boot counts."""
+def test_a_lost_page_cache_is_remembered_until_a_master_is_known() -> None:
+    """Also when the controllers know it: they may lose their data before the next election."""
     found = fed(machine(closed_cleanly=False), FilesRead(IDENTITY, None, StartRecord("n0", boot_id="old")))
 
     assert isinstance(found.step, WriteStart)
     assert found.step.record.boot_id == LOST_BOOT
     fed(found, StepDone(), COMMITTED)
     assert isinstance(found.step, FinishStart)
-    assert found.step.record.boot_id == "boot"
+    assert found.step.record.boot_id == LOST_BOOT
+    fed(found, StepDone())
+    assert found.tells_loss
+    assert found.settled == replace(found.record, boot_id="boot")
+    found.loss_settled()
+    assert (found.record.boot_id, found.tells_loss) == ("boot", False)
+
+
+def test_a_loss_is_registered_again_until_a_master_is_known() -> None:
+    """Controllers that forgot this start learn of it from the same process."""
+    found = fed(registering(StartRecord("n0", boot_id="old"), closed_cleanly=False), COMMITTED, StepDone())
+    found.register_again()
+
+    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=True)
+    fed(found, COMMITTED, StepDone()).loss_settled()
+    found.register_again()
+    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=False)
+
+
+def test_of_a_volume_of_another_program_nobody_is_told_a_loss() -> None:
+    """Nothing is known of how it was closed; the registration alone says so, and the next start does not."""
+    found = registering(None, closed_cleanly=False)
+
+    assert isinstance(found.step, Register)
+    assert (found.step.adopt, found.step.lost_cache, found.tells_loss) == (True, True, False)
+    fed(found, COMMITTED)
+    assert isinstance(found.step, FinishStart)
+    assert (found.step.record.boot_id, found.tells_loss) == ("boot", False)
+
+
+@pytest.mark.parametrize(("told", "known", "kept"), [(7, 9, 9), (7, 3, 7), (7, 0, 7)])
+def test_an_epoch_that_went_with_the_page_cache_is_written_down(told: int, known: int, kept: int) -> None:
+    """Whoever rebuilds the controllers' data must hear of it: it is not to be given again."""
+    found = Registration(
+        names=NAMES, nonce="n1", boot_id="boot", closed_cleanly=False, new_check_code=str, known_epoch=known
+    )
+    fed(found, FilesRead(IDENTITY, None, StartRecord("n0", group_epoch=told)))
+
+    assert isinstance(found.step, WriteStart)
+    assert found.step.record.group_epoch == kept
 
 
 def test_closing_the_log_does_not_bring_a_lost_page_cache_back() -> None:

@@ -8,7 +8,7 @@ from brokerset_controller.liveness import LiveView
 from brokerset_controller.replicas.apply import apply
 from brokerset_controller.replicas.decide_election import decide_elect, decide_failover
 from brokerset_controller.replicas.describe import advice
-from brokerset_controller.replicas.election import LOST_CACHES, LOST_CACHES_OUTSIDER
+from brokerset_controller.replicas.election import FIRST_AFTER_LOSS, LOST_CACHES, LOST_CACHES_OUTSIDER
 from brokerset_controller.replicas.events import Applied, MasterElected, Superseded, SyncStateSetAltered
 from brokerset_protocol.headers.controller import ElectMaster
 from brokerset_sim.replica_groups import NAME, group_of, live, view_of
@@ -148,3 +148,80 @@ def test_a_set_that_changed_meanwhile_stops_the_event() -> None:
 
     assert outcome == Applied()
     assert isinstance(apply(joined, event)[1], Superseded)
+
+
+REBUILT = group_of(1, 2, 3, epoch=5, expected=3)
+"""Nobody knows any more who was in sync."""
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        ({1: (5, 80), 2: (5, 70), 3: (5, 60)}, (1, 80)),
+        ({1: (5, 70), 2: (5, 80), 3: (5, 60)}, (2, 80)),
+        ({1: (4, 80), 2: (4, 70), 3: (4, 60)}, (1, 70)),
+        ({1: (4, 70), 2: (4, 80), 3: (4, 60)}, (2, 80)),
+    ],
+)
+def test_the_first_master_of_a_rebuilt_group_may_lack_what_a_lost_page_cache_held(
+    logs: dict[int, tuple[int, int]], expected: tuple[int, int]
+) -> None:
+    """2 lost it, and may have been alone in sync. Where epoch 5 is nowhere, it began behind 2's end."""
+    lost = live(2, *logs[2], lost_cache=True)
+    decision = decide_failover(REBUILT, view_of(1, 2, 3, logs=logs, r2=lost), unclean_allowed=False)
+
+    assert decision is not None
+    assert isinstance(decision.event, MasterElected)
+    assert loss_from(decision.event) == expected
+    assert (decision.event.reason, decision.event.unclean) == (FIRST_AFTER_LOSS, False)
+    after, outcome = apply(REBUILT, decision.event)
+    assert outcome == Applied()
+    assert after is not None
+    assert [loss.from_offset for loss in after.losses] == [expected[1]]
+
+
+def test_one_page_cache_that_is_lost_suffices_and_all_others_are_waited_for() -> None:
+    """Any replica may have been the only one in sync; several are compared by what is left of each."""
+    two, three = live(2, 4, 80, lost_cache=True), live(3, 4, 70, lost_cache=True)
+    waiting = decide_failover(REBUILT, view_of(2, 3, r2=two, r3=three), unclean_allowed=False)
+    view = view_of(1, 2, 3, r1=live(1, 4, 95), r2=two, r3=three)
+    decision = decide_failover(REBUILT, view, unclean_allowed=False)
+
+    assert waiting is None
+    assert decision is not None
+    assert isinstance(decision.event, MasterElected)
+    assert loss_from(decision.event) == (1, 70)
+
+
+def test_a_group_that_never_had_a_master_has_lost_nothing() -> None:
+    """Nobody has acknowledged anything, whoever lost power before."""
+    group = group_of(1, 2, expected=2)
+    lost = live(2, -1, 0, lost_cache=True)
+    decision = decide_failover(
+        group, view_of(1, 2, logs={1: (-1, 0), 2: (-1, 0)}, r2=lost), unclean_allowed=False
+    )
+
+    assert decision is not None
+    assert isinstance(decision.event, MasterElected)
+    assert decision.event.loss is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "from_offset", "reason"),
+    [
+        (1, 80, "while a replica that may have been in sync has lost its page cache"),
+        (2, 70, "while another replica has, or may have, a longer log"),
+    ],
+)
+def test_an_administrator_who_names_the_first_master_has_the_loss_recorded(
+    wanted: int, from_offset: int, reason: str
+) -> None:
+    """Whether the longest log is named or another one."""
+    lost = live(2, 5, 70, lost_cache=True)
+    header = ElectMaster(broker_name=NAME, broker_id=wanted, designate_elect=True)
+    view = view_of(1, 2, 3, logs={1: (5, 80), 3: (5, 60)}, r2=lost)
+    decision = decide_elect(REBUILT, header, view, unclean_allowed=False)
+
+    assert isinstance(decision.event, MasterElected)
+    assert loss_from(decision.event) == (wanted, from_offset)
+    assert reason in decision.event.reason
