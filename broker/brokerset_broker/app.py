@@ -62,6 +62,7 @@ from brokerset_runtime.remoting import Connection, Handler, RemotingServer, Serv
 from brokerset_spec.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
+    from aiohttp import web
     from prometheus_client import CollectorRegistry
 
 log = structlog.get_logger(__name__)
@@ -501,7 +502,12 @@ class Broker:
     async def _serve_http(self) -> None:
         if not self.settings.http_port:
             return
-        endpoint = HttpEndpoint(alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics)
+        endpoint = HttpEndpoint(
+            alive=self._alive_problems,
+            ready=self._ready_problems,
+            metrics=self._metrics,
+            extend=self._add_store_stream if self.settings.store_stream_enable else None,
+        )
         try:
             self.http_port = await endpoint.start(self.settings.bind_address, self.settings.http_port)
         except OSError as error:
@@ -509,6 +515,18 @@ class Broker:
                 f"HTTP port {self.settings.http_port} cannot be used: {error}; choose another with httpPort"
             ) from error
         self._endpoint = endpoint
+
+    def _add_store_stream(self, application: web.Application) -> None:
+        from brokerset_broker.store_stream import StoreStream, Who
+
+        def who() -> Who:
+            settings, membership = self.settings, self.membership
+            names = settings.broker_cluster_name, settings.broker_name
+            if membership is None:
+                return Who(*names, settings.broker_id, Role.MASTER, None)
+            return Who(*names, membership.broker_id, membership.role, membership.now.epoch)
+
+        StoreStream(self.store, self.settings, who).add_to(application)
 
     def _alive_problems(self) -> list[str]:
         return [] if self._running else ["the broker's tasks do not run"]

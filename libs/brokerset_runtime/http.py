@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a process: `/metrics`, `/healthz`, `/readyz`.
+"""The HTTP endpoint of a process: `/metrics`, `/healthz`, `/readyz`, and what its owner adds.
 
 The web server and the metrics library are loaded when `start` runs, not when this module is imported, because
 together they take longer to load than the rest of a process takes to start. `start` loads them in a
@@ -36,11 +36,16 @@ class HttpEndpoint:
         alive: Check = _nothing_wrong,
         ready: Check = _nothing_wrong,
         metrics: Callable[[], CollectorRegistry] | None = None,
+        extend: Callable[[web.Application], None] | None = None,
     ) -> None:
-        """`metrics` returns the registry to show; without it the library's global one is shown."""
+        """`metrics` returns the registry to show; without it the library's global one is shown.
+
+        `extend` may add requests to the application before it serves.
+        """
         self._alive = alive
         self._ready = ready
         self._metrics = metrics
+        self._extend = extend
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -53,6 +58,8 @@ class HttpEndpoint:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._show_metrics)
+        if self._extend is not None:
+            self._extend(application)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
         await runner.setup()
         try:

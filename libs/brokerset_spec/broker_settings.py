@@ -63,7 +63,21 @@ class BrokerSettings:
     """Port of the remoting protocol, also told to clients; 0 takes a free one."""
 
     http_port: int = number(8080, high=PORT_MAX)
-    """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off. Not known to RocketMQ."""
+    """Port of `/metrics`, `/healthz`, `/readyz` and `/store/…`; 0 switches it off. Not known to RocketMQ."""
+
+    store_stream_enable: bool = False
+    """Whether `/store/…` of the HTTP port gives out the files of the store, message bodies included, for jobs
+    elsewhere; see `storeStreamTokenFile`. Not known to RocketMQ."""
+
+    store_stream_token_file: Path | None = None
+    """File with the token that `/store/…` asks for (`Authorization: Bearer …`), read again when it changes;
+    empty means that everybody who reaches the HTTP port may read the store. Not known to RocketMQ."""
+
+    max_store_streams: int = number(4, low=1, high=64)
+    """Readers of `/store/…` that are served at the same time; others wait. Not known to RocketMQ."""
+
+    max_store_stream_byte_in_second: int = number(52_428_800, low=65_536, high=INT64_MAX)
+    """Bytes that all readers of `/store/…` together get in a second. Not known to RocketMQ."""
 
     namesrv_addr: str = ""
     """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere."""
@@ -324,6 +338,8 @@ class BrokerSettings:
             found.append("brokerIP1 is empty: give the address under which clients reach this broker")
         if self.http_port and self.http_port == self.listen_port:
             found.append(f"httpPort={self.http_port}: is the same as listenPort")
+        if self.store_stream_enable and not self.http_port:
+            found.append("storeStreamEnable=true needs an HTTP port: set httpPort")
         for entry in self.message_delay_level.split():
             if not DELAY_PATTERN.fullmatch(entry):
                 found.append(f"messageDelayLevel: {entry!r} is not a number followed by s, m, h or d")
