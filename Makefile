@@ -14,7 +14,7 @@ IMAGE ?= brokerset:dev
 HELM ?= helm
 SETS ?= 1000
 
-.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos failover sim coverage evidence bench e2e e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos failover sim coverage evidence bench bench-spark e2e e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -103,6 +103,9 @@ else
 	python tests/bench/replication.py --size small --only ours
 	@echo "not measured here: Java's replication and failover; \`make bench BENCH=full\` does"
 endif
+
+bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full)
+	python tests/bench/spark.py --size $(BENCH)
 
 e2e: setup  ## processes started, killed and restarted as a user does
 	pytest -q tests/e2e --ignore tests/e2e/kubernetes

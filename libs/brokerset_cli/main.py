@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "elect": ("brokerset_cli.replicas:elect", "Elect a master of a group."),
     "clean": ("brokerset_cli.replicas:clean", "Let the controllers forget replicas."),
     "replica": ("brokerset_cli.replicas:replica", "Give up a replica, or make a folder another one."),
+    "store": ("brokerset_cli.store:store", "Check, count, move, compare and export store files."),
     "kubernetes": (
         "brokerset_cli.kubernetes.command:kubernetes",
         "Look at and work on BrokerSets on Kubernetes.",

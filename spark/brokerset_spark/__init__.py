@@ -1,1 +1,1 @@
-"""Spark jobs on store files. Nothing is here yet."""
+"""Reads RocketMQ store files without a broker: Spark data sources, and jobs on them."""

@@ -1,7 +1,7 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
-against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth), `migrated-stores` (stores that the job `migrate` made, under brokers of both makes),
 `controllers` (Java brokers under our controllers, our broker under Java's, volumes handed over), `replication` (groups of our brokers
 and Java's that copy each other's log, under controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group
 of ours whose master changes), `switches` (many changes of the master under load).
@@ -22,6 +22,7 @@ from pathlib import Path
 from brokerset_rig import (
     controller_parts,
     golden,
+    migrated_stores,
     mqadmin,
     replication_clients,
     replication_parts,
@@ -242,6 +243,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
     "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
+    "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
     "replication-clients": lambda outcome, size: replication_clients.run(outcome.add, size),

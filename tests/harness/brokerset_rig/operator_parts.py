@@ -93,13 +93,13 @@ def condition(live: Mapping[str, Any] | None, kind: str) -> dict[str, Any] | Non
 
 
 async def watch_plainly(access: Access, namespaces: Sequence[str], told: OnEvent) -> None:
-    """Watch BrokerSets and Topics with our own watches, in the place of kopf."""
+    """Watch what people write with our own watches, in the place of kopf."""
 
     def passed_on(kind: str) -> Callable[[str, Mapping[str, Any]], None]:
         return lambda event, live: told(kind, event, live)
 
     async with KubeClient(access, manager="watcher") as client, asyncio.TaskGroup() as group:
-        for kind in (kinds.BROKER_SET, kinds.TOPIC):
+        for kind in kinds.OWN:
             for namespace in namespaces or (None,):
                 watch = Watch(client, kind, passed_on(kind.kind), namespace=namespace, metadata_only=False)
                 group.create_task(watch.run())

@@ -1,0 +1,1 @@
+"""`python -m brokerset_spark JOB …`: one module for each job, loaded when it is called."""

@@ -1,0 +1,236 @@
+"""`audit`: compare the replicas of one broker; in one command, or by maps that were made near each store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from brokerset_spark.commands.options import JobOptions, job_options
+from brokerset_spark.jobs.audit import (
+    AuditOptions,
+    ControllerView,
+    MapOptions,
+    ReplicaMap,
+    audit_with_maps,
+    map_replica,
+    parse_view,
+)
+from brokerset_spark.jobs.audit.cache import check_place
+from brokerset_spark.jobs.report import JobFailed, NoInput, Report
+
+
+class _AuditGroup(click.Group):
+    """`audit A B C` is `audit run A B C`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The subcommand, or `run` if the first argument is none."""
+        if args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options may come before the stores."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_AuditGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def audit() -> None:
+    """Compare the replicas of one broker: epochs, ends, and every confirmed byte.
+
+    `audit STORE STORE STORE` reads all of them. Where they are on different machines, `audit map STORE` runs
+    near each, and `audit reduce MAP MAP MAP` needs only the maps.
+    """
+
+
+_CONFIRM = click.option(
+    "--confirm-offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="What the broker says is confirmed. [default: what each store's checkpoint says]",
+)
+_CACHE = click.option(
+    "--cache",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep digests of files that do not change any more; they are read again once a week.",
+)
+_FULL = click.option("--full", is_flag=True, help="Read everything, whatever the cache knows.")
+_KEEP_PAGES = click.option(
+    "--keep-page-cache", is_flag=True, help="Leave what is read in the page cache; no broker needs the room."
+)
+_CONTROLLER = click.option(
+    "--controller",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="What the controllers say: `brokerset status --json`, or masterEpoch and syncStateSet.",
+)
+_PAGE = click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the page there. [default: beside the report, or audit.html]",
+)
+_NO_PAGE = click.option("--no-page", is_flag=True, help="Write no page.")
+
+
+@audit.command("run")
+@click.argument("stores", nargs=-1, required=True)
+@_CONFIRM
+@_CONTROLLER
+@_CACHE
+@_FULL
+@_KEEP_PAGES
+@_PAGE
+@_NO_PAGE
+@job_options
+def run(
+    stores: tuple[str, ...],
+    confirm_offset: int | None,
+    controller: Path | None,
+    cache: Path | None,
+    full: bool,
+    keep_page_cache: bool,
+    page: Path | None,
+    no_page: bool,
+    job: JobOptions,
+) -> None:
+    """Read the stores of all replicas, and name the first record that differs."""
+    for path in (cache, page, job.report):
+        if path is not None:
+            check_place(path, list(stores))
+    options = AuditOptions(
+        confirmed=confirm_offset,
+        view=None if controller is None else _view(controller, _broker_of(stores)),
+        rate=job.rate,
+        drop_cache=not keep_page_cache,
+        cache=cache,
+        full=full,
+    )
+    with job.running() as (runner, progress):
+        report, maps = audit_with_maps(runner, stores, options, progress=progress)
+    _hand_out(report, maps, job, page, no_page, stores)
+
+
+@audit.command("map")
+@click.argument("store")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write the map there. [default: standard output, one line]")  # fmt: skip
+@_CONFIRM
+@click.option("--cut", "cuts", type=click.IntRange(min=0), multiple=True, metavar="OFFSET",
+              help="Begin a digest here as well: what other replicas confirmed, or begin with.")  # fmt: skip
+@_CACHE
+@_FULL
+@_KEEP_PAGES
+@job_options
+def map_command(
+    store: str,
+    output: Path | None,
+    confirm_offset: int | None,
+    cuts: tuple[int, ...],
+    cache: Path | None,
+    full: bool,
+    keep_page_cache: bool,
+    job: JobOptions,
+) -> None:
+    """Read one store, and write what a comparison needs to know of it: less than a megabyte."""
+    for path in (cache, output):
+        if path is not None:
+            check_place(path, [store])
+    options = MapOptions(
+        confirmed=confirm_offset,
+        cuts=cuts,
+        rate=job.rate,
+        drop_cache=not keep_page_cache,
+        cache=cache,
+        full=full,
+    )
+    with job.running() as (runner, progress):
+        found = map_replica(runner, store, options, progress=progress)
+    text = found.to_json() + b"\n"
+    if output is None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+        return
+    beside = output.with_name(f".{output.name}.part")
+    beside.write_bytes(text)
+    beside.replace(output)
+    click.echo(f"{output}: {found.records:,} records of {found.name}, {found.first:,} to {found.bound:,}")
+
+
+@audit.command("reduce")
+@click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@_CONTROLLER
+@_PAGE
+@_NO_PAGE
+@job_options
+def reduce_command(
+    maps: tuple[Path, ...], controller: Path | None, page: Path | None, no_page: bool, job: JobOptions
+) -> None:
+    """Compare replicas by their maps. A stretch that differs is named, not the record in it."""
+    found = [_map(path) for path in maps]
+    names = {each.identity.broker_name for each in found if each.identity}
+    view = None if controller is None else _view(controller, names.pop() if len(names) == 1 else None)
+    with job.running() as (runner, progress):
+        report, found = audit_with_maps(runner, found, AuditOptions(view=view), progress=progress)
+    _hand_out(report, found, job, page, no_page, ())
+
+
+def _map(path: Path) -> ReplicaMap:
+    try:
+        return ReplicaMap.from_json(path.read_bytes())
+    except ValueError as error:
+        raise NoInput(f"{path}: {error}", "make it with `audit map STORE -o FILE`") from error
+
+
+def _view(path: Path, broker_name: str | None) -> ControllerView:
+    try:
+        return parse_view(path.read_bytes(), broker_name)
+    except ValueError as error:
+        raise NoInput(f"{path}: {error}", "give the output of `brokerset status --json`") from error
+
+
+def _broker_of(stores: Sequence[str]) -> str | None:
+    """The broker whose replicas these are, if all that know their name agree."""
+    from brokerset_spark.stores.folder import open_folder
+    from brokerset_spark.stores.layout import look
+
+    names = set()
+    for url in stores:
+        folder = open_folder(url)
+        identity = look(folder).identity
+        folder.close()
+        names |= {identity.broker_name} if identity else set()
+    return names.pop() if len(names) == 1 else None
+
+
+def _hand_out(
+    report: Report,
+    maps: Sequence[ReplicaMap],
+    job: JobOptions,
+    page: Path | None,
+    no_page: bool,
+    stores: Sequence[str],
+) -> None:
+    """The page first, so that its place is told even if the report ends the process."""
+    from brokerset_spark.pages.audit_page import render
+
+    if not no_page:
+        path = page or (job.report.with_suffix(".html") if job.report else Path("audit.html"))
+        check_place(path, list(stores))
+        try:
+            path.write_text(render(report, maps), encoding="utf-8")
+        except OSError as error:
+            raise JobFailed(
+                f"the page cannot be written: {error}", "choose a place with --page, or --no-page"
+            ) from error
+        click.echo(f"page: {path.resolve()}", err=True)
+    if not job.as_json:
+        click.echo(str(report.facts["verdict"]))
+    job.finish(report)

@@ -1,0 +1,267 @@
+"""What the jobs' commands share: options, engine, progress, errors, and how a report is handed out.
+
+A command of a job looks like this:
+
+    @click.command()
+    @click.argument("store")
+    @job_options
+    def verify(store: str, job: JobOptions) -> None:
+        with job.running() as (runner, progress):
+            report = verify_store(runner, store, …, progress=progress)
+        job.finish(report)
+
+`job_options` turns `NoInput`, `JobFailed` and errors of the operating system into messages and exit codes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
+
+import click
+
+from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, NoInput, Report
+from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
+
+ENGINES: Final = ("processes", "spark")
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments here
+    """A number of bytes: `1000000`, `64K`, `200M`, `2G` (powers of 1024)."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it; UsageError for anything else."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is no number of bytes; write 1000000, 64K, 200M or 2G", param, ctx)
+        return int(found[1]) * _UNITS[found[2].upper()]
+
+
+class Stopped(click.ClickException):
+    """The job did not come to a result; says why and what to do."""
+
+    def __init__(self, message: str, advice: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.advice = advice
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class, and reads it here
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the error to standard error, the advice on a line of its own."""
+        click.secho("Error: ", fg="red", bold=True, nl=False, err=True, file=file)
+        click.echo(self.format_message(), err=True, file=file)
+        if self.advice:
+            click.secho("What to do: ", bold=True, nl=False, err=True, file=file)
+            click.echo(self.advice, err=True, file=file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What `job_options` read."""
+
+    engine: str
+    """`processes` or `spark`."""
+
+    workers: int
+    master: str | None
+    """Of Spark; None for `local[workers]`, or what spark-submit says."""
+
+    max_bytes_per_second: int
+    """0 for no limit; of all workers together."""
+
+    report: Path | None
+    findings: Path | None
+    summary: Path | None
+    as_json: bool
+
+    @property
+    def rate(self) -> int:
+        """Bytes per second of one worker; 0 for no limit. As many tasks run at once as there are workers."""
+        return max(1, self.max_bytes_per_second // self.workers) if self.max_bytes_per_second else 0
+
+    @contextmanager
+    def running(self) -> Iterator[tuple[Runner, Progress]]:
+        """The chosen engine and a progress bar; both end with the context."""
+        with _ending_gently(), _bar() as progress:
+            if self.engine == "spark":
+                from brokerset_spark.jobs.running import SparkRunner
+                from brokerset_spark.jobs.session import open_session
+
+                with open_session(workers=self.workers, master=self.master) as spark:
+                    yield SparkRunner(spark), progress
+            else:
+                runner = LocalRunner(self.workers)
+                try:
+                    yield runner, progress
+                finally:
+                    runner.close()
+
+    def finish(self, report: Report) -> NoReturn:
+        """Write the report where it was asked for, tell it, and end the process with its code."""
+        from brokerset_spark.commands.telling import tell
+
+        text = report.to_json()
+        if self.report is not None:
+            _write(self.report, text)
+        if self.summary is not None:
+            _write(self.summary, report.summary(), whole=False)
+        if self.findings is not None:
+            from brokerset_spark.jobs.report_frame import write_findings
+
+            write_findings(report, self.findings)
+        if self.as_json:
+            click.echo(text)
+        else:
+            tell(report, full=self.report)
+        sys.exit(report.exit_code)
+
+
+def _write(path: Path, text: bytes, *, whole: bool = True) -> None:
+    """As a whole by renaming; devices and mounted files (`/dev/termination-log`) as they are."""
+    if not whole:
+        path.write_bytes(text)
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(text + b"\n")
+    beside.replace(path)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def job_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of all jobs; the command gets them as `job: JobOptions`."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        job = JobOptions(
+            engine=given.pop("engine"),
+            workers=given.pop("workers") or cores(),
+            master=given.pop("master"),
+            max_bytes_per_second=given.pop("max_bytes_per_second"),
+            report=given.pop("report"),
+            findings=given.pop("findings"),
+            summary=given.pop("summary"),
+            as_json=given.pop("as_json"),
+        )
+        try:
+            function(**given, job=job)
+        except NoInput as error:
+            raise Stopped(str(error), error.advice, EXIT_NO_INPUT) from error
+        except JobFailed as error:
+            raise Stopped(str(error), error.advice, EXIT_FAILED) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Stopped(
+                str(error), "check the path; a store is the folder that holds commitlog/", EXIT_NO_INPUT
+            ) from error
+        except PermissionError as error:
+            advice = "run as the user of the broker, or as one that may read its files"
+            raise Stopped(str(error), advice, EXIT_NO_INPUT) from error
+        except ModuleNotFoundError as error:
+            advice = 'install the missing part: pip install "brokerset[spark]"'
+            raise Stopped(f"{error.name} is not installed", advice, EXIT_FAILED) from error
+        except (OSError, ValueError) as error:
+            raise Stopped(str(error), "", EXIT_FAILED) from error
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="processes",
+        show_default=True,
+        help=(
+            "Processes of this machine start at once; Spark needs Java and some seconds, and knows clusters."
+        ),
+    ),
+    click.option("--workers", type=click.IntRange(1, 1024), help="Tasks at once. [default: processors]"),
+    click.option("--master", metavar="URL", help="Spark master. [default: this machine]"),
+    click.option(
+        "--max-bytes-per-second",
+        type=ByteCount(),
+        default=0,
+        metavar="BYTES",
+        help="Read no faster, all workers together, for a broker's sake: 100M. [default: no limit]",
+    ),
+    click.option(
+        "--report", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write report.json."
+    ),
+    click.option(
+        "--findings",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the findings as a Parquet file.",
+    ),
+    click.option(
+        "--summary",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write a summary of at most 4096 bytes, as /dev/termination-log takes it.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Write report.json to standard output."),
+)
+
+
+@contextmanager
+def _ending_gently() -> Iterator[None]:
+    """SIGTERM unwinds the stack as Ctrl-C does, so that workers, sessions and staging folders are let go."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends at once
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A bar on standard error; nothing when nobody looks at a terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield quiet
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def show(label: str, done: int, total: int) -> None:
+            bars.update(task, description=label, completed=done, total=total)
+
+        yield show

@@ -1,0 +1,1 @@
+"""Jobs on store files: each plans on the driver, works in tasks, and puts together a report."""

@@ -1,0 +1,133 @@
+"""The first look at a replica: everything but the content of its log. Of all replicas before any is read, so
+that what one has confirmed can be asked of all."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from brokerset_spark.jobs.audit.epoch_facts import EPOCH_BACKUP, EPOCH_FILE, EpochFacts, read_epochs
+from brokerset_spark.jobs.audit.replica_map import Damage
+from brokerset_spark.jobs.report import NoInput
+from brokerset_spark.kernels import PROBLEMS
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
+from brokerset_spark.stores.reading import Range
+from brokerset_spark.stores.searching import find_start
+from brokerset_spark.stores.tail import LogEnd, committed_end, is_written, measure_end
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """One file that is to be read."""
+
+    file: LogFile
+    entries: bool
+    sealed: bool
+    """Whether nothing will be written into it again: another one follows, and all of it is below the
+    bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A replica before its log is read."""
+
+    facts: StoreFacts
+    epochs: EpochFacts
+    confirmed: int | None
+    confirmed_by: str
+    confirmed_at_ms: int
+    bound: int
+    """Digests are taken up to here."""
+
+    end: LogEnd | None
+    """Measured where nothing tells what is confirmed."""
+
+    written: bool
+    leftover: Damage | None
+
+    @property
+    def log(self) -> Log:
+        """The log that is being written, or was last."""
+        return self.facts.ledger if self.facts.ledger.files else self.facts.commit_log
+
+    @property
+    def first(self) -> int:
+        """Offset of the first byte."""
+        return self.facts.commit_log.first if self.facts.commit_log.files else self.facts.ledger.first
+
+    def files(self) -> list[PlannedFile]:
+        """What is to be read, in the order of the log."""
+        found = []
+        for log, entries in ((self.facts.commit_log, False), (self.facts.ledger, True)):
+            last = log.files[-1] if log is self.log and log.files else None
+            found += [
+                PlannedFile(each, entries, each is not last and each.end <= self.bound)
+                for each in log.files
+                if each.base < self.bound
+            ]
+        return found
+
+    def file_at(self, offset: int) -> PlannedFile | None:
+        """The file that holds an offset, below the bound or not."""
+        for log, entries in ((self.facts.commit_log, False), (self.facts.ledger, True)):
+            file = log.at(offset)
+            if file is not None:
+                return PlannedFile(file, entries, False)
+        return None
+
+
+def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
+    """Look at a store. NoInput if the folder is none; OSError as from the folder."""
+    asked_at_ms = time.time_ns() // 1_000_000
+    facts = look(folder)
+    if facts.layout == "empty" and facts.identity is None and facts.checkpoint is None:
+        raise NoInput(
+            f"{folder.url} is no store: neither commitlog/ nor dledger-…/ has files, and there is no "
+            "checkpoint",
+            "give the folder that holds commitlog/ (storePathRootDir of the broker)",
+        )
+    by = "given"
+    entries = bool(facts.ledger.files)
+    if confirmed is None and entries:
+        confirmed, by = committed_end(folder, facts), "committed"
+    elif confirmed is None:
+        stored = facts.checkpoint.confirm_phy_offset if facts.checkpoint else 0
+        confirmed, by = (stored or None), "checkpoint"
+    log = facts.ledger if entries else facts.commit_log
+    written = is_written(folder, facts)
+    end, leftover = None, None
+    if confirmed is None:
+        end = measure_end(folder, log, entries=entries, crc=True)
+        leftover = _leftover(folder, log, end, entries)
+    bound = confirmed if end is None else end.held_back if written else end.offset
+    assert bound is not None
+    return Sighting(
+        facts=facts,
+        epochs=read_epochs(folder),
+        confirmed=confirmed,
+        confirmed_by=by if confirmed is not None else "nobody",
+        confirmed_at_ms=asked_at_ms,
+        bound=bound,
+        end=end,
+        written=written,
+        leftover=leftover,
+    )
+
+
+def _leftover(folder: StoreFolder, log: Log, end: LogEnd, entries: bool) -> Damage | None:
+    """The bad record at the end of a log, if sure ones follow: it is damaged, or they were cut off once."""
+    file = log.at(end.offset)
+    if file is None or end.stop not in PROBLEMS:
+        return None
+    wanted = Range(file.path, file.base, file.size, end.offset, file.end, entries)
+    following = find_start(folder, wanted, end.offset + 1)
+    return Damage(end.offset, following, end.stop.name, file.path) if following < file.end else None
+
+
+def small_problems(facts: StoreFacts) -> tuple[tuple[str, str], ...]:
+    """What is wrong with files, but for the epoch files, which `EpochFacts` knows better."""
+    found = [each for each in facts.problems if each[0] not in (EPOCH_FILE, EPOCH_BACKUP)]
+    for log in (facts.commit_log, facts.ledger):
+        found += [("", text) for text in log.problems]
+    return tuple(found)

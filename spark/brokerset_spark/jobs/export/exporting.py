@@ -1,0 +1,343 @@
+"""The job: plan, tasks, manifest, and the one step that makes it visible."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from brokerset_spark.jobs.export.options import ExportOptions
+from brokerset_spark.jobs.export.planning import Plan, plan_export
+from brokerset_spark.jobs.export.staging import MANIFEST, Staging, read_manifest
+from brokerset_spark.jobs.export.writing import DATA, TASK, task_row
+from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
+from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
+
+MANIFEST_VERSION: Final = 1
+
+_ADVICE: Final = "`verify` looks closer; --on-corrupt skip exports what can be read"
+
+
+def export(
+    runner: Runner,
+    url: str,
+    target: Path,
+    options: ExportOptions,
+    *,
+    since_manifest: Path | None = None,
+    progress: Progress = quiet,
+) -> Report:
+    """Write the messages of a store to Parquet files below `target`, all or none.
+
+    An export that was interrupted goes on where it was; one that is there already is left alone. With
+    `since_manifest` it begins where an earlier one ended, and if that is the one in `target`, is added to it.
+    JobFailed, NoInput; ValueError for options that cannot be; OSError as from store and target.
+    """
+    problems = options.problems()
+    if problems:
+        raise ValueError("; ".join(problems))
+    begun = time.monotonic()
+    target = target.absolute()
+    _check_place(url, target)
+    staging = Staging(target)
+    with staging.locked():
+        staging.finish()  # what was decided before is done first, whatever is wanted now
+        if not staging.folder.exists():
+            staging.folder.mkdir()
+        report = _Export(runner, url, staging, options, since_manifest, progress).run()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _check_place(url: str, target: Path) -> None:
+    if "://" in url and not url.startswith("file:"):
+        return
+    root = Path(url.removeprefix("file://").removeprefix("file:")).absolute()
+    if target == root or root in target.parents:
+        raise JobFailed(
+            f"{target} lies in the store {root}",
+            "a foreign folder keeps brokers from starting; choose another",
+        )
+
+
+class _Export:
+    """One run of the job."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        url: str,
+        staging: Staging,
+        options: ExportOptions,
+        since_manifest: Path | None,
+        progress: Progress,
+    ) -> None:
+        self._runner, self._url, self._staging, self._options = runner, url, staging, options
+        self._target, self._progress = staging.target, progress
+        self._there = read_manifest(self._target / MANIFEST)
+        self._earlier = self._read_earlier(since_manifest) if since_manifest is not None else None
+        self._append = since_manifest is not None and since_manifest.absolute().parent == self._target
+        self.report = Report("export", {"store": url, "target": str(self._target), **options.content()})
+
+    def run(self) -> Report:
+        """The whole of it."""
+        since = int(self._earlier["range"]["end"]) if self._earlier is not None else None
+        plan = plan_export(self._url, self._options, since)
+        if self._earlier is not None:
+            self._check_same_store(plan)
+        if self._there is not None and not self._append:
+            return self._compared(plan, self._there)
+        key = self._key(since)
+        stored = self._staging.plan()
+        if stored is not None and stored["key"] == key:
+            plan = _restored(plan, stored)
+        else:
+            self._staging.begin({"key": key, "rows": self._rows(plan), **_stored(plan)})
+            stored = self._staging.plan()
+        assert stored is not None, "a plan was written"
+        return self._carried_out(plan, stored["rows"])
+
+    # -- before --------------------------------------------------------------------------------------------
+
+    def _read_earlier(self, path: Path) -> dict[str, Any]:
+        found = read_manifest(path)
+        if found is None:
+            raise JobFailed(
+                f"there is no {path}", "name the _manifest.json of the export that is to be continued"
+            )
+        if found["options"]["endingTimestamp"] is not None:
+            raise JobFailed(
+                f"{path} is of an export that ended at a time, so messages before its end are not in it",
+                "export those in between with --from and --until, or everything anew",
+            )
+        return found
+
+    def _check_same_store(self, plan: Plan) -> None:
+        assert self._earlier is not None
+        earlier = self._earlier["store"]
+        for name in ("clusterName", "brokerName"):
+            if (
+                earlier[name] is not None
+                and plan.store[name] is not None
+                and earlier[name] != plan.store[name]
+            ):
+                raise JobFailed(
+                    f"the earlier export is of {earlier[name]}, this store is of {plan.store[name]}",
+                    "continue it from a replica of the same group: offsets of others mean something else",
+                )
+        if self._append:
+            shape = {name: self._earlier["options"][name] for name in self._options.shape()}
+            if shape != self._options.shape():
+                raise JobFailed(
+                    f"{self._target} was written with other topics or columns: {shape}",
+                    "give the same ones, or a new target",
+                )
+
+    def _compared(self, plan: Plan, there: dict[str, Any]) -> Report:
+        """The target exists: it is what is wanted, or the export is refused."""
+        earlier_end = None if self._earlier is None else self._earlier["range"]["end"]
+        same = there["options"] == self._options.content() and there["store"] == plan.store
+        if not same or there.get("continues") != earlier_end or not there["complete"]:
+            raise JobFailed(
+                f"{self._target} holds an export of something else",
+                "choose another target, or delete that one",
+            )
+        if there["range"]["limit"] < plan.end:
+            raise JobFailed(
+                f"{self._target} has this up to {there['range']['end']}; the store goes on to {plan.end}",
+                f"--since-manifest {self._target / MANIFEST} adds what is new",
+            )
+        self._staging.discard()
+        self.report.facts["alreadyThere"] = True
+        self._tell(there)
+        return self.report
+
+    def _key(self, since: int | None) -> dict[str, Any]:
+        """Two exports with the same key are the same job, begun at different times."""
+        return {
+            "version": MANIFEST_VERSION,
+            "url": self._url,
+            "options": self._options.content(),
+            "splitSize": self._options.split_size,
+            "since": since,
+            "append": self._append,
+        }
+
+    def _rows(self, plan: Plan) -> list[Row]:
+        return [
+            task_row(
+                number,
+                self._url,
+                each,
+                plan.wanted,
+                self._staging.folder,
+                self._options,
+                broker_name=plan.store["brokerName"],
+                epochs=plan.epochs,
+            )
+            for number, each in enumerate(plan.ranges)
+        ]
+
+    # -- the work --------------------------------------------------------------------------------------------
+
+    def _carried_out(self, plan: Plan, rows: list[Row]) -> Report:
+        results = self._staging.results()
+        reused = len(results)
+        total = done = sum(row["range"]["end"] - row["range"]["start"] for row in rows)
+        waiting = [self._paced(row) for row in rows if row["task"] not in results]
+        done -= sum(row["range"]["end"] - row["range"]["start"] for row in waiting)
+        self._progress("export", done, total)
+        for result in self._runner.run(TASK, waiting):
+            self._staging.keep(result.row)
+            results[result.row["task"]] = result.row
+            span = rows[result.row["task"]]["range"]
+            done += span["end"] - span["start"]
+            self.report.bytes_read += result.row["bytes"]
+            self._progress("export", done, total)
+        self.report.counters |= {"tasks": len(rows), "tasksReused": reused}
+        ordered = [results[row["task"]] for row in rows]
+        damaged = self._damages(plan, rows, ordered)
+        if damaged and self._options.on_corrupt == "fail":
+            self._staging.discard()
+            self.report.facts["exported"] = False
+            return self.report
+        manifest = self._manifest(plan, rows, ordered, damaged)
+        moves = [
+            (f"{DATA}/{result['attempt']}/{each['path']}", each["path"], each["bytes"])
+            for result in ordered
+            for each in result["files"]
+        ]
+        self._staging.commit(moves, manifest, append=self._append)
+        self._staging.finish()
+        self._tell(manifest)
+        return self.report
+
+    def _paced(self, row: Row) -> Row:
+        """The rate is that of today, not the one with which the export was begun."""
+        paced = replace(
+            ExportOptions.from_row(row["options"]), bytes_per_second=self._options.bytes_per_second
+        )
+        return {**row, "options": paced.to_row()}
+
+    def _damages(self, plan: Plan, rows: list[Row], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What could not be read, as findings and as the manifest has it."""
+        found: list[dict[str, Any]] = [
+            {"file": path, "begin": begin, "end": end, "reason": "missing-file"}
+            for path, begin, end in plan.missing
+        ]
+        earlier = self._earlier["range"]["end"] if self._earlier is not None else plan.start
+        if earlier < plan.start and self._earlier is not None and not self._options.start_offset:
+            found.append({"file": "", "begin": earlier, "end": plan.start, "reason": "expired"})
+        for row, result in zip(rows, results, strict=True):
+            for begin, end, reason in result["damages"]:
+                found.append({"file": row["range"]["path"], "begin": begin, "end": end, "reason": reason})
+        skip = self._options.on_corrupt == "skip"
+        for each in found:
+            said = "were passed over" if skip else f"cannot be read, so nothing was written; {_ADVICE}"
+            self.report.add(
+                Finding(
+                    str(each["reason"]),
+                    Level.WARNING if skip else Level.ERROR,
+                    f"{each['end'] - each['begin']} bytes at {each['begin']} ({each['reason']}): they {said}",
+                    store=self._url,
+                    file=str(each["file"]),
+                    offset=each["begin"],
+                    end=each["end"],
+                )
+            )
+        return found
+
+    def _manifest(
+        self, plan: Plan, rows: list[Row], results: list[dict[str, Any]], damaged: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        files = [each for result in results for each in result["files"]]
+        end = max([plan.start, *(int(result["end"]) for result in results[-1:])]) if rows else plan.end
+        run = {
+            "start": plan.start,
+            "end": end,
+            "messages": sum(each["rows"] for each in files),
+            "files": len(files),
+            "damaged": damaged,
+        }
+        before = self._earlier if self._append else None
+        earlier_files = before["files"] if before is not None else []
+        all_files = [*earlier_files, *files]
+        topics: dict[str, dict[str, Any]] = {}
+        for each in all_files:
+            topic = topics.setdefault(
+                each["topic"], {"folder": each["path"].partition("/")[0], "messages": 0, "files": 0}
+            )
+            topic["messages"] += each["rows"]
+            topic["files"] += 1
+        return {
+            "schemaVersion": MANIFEST_VERSION,
+            "job": "export",
+            "complete": True,
+            "store": plan.store,
+            "options": before["options"] if before is not None else self._options.content(),
+            "continues": before["continues"]
+            if before is not None
+            else self._earlier and self._earlier["range"]["end"],
+            "range": {
+                "start": before["range"]["start"] if before is not None else plan.start,
+                "end": end,
+                "limit": plan.end,
+                "bound": plan.bound,
+            },
+            "columns": [
+                {"name": each.name, "type": each.type.simpleString(), "summary": each.summary}
+                for each in self._options.file_columns
+            ],
+            "counts": {
+                "messages": sum(each["rows"] for each in all_files),
+                "files": len(all_files),
+                "bytes": sum(each["bytes"] for each in all_files),
+            },
+            "topics": dict(sorted(topics.items())),
+            "runs": [*(before["runs"] if before is not None else []), run],
+            "files": all_files,
+        }
+
+    def _tell(self, manifest: dict[str, Any]) -> None:
+        run = manifest["runs"][-1]
+        self.report.counters |= {
+            "messages": run["messages"],
+            "files": run["files"],
+            "bytesWritten": sum(
+                each["bytes"] for each in manifest["files"][len(manifest["files"]) - run["files"] :]
+            ),
+            "topics": len(manifest["topics"]),
+        }
+        self.report.facts |= {
+            "exported": True,
+            "start": run["start"],
+            "end": run["end"],
+            "bound": manifest["range"]["bound"],
+            "manifest": str(self._target / MANIFEST),
+        }
+
+
+def _stored(plan: Plan) -> dict[str, Any]:
+    return {
+        "store": plan.store,
+        "start": plan.start,
+        "end": plan.end,
+        "bound": plan.bound,
+        "missing": [list(each) for each in plan.missing],
+        "wanted": asdict(plan.wanted),
+    }
+
+
+def _restored(plan: Plan, stored: dict[str, Any]) -> Plan:
+    """The plan as it was when the export was begun; what it looks like today does not count."""
+    missing = tuple((path, begin, end) for path, begin, end in stored["missing"])
+    return replace(
+        plan,
+        store=stored["store"],
+        start=stored["start"],
+        end=stored["end"],
+        bound=stored["bound"],
+        missing=missing,
+        ranges=(),
+    )

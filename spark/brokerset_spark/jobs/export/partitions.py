@@ -1,0 +1,222 @@
+"""Batches sorted into Parquet files by topic and day, with bounded memory and few open files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+from numpy.typing import NDArray
+
+from brokerset_spark.jobs.export.folders import DAY_MS, date_folder, topic_folder
+from brokerset_spark.jobs.export.options import Compression
+
+ROW_GROUP_BYTES: Final = 64 << 20
+"""Arrow bytes of a row group: what readers like, and what one of them costs."""
+
+BUFFERED_BYTES_MAX: Final = 192 << 20
+"""Arrow bytes that wait for their row group, of all files together; then the largest lot is written early."""
+
+OPEN_FILES_MAX: Final = 128
+"""Files being written; then the one that was not used for longest is finished."""
+
+DICTIONARY_COLUMNS: Final = frozenset(
+    {
+        "flag",
+        "brokerName",
+        "queueId",
+        "sysFlag",
+        "bornHost",
+        "storeHost",
+        "reconsumeTimes",
+        "epoch",
+        "tags",
+        "file",
+    }
+)
+"""Columns of few values. Of `properties` the names are, too."""
+
+NO_STATISTICS: Final = frozenset({"body", "properties"})
+"""Columns whose smallest and largest values help nobody."""
+
+_READ_BYTES: Final = 1 << 20
+_NO_DAY: Final = -(2**62)
+
+Key = tuple[str, int | None]
+
+
+@dataclass(slots=True)
+class _Part:
+    """One file of a topic and day, while it is written."""
+
+    path: str
+    writer: pq.ParquetWriter
+    rows: int = 0
+    first: int = -1
+    last: int = -1
+
+
+@dataclass(slots=True)
+class _Lot:
+    """What waits for its row group."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0
+    first: int = -1
+    last: int = -1
+
+
+class Partitions:
+    """Writes below one folder; `close` finishes all files and tells what they are."""
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        *,
+        compression: Compression,
+        name: str,
+        metadata: dict[str, str],
+    ) -> None:
+        """`schema` is that of the files; batches have `topic`, `storeTimestamp`, `commitLogOffset` besides.
+
+        `name` begins the names of files; `metadata` goes into each of them.
+        """
+        self._folder, self._schema, self._compression = folder, schema, compression
+        self._name, self._metadata = name, metadata
+        self._lots: dict[Key, _Lot] = {}
+        self._open: dict[Key, _Part] = {}
+        self._counts: dict[Key, int] = {}
+        self._buffered = 0
+        self._done: list[dict[str, Any]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch; it, or row groups made of it, may be written now or later."""
+        offsets = batch.column("commitLogOffset")
+        for key, rows in _groups(batch):
+            part = batch if rows is None else batch.take(pa.array(rows))
+            first, last = (0, len(offsets) - 1) if rows is None else (int(rows[0]), int(rows[-1]))
+            part = part.select(self._schema.names)
+            lot = self._lots.setdefault(key, _Lot())
+            size = part.nbytes + 1_024
+            lot.batches.append(part)
+            lot.size += size
+            lot.first = offsets[first].as_py() if lot.first < 0 else lot.first
+            lot.last = offsets[last].as_py()
+            self._buffered += size
+            if lot.size >= ROW_GROUP_BYTES:
+                self._write(key)
+        while self._buffered > BUFFERED_BYTES_MAX:
+            self._write(max(self._lots, key=lambda key: self._lots[key].size))
+
+    def close(self) -> list[dict[str, Any]]:
+        """Finish everything; path below the folder, rows, bytes and digest of each file, in a fixed order."""
+        for key in list(self._lots):
+            self._write(key)
+        for key in list(self._open):
+            self._finish(key)
+        return sorted(self._done, key=lambda each: each["path"])
+
+    def abandon(self) -> None:
+        """Let go of all files after an error."""
+        for part in self._open.values():
+            part.writer.close()
+        self._open.clear()
+
+    def _write(self, key: Key) -> None:
+        lot = self._lots.pop(key)
+        self._buffered -= lot.size
+        part = self._open.pop(key, None) or self._begin(key)
+        self._open[key] = part  # the most recently used is the last
+        table = pa.Table.from_batches(lot.batches).replace_schema_metadata(part.writer.schema.metadata)
+        part.writer.write_table(table, row_group_size=len(table))
+        part.rows += len(table)
+        part.first = lot.first if part.first < 0 else part.first
+        part.last = lot.last
+        while len(self._open) > OPEN_FILES_MAX:
+            self._finish(next(iter(self._open)))
+
+    def _begin(self, key: Key) -> _Part:
+        topic, day = key
+        number = self._counts.get(key, 0)
+        self._counts[key] = number + 1
+        path = f"{topic_folder(topic)}/{date_folder(day)}/{self._name}-{number:04d}.parquet"
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        schema = self._schema.with_metadata({**self._metadata, "brokerset.topic": topic})
+        names = [each.name for each in schema]
+        dictionaries = [name for name in names if name in DICTIONARY_COLUMNS]
+        if "properties" in names and pa.types.is_map(schema.field("properties").type):
+            dictionaries.append("properties.key_value.key")
+        writer = pq.ParquetWriter(
+            target,
+            schema,
+            version="2.6",
+            compression=self._compression,
+            compression_level=1 if self._compression == "zstd" else None,
+            use_dictionary=dictionaries or False,
+            write_statistics=[name for name in names if name not in NO_STATISTICS] or False,
+        )
+        return _Part(path, writer)
+
+    def _finish(self, key: Key) -> None:
+        part = self._open.pop(key)
+        part.writer.close()
+        target = self._folder / part.path
+        size, digest = _synced(target)
+        rows = pq.read_metadata(target).num_rows
+        if rows != part.rows:
+            raise OSError(
+                f"{target} has {rows} rows instead of {part.rows}: the disk does not keep what is written"
+            )
+        topic, day = key
+        date = date_folder(day).removeprefix("date=")
+        self._done.append(
+            {
+                "path": part.path,
+                "topic": topic,
+                "date": date,
+                "rows": part.rows,
+                "bytes": size,
+                "digest": f"xxh3-128:{digest}",
+                "firstOffset": part.first,
+                "lastOffset": part.last,
+            }
+        )
+
+
+def _groups(batch: pa.RecordBatch) -> list[tuple[Key, NDArray[np.int64] | None]]:
+    """Topic and day of the rows, with the rows of each; None for all of them."""
+    coded = batch.column("topic").dictionary_encode()
+    topics: list[str] = coded.dictionary.to_pylist()
+    micros = pc.fill_null(batch.column("storeTimestamp").cast(pa.int64()), _NO_DAY).to_numpy()
+    days, day_codes = np.unique(
+        np.where(micros == _NO_DAY, _NO_DAY, micros // (DAY_MS * 1_000)), return_inverse=True
+    )
+    groups = coded.indices.to_numpy().astype(np.int64) * len(days) + day_codes
+
+    def key(group: int) -> Key:
+        day = int(days[group % len(days)])
+        return topics[group // len(days)], None if day == _NO_DAY else day
+
+    if len(topics) == len(days) == 1:
+        return [(key(0), None)]
+    order = np.argsort(groups, kind="stable")
+    found, begins = np.unique(groups[order], return_index=True)
+    return [(key(int(group)), rows) for group, rows in zip(found, np.split(order, begins[1:]), strict=True)]
+
+
+def _synced(path: Path) -> tuple[int, str]:
+    """Bring a file to the disk; its size and digest, read back."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as stream:
+        os.fsync(stream.fileno())
+        while piece := stream.read(_READ_BYTES):
+            digest.update(piece)
+        return stream.tell(), digest.hexdigest()

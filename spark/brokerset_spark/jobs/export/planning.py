@@ -1,0 +1,136 @@
+"""Where an export begins and ends, and which ranges its tasks read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from brokerset_spark.jobs.export.options import ExportOptions
+from brokerset_spark.jobs.report import JobFailed, NoInput
+from brokerset_spark.sources.batches import Filter
+from brokerset_spark.sources.options import MessageOptions
+from brokerset_spark.sources.plan import cut, gaps, open_store, plan_store, within
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.http_folder import HttpFolder
+from brokerset_spark.stores.layout import StoreFacts
+from brokerset_spark.stores.reading import Range, split
+
+TASKS_MAX: Final = 100_000
+"""Tasks of one export; each is a line of its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is read. Offsets are those of the log."""
+
+    store: dict[str, Any]
+    """Whose it is: `clusterName`, `brokerName`, `brokerId`, `layout`."""
+
+    start: int
+    end: int
+    bound: str
+    """Why it ends there; see `stores.tail.Bound`."""
+
+    wanted: Filter
+    ranges: tuple[Range, ...]
+    missing: tuple[tuple[str, int, int], ...]
+    """Ranges that no file holds: path of the file before, begin, end."""
+
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes that are read."""
+        return sum(each.end - each.start for each in self.ranges)
+
+
+def plan_export(url: str, options: ExportOptions, since: int | None) -> Plan:
+    """Look at the store; `since` is where an earlier export ended. NoInput without a store, JobFailed if the
+    earlier end is not in it."""
+    try:
+        folder, facts = open_store(url)
+    except FileNotFoundError as error:
+        raise NoInput(
+            str(error), "give the folder that storePathRootDir names, or a broker's stream"
+        ) from error
+    try:
+        return _plan(folder, facts, options, since)
+    finally:
+        folder.close()
+
+
+def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since: int | None) -> Plan:
+    identity = _identity(folder, facts, options)
+    wanted = options.wanted
+    if since is not None:
+        wanted = replace(wanted, start_offset=max(wanted.start_offset, since))
+    confirmed = options.confirmed_offset
+    if confirmed is None and isinstance(folder, HttpFolder):
+        confirmed = folder.confirmed_offset()
+    reading = MessageOptions(
+        paths=(facts.url,),
+        broker_name=identity["brokerName"],
+        wanted=wanted,
+        split_size=options.split_size,
+        tail_bound=options.tail_bound,
+        confirmed_offset=confirmed,
+    )
+    store = plan_store(folder, facts, reading)
+    if since is not None:
+        _check_since(facts.url, since, store.first, store.bound.offset, options)
+    wanted, start, end = cut(folder, store, reading)
+    ranges: list[Range] = []
+    missing: list[tuple[str, int, int]] = []
+    for log, entries in store.logs:  # an earlier export ended where a record begins
+        found = split(within(log.files), options.split_size, entries=entries, bound=end, start=start)
+        ranges += [replace(each, bound=store.bound.offset, exact_start=each.start == since) for each in found]
+        missing += gaps(log, start, end)
+    if len(ranges) > TASKS_MAX:
+        raise JobFailed(f"{len(ranges)} tasks, more than {TASKS_MAX}", "give a larger --split-size")
+    return Plan(
+        identity,
+        start,
+        max(start, end),
+        store.bound.reason,
+        wanted,
+        tuple(ranges),
+        tuple(missing),
+        store.epochs,
+    )
+
+
+def _identity(folder: StoreFolder, facts: StoreFacts, options: ExportOptions) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "clusterName": None,
+        "brokerName": None,
+        "brokerId": None,
+        "layout": facts.layout,
+    }
+    if facts.identity is not None:
+        found["clusterName"] = facts.identity.cluster_name
+        found["brokerName"] = facts.identity.broker_name
+        found["brokerId"] = facts.identity.broker_id
+    elif isinstance(folder, HttpFolder):
+        state = folder.state()
+        found |= {
+            "clusterName": state.cluster_name,
+            "brokerName": state.broker_name,
+            "brokerId": state.broker_id,
+        }
+    if options.broker_name:
+        found["brokerName"] = options.broker_name
+    return found
+
+
+def _check_since(url: str, since: int, first: int, end: int, options: ExportOptions) -> None:
+    if since > end:
+        raise JobFailed(
+            f"{url} can be read up to {end}, but the earlier export went to {since}",
+            "export from the replica that was exported before, or wait until this one has caught up",
+        )
+    if since < first and options.on_corrupt == "fail":
+        raise JobFailed(
+            f"{url} begins at {first} now: the {first - since} bytes behind {since}, where the earlier "
+            "export ended, have expired",
+            "--on-corrupt skip goes on with what there is; or export everything into a new folder",
+        )

@@ -1,0 +1,170 @@
+"""The task of an export: one range of a log into files of its own folder."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from brokerset_spark.jobs.export.options import ExportOptions
+from brokerset_spark.jobs.export.partitions import Partitions
+from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.kernels import Stop
+from brokerset_spark.sources.batches import Batches, Filter, Source, reason_of
+from brokerset_spark.sources.columns import MESSAGE_COLUMNS, arrow_schema, schema_of
+from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, bounds, read_range
+from brokerset_spark.stores.tail import is_expired
+
+TASK: Final = "brokerset_spark.jobs.export.writing:write_range"
+
+NEEDED: Final = ("topic", "storeTimestamp", "commitLogOffset")
+"""Columns that decide where a message goes, whether they are wanted or not."""
+
+PIECE: Final = 16 << 20
+"""Bytes of the log in one batch: with many topics, sorting 16 MiB costs less than four times 4."""
+
+DATA: Final = "data"
+"""Folder of the staging folder that tasks write to."""
+
+
+def task_row(
+    number: int,
+    url: str,
+    wanted: Range,
+    messages: Filter,
+    staging: Path,
+    options: ExportOptions,
+    *,
+    broker_name: str | None,
+    epochs: tuple[tuple[int, int], ...],
+) -> Row:
+    """What a task needs, as JSON values."""
+    return {
+        "task": number,
+        "url": url,
+        "range": asdict(wanted),
+        "filter": asdict(messages),
+        "staging": str(staging),
+        "options": options.to_row(),
+        "brokerName": broker_name,
+        "epochs": [list(each) for each in epochs],
+    }
+
+
+def write_range(row: Row) -> Iterator[Result]:
+    """Read the range and write its files; what was written, and which parts could not be read.
+
+    Each attempt has a folder of its own, so a repeated one meets nothing of those before; what a failed one
+    leaves is deleted here, or with the staging folder.
+    """
+    attempt = f"{row['task']:06d}-{uuid.uuid4().hex}"
+    folder = Path(row["staging"]) / DATA / attempt
+    folder.mkdir(parents=True)
+    try:
+        yield Result({"task": row["task"], "attempt": attempt, **_write(row, folder)})
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write(row: Row, folder: Path) -> dict[str, Any]:
+    options = ExportOptions.from_row(row["options"])
+    wanted, messages = Range(**row["range"]), _filter(row["filter"])
+    columns = options.file_columns
+    names = [each.name for each in columns]
+    schema = arrow_schema(
+        schema_of(MESSAGE_COLUMNS, [*names, *(name for name in NEEDED if name not in names)])
+    )
+    source = Source(wanted.path, row["brokerName"], tuple((epoch, start) for epoch, start in row["epochs"]))
+    batches = Batches(schema, source, messages, open_bodies=options.decompress)
+    partitions = Partitions(
+        folder,
+        pa.schema([schema.field(name) for name in names]),
+        compression=options.compression,
+        name=f"part-{wanted.start:020d}",
+        metadata={
+            "brokerset.columns": "\n".join(f"{each.name}: {each.summary}" for each in columns),
+            "brokerset.store": row["url"],
+        },
+    )
+    store = open_folder(row["url"])
+    damages: list[tuple[int, int, str]] = []
+    outcome = Outcome(wanted.start, wanted.start)
+    read = 0
+    try:
+        for chunk in read_range(
+            store,
+            wanted,
+            outcome,
+            crc=options.verify_crc,
+            resync=options.on_corrupt == "skip",
+            throttle=Throttle(options.bytes_per_second),
+            drop_cache=True,
+            piece=PIECE,
+        ):
+            read += chunk.end - chunk.begin
+            for batch in _built(batches, chunk, damages):
+                partitions.add(batch)
+            if damages and options.on_corrupt == "fail":
+                break
+        damages += _damages(store, wanted, outcome)
+        files = partitions.close()
+    except FileNotFoundError:
+        reason = "expired" if is_expired(store, wanted) else "missing-file"
+        partitions.abandon()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        return {"files": [], "damages": [(wanted.start, wanted.end, reason)], "end": wanted.end, "bytes": 0}
+    except BaseException:
+        partitions.abandon()
+        raise
+    finally:
+        store.close()
+    return {"files": files, "damages": damages, "end": _end(wanted, outcome), "bytes": read}
+
+
+def _end(wanted: Range, outcome: Outcome) -> int:
+    """Where whoever goes on has to begin: where a record begins, or a file."""
+    if outcome.stop is Stop.SHORT:
+        return outcome.end
+    return wanted.base + wanted.size if outcome.stop is Stop.BLANK else max(wanted.end, outcome.end)
+
+
+def _filter(row: dict[str, Any]) -> Filter:
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    queues = {name: tuple(tuple(each) for each in row[name]) for name in ("queue_starts", "queue_ends")}
+    return Filter(**{**row, **lists, **queues})
+
+
+def _built(batches: Batches, chunk: Chunk, damages: list[tuple[int, int, str]]) -> Iterator[pa.RecordBatch]:
+    """The batches of a chunk; a record whose body cannot be opened is left out and told, and no other."""
+    try:
+        batch = batches.build(chunk)
+    except ValueError:
+        count = len(chunk.starts)
+        if count == 1:
+            begin = chunk.base + int(chunk.starts[0])
+            damages.append((begin, begin + int(chunk.sizes[0]), "body-unreadable"))
+            return
+        for part in (slice(0, count // 2), slice(count // 2, count)):
+            starts, sizes = chunk.starts[part], chunk.sizes[part]
+            yield from _built(batches, replace(chunk, starts=starts, sizes=sizes), damages)
+        return
+    if batch is not None:
+        yield batch
+
+
+def _damages(store: StoreFolder, wanted: Range, outcome: Outcome) -> list[tuple[int, int, str]]:
+    """Where the range has no records though it should."""
+    found = [(begin, end, reason_of(stop)) for begin, end, stop in outcome.skipped]
+    clean = outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT)
+    if not clean and not (outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < 8):
+        _, until = bounds(store, wanted)
+        found.append((outcome.end, max(until, outcome.end), reason_of(outcome.stop)))
+    return found

@@ -1,0 +1,497 @@
+"""The steps of a migration on the driver, one after the other; each asks the staging folder what is done
+already."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE
+from brokerset_formats.epochs import EpochHistory
+from brokerset_spark.jobs.migrate import (
+    checking,
+    cloning,
+    indexes,
+    plan,
+    queues,
+    scanning,
+    tallies,
+    telling,
+    timers,
+    writing,
+)
+from brokerset_spark.jobs.migrate import source as sources
+from brokerset_spark.jobs.migrate.ledger import INDEX_FILE_SIZE, write_index, write_state
+from brokerset_spark.jobs.migrate.options import MigrateOptions, delay_table
+from brokerset_spark.jobs.migrate.placing import Marks, Moves, NewFile, Placer, RecordTooLong
+from brokerset_spark.jobs.migrate.plan import LogEnd, Way
+from brokerset_spark.jobs.migrate.scanning import Kept
+from brokerset_spark.jobs.migrate.selecting import Selection
+from brokerset_spark.jobs.migrate.small_files import SmallFiles
+from brokerset_spark.jobs.migrate.source import Source, SourceFile
+from brokerset_spark.jobs.migrate.staging import Staging
+from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
+from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
+from brokerset_spark.jobs.running import Progress, Row, Runner
+from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, INDEX, QUEUES
+
+QUEUES_PER_TASK: Final = 64
+UNITS_PER_TASK: Final = 8_000_000
+
+
+class Building:
+    """Everything from the scan to the last small file."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        source: Source,
+        options: MigrateOptions,
+        way: Way,
+        selection: Selection,
+        staging: Staging,
+        report: Report,
+        progress: Progress,
+        rate: int,
+        known_topics: set[str] | None,
+    ) -> None:
+        self._runner, self._source, self._options, self._way = runner, source, options, way
+        self._selection, self._staging, self._report = selection, staging, report
+        self._progress, self._rate, self._known_topics = progress, rate, known_topics
+        self._tallies: Tallies = {}
+        self._log = f"{DLEDGER_PREFIX}{options.ledger_id}/data" if way.ledger else COMMIT_LOG
+        self._file_size = options.file_size or source.file_size
+
+    def build(self) -> None:
+        """Fill the staging folder. JobFailed, with everything that is done kept for another start."""
+        scanned = self._scan()
+        end = self._find_end(scanned)
+        telling.tell_scan(self._report, self._source, self._tallies, scanned, end, len(self._read))
+        without = sorted({topic for topic, _ in self._tallies if self._is_left_over(topic)})
+        floors = self._floors()
+        if self._way.copies:
+            files, moved, base = self._copy_log(scanned, end)
+        else:
+            at_zero = plan.starts_at_zero(self._tallies, floors, without)
+            base = 0 if at_zero else self._file_size
+            files, moved = self._write_log(scanned, base)
+        self._log_end = files[-1].base + files[-1].used
+        copies_queues = self._way.copies and self._queues_are_whole(without)
+        checked = self._check(files, without, units=not copies_queues)
+        if copies_queues:
+            self._clone_tree("queues", QUEUES)
+            firsts = {queue: tally.queue_offset_min for queue, tally in self._tallies.items()}
+            ends = {queue: each.end for queue, each in self._source.queue_ends.items()}
+        else:
+            firsts, ends = self._build_queues(checked, floors)
+        self._make_index(checked, copies=copies_queues)
+        if self._way.ledger:
+            self._finish_ledger(checked)
+        SmallFiles(
+            self._source, self._options, self._way, self._selection, self._staging, self._report
+        ).write(
+            epochs=self._epochs(scanned, moved, base) if self._options.to == "controller" else None,
+            end=self._log_end,
+            last_stored=self._last_stored,
+            firsts=firsts,
+            ends=ends,
+            clone=self._clone,
+        )
+        self._report.facts["newOffsets"] = [base, self._log_end]
+
+    # -- the source ---------------------------------------------------------------------------------------
+
+    def _files_in_bounds(self) -> list[SourceFile]:
+        start, end = self._selection.start, self._selection.end
+        return [
+            each
+            for each in self._source.files
+            if each.bound > each.file.base and each.file.end > start and each.file.base < end
+        ]
+
+    def _scan(self) -> list[dict[str, Any]]:
+        self._read = self._files_in_bounds()
+        rows = [
+            scanning.scan_row(
+                source=self._source.folder.url,
+                staging=str(self._staging.root),
+                path=each.file.path,
+                base=each.file.base,
+                size=each.file.size,
+                start=each.file.base,
+                end=min(each.bound, max(self._selection.end, each.file.base)),
+                bound=each.bound,
+                entries=each.entries,
+                selection=self._selection.to_row(),
+                scratch=None if self._way.copies else f"scratch/scan-{number:05d}",
+                rate=self._rate,
+            )
+            for number, each in enumerate(self._read)
+        ]
+        found = self._run("scan", scanning.TASK, rows, [each.bound - each.file.base for each in self._read])
+        for result in found:
+            tallies.merge(self._tallies, result["tallies"])
+        self._last_stored = max((result["lastStored"] for result in found), default=-1)
+        return found
+
+    def _find_end(self, scanned: list[dict[str, Any]]) -> LogEnd:
+        facts = self._source.facts
+        end = plan.find_log_end(
+            scanned,
+            until=self._selection.end,
+            dispatched=self._source.dispatched,
+            aborted=facts.aborted,
+            bounded=self._source.has_ledger and not self._options.take_uncommitted,
+        )
+        if end.problem:
+            advice = (
+                "run `brokerset store verify` to see what is damaged;"
+                f" --until-offset {end.offset} takes what lies before"
+            )
+            raise JobFailed(end.problem, advice)
+        if not any(tally.count for tally in self._tallies.values()):
+            raise JobFailed(f"{self._source.root}: no record is left", "widen the times, offsets and topics")
+        return end
+
+    def _is_left_over(self, topic: str) -> bool:
+        return sources.is_without_queue(self._source, topic, self._known_topics)
+
+    def _floors(self) -> dict[Queue, int]:
+        """Queues without messages, and the queue offset at which they go on."""
+        found = {}
+        for queue, known in self._source.queue_ends.items():
+            if queue in self._tallies or not self._selection.chooses(queue[0]):
+                continue
+            end = known.end
+            if self._selection.end < sources.NO_END:
+                files = next(
+                    each for each in self._source.facts.queues if (each.topic, each.queue_id) == queue
+                )
+                end = queues.read_end(self._source.folder, files, below=self._selection.end).end
+            if end > 0:
+                found[queue] = end
+        return found
+
+    def _queues_are_whole(self, without: list[str]) -> bool:
+        """Whether every message is in its queue, so that the files of queues may be copied."""
+        if self._source.facts.aborted or self._options.queue_file_size is not None:
+            return False
+        for queue, tally in self._tallies.items():
+            known = self._source.queue_ends.get(queue)
+            if queue[0] not in without and (
+                known is None or known.end != tally.queue_offset_max + 1 or known.offset != tally.last
+            ):
+                return False
+        return True
+
+    # -- the log ------------------------------------------------------------------------------------------
+
+    def _copy_log(self, scanned: list[dict[str, Any]], end: LogEnd) -> tuple[list[NewFile], None, int]:
+        files: list[NewFile] = []
+        rows: list[Row] = []
+        used_files = [
+            (each, result)
+            for each, result in zip(self._read, scanned, strict=True)
+            if each.file.base < end.offset or each is self._read[0]
+        ]
+        for number, (each, result) in enumerate(used_files):
+            file, last = each.file, number == len(used_files) - 1
+            used = min(result["end"], file.end) - file.base
+            closed = result["closed"]
+            item: dict[str, Any] = {"from": file.path, "to": f"store/{file.path}"}
+            if result["lastStored"] >= 0:
+                item["mtimeMs"] = result["lastStored"]
+            if last and not closed:
+                item["upto"] = used
+                if self._way.closes:
+                    item["mark"] = writing.blank_mark(file.size - used, ledger=False).hex()
+                    closed = True
+            rows.append(self._clone_row(f"log:{file.path}", [item]))
+            count = result["records"]
+            files.append(NewFile(file.base, 0, used=used, count=count, closed=closed))
+        found = self._run("copy", cloning.TASK, rows, [each.file.size for each, _ in used_files])
+        self._report.counters["filesShared"] = sum(each["shared"] for each in found)
+        self._report.counters["bytesWritten"] = sum(each["bytesRead"] for each in found)
+        return files, None, self._source.first
+
+    def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], Marks]:
+        moves, marks, placer = self._place(scanned, base)
+        files = placer.files
+        if self._way.closes:
+            files[-1].closed = True
+        timers_found = timers.read_timers(self._source.folder)
+        lost = timers_found.lost(moves)
+        if lost and not self._options.drop_timers:
+            raise JobFailed(
+                f"{lost} messages wait in the timer wheel and are among those that are left out",
+                "let them be delivered first, or give them up with --drop-timers",
+            )
+        if self._options.drop_timers:
+            waiting = sum(int(timers_found.waiting(units).sum()) for _, units in timers_found.files)
+            if waiting:
+                text = f"{waiting} messages that wait in the timer wheel are given up"
+                self._report.add(Finding("timers-dropped", Level.WARNING, text, str(self._source.root)))
+        else:
+            made = timers.write_timer_log(self._staging.root, self._source.root, timers_found, moves)
+            self._staging.do("timers", {}, made)
+        table = cloning.write_scratch(str(self._staging.root), "scratch/moves", [moves.old, moves.new])
+        rows = [self._write_row(file, table["path"] if len(moves.old) else "") for file in files]
+        results = self._run("write", writing.TASK, rows, [file.used for file in files])
+        self._content = {row["key"]: result["content"] for row, result in zip(rows, results, strict=True)}
+        counters = self._report.counters
+        counters["bytesWritten"] = sum(file.used for file in files)
+        counters["preparedLost"] = sum(each["lostPrepared"] for each in results)
+        counters["propertyCrcsRenewed"] = sum(each["renewedCrcs"] for each in results)
+        self._report.bytes_read += sum(each["bytesRead"] for each in results)
+        text = (
+            "all offsets of the log are new: message ids made of an offset (offsetMsgId, ORIGIN_MESSAGE_ID)"
+            " do not find their message any more"
+        )
+        self._report.add(Finding("new-offsets", Level.INFO, text, str(self._source.root)))
+        return files, marks
+
+    def _place(self, scanned: list[dict[str, Any]], base: int) -> tuple[Moves, Marks, Placer]:
+        """New offsets of all records, a source file at a time."""
+        named = [timers.read_timers(self._source.folder).offsets]
+        for number, result in enumerate(scanned):
+            named.append(self._kept(number, result).prepared)
+        moves = Moves.wanted(np.concatenate(named))
+        known = self._source.facts.epochs
+        marks = Marks(
+            [start for _, start in plan.join_terms(scanned)]
+            + ([entry.start_offset for entry in known.entries] if known is not None else [])
+        )
+        placer = Placer(base, self._file_size, target_head=ENTRY_HEAD_SIZE if self._way.ledger else 0)
+        for number, result in enumerate(scanned):
+            kept = self._kept(number, result)
+            if not len(kept.offsets):
+                continue
+            try:
+                head = sources.entry_head(self._read[number])
+                placed = placer.place(number, kept.offsets, kept.sizes, source_head=head)
+            except RecordTooLong as error:
+                advice = f"choose a file size of at least {error.size + ENTRY_HEAD_SIZE + 8}"
+                raise JobFailed(str(error), advice) from error
+            moves.learn(kept.offsets, placed)
+            marks.learn(kept.offsets, placed)
+        marks.close(placer.end)
+        return moves, marks, placer
+
+    def _kept(self, number: int, result: dict[str, Any]) -> Kept:
+        count = result["records"] - result["leftOut"]
+        return Kept.read(self._staging.root / f"scratch/scan-{number:05d}", count)
+
+    def _write_row(self, file: NewFile, moves: str) -> Row:
+        pieces = []
+        for piece in file.pieces:
+            each = self._read[piece.source]
+            pieces.append(
+                {
+                    "path": each.file.path,
+                    "base": each.file.base,
+                    "size": each.file.size,
+                    "entries": each.entries,
+                    "start": piece.start,
+                    "end": piece.end,
+                    "count": piece.count,
+                }
+            )
+        return {
+            "key": f"write:{file.base:020d}",
+            "source": self._source.folder.url,
+            "staging": str(self._staging.root),
+            "path": f"store/{self._log}/{file.base:020d}",
+            "size": self._file_size,
+            "ledger": self._way.ledger,
+            "term": self._options.term,
+            "selection": self._selection.to_row(),
+            "moves": moves,
+            "pieces": pieces,
+            "rate": self._rate,
+            **file.to_row(),
+        }
+
+    # -- reading back -------------------------------------------------------------------------------------
+
+    def _check(self, files: list[NewFile], without: list[str], *, units: bool) -> list[dict[str, Any]]:
+        """Read the new log back; nothing becomes visible unless it says the same as the old one."""
+        keys = self._options.index and (units or not self._way.copies)
+        rows = [
+            {
+                "key": f"check:{file.base:020d}",
+                "staging": str(self._staging.root),
+                "path": f"{self._log}/{file.base:020d}",
+                "base": file.base,
+                "size": self._file_size,
+                "start": file.base,
+                "used": file.used,
+                "ledger": self._way.ledger,
+                "digest": self._staging.files[f"{self._log}/{file.base:020d}"]["digest"],
+                "units": f"scratch/units-{number:05d}" if units else None,
+                "keys": f"scratch/keys-{number:05d}" if keys else None,
+                "ledgerUnits": f"scratch/ledger-{number:05d}",
+                "withoutQueue": without,
+                "delays": list(delay_table(self._options.delay_levels)),
+            }
+            for number, file in enumerate(files)
+        ]
+        results = self._run("check", checking.TASK, rows, [file.used for file in files])
+        after: Tallies = {}
+        for file, row, result in zip(files, rows, results, strict=True):
+            tallies.merge(after, result["tallies"])
+            written = (
+                self._content.get(f"write:{file.base:020d}") if not self._way.copies else result["content"]
+            )
+            if not result["whole"] or result["count"] != file.count or written != result["content"]:
+                raise JobFailed(
+                    f"{row['path']} reads back differently: {result['count']} records up to"
+                    f" {result['end']} where {file.count} up to {file.base + file.used} were written",
+                    f"check the disk, remove {self._staging.root}, and start again",
+                )
+        found = tallies.differences(self._tallies, after)
+        if found:
+            advice = f"check the disk, remove {self._staging.root}, and start again"
+            raise JobFailed(f"the new log differs from the old one: {'; '.join(found[:3])}", advice)
+        self._report.counters["queuesCompared"] = len(after)
+        self._report.bytes_read += sum(each["bytesRead"] for each in results)
+        return results
+
+    # -- queues and index ---------------------------------------------------------------------------------
+
+    def _build_queues(
+        self, checked: list[dict[str, Any]], floors: dict[Queue, int]
+    ) -> tuple[dict[Queue, int], dict[Queue, int]]:
+        """Consume queues of the new log; first and next queue offset of each."""
+        slices: dict[Queue, list[Any]] = {queue: [] for queue in floors}
+        for number, result in enumerate(checked):
+            total = sum(group[3] for group in result["groups"])
+            for topic, queue_id, first, count in result["groups"]:
+                place = [f"scratch/units-{number:05d}", total, first, count]
+                slices.setdefault((topic, queue_id), []).append(place)
+        listed = [
+            {
+                "topic": topic,
+                "queueId": queue_id,
+                "slices": slices[topic, queue_id],
+                "floor": floors.get((topic, queue_id), 0),
+            }
+            for topic, queue_id in sorted(slices)
+        ]
+        rows: list[Row] = [
+            {
+                "key": f"queues:{number:05d}",
+                "staging": str(self._staging.root),
+                "queues": batch,
+                "fileSize": self._queue_file_size(),
+                "mtimeMs": self._last_stored,
+            }
+            for number, batch in enumerate(plan.batches(listed, UNITS_PER_TASK, QUEUES_PER_TASK))
+        ]
+        results = self._run("queues", queues.TASK, rows, [len(row["queues"]) for row in rows])
+        firsts = dict.fromkeys(self._source.queue_ends, 0)  # queues that lose all messages begin at 0 again
+        ends = dict(firsts)
+        missing = replaced = messages = 0
+        for topic, queue_id, first, end, count, holes, older in (
+            queue for result in results for queue in result["queues"]
+        ):
+            firsts[topic, queue_id], ends[topic, queue_id] = first, end
+            missing, replaced, messages = missing + holes, replaced + older, messages + count
+        self._report.counters["queueMessages"] = messages
+        telling.tell_queues(self._report, str(self._source.root), missing, replaced)
+        return firsts, ends
+
+    def _queue_file_size(self) -> int:
+        known = (file.size for queue in self._source.facts.queues for file in queue.log.files)
+        return self._options.queue_file_size or next(known, queues.QUEUE_FILE_SIZE)
+
+    def _make_index(self, checked: list[dict[str, Any]], *, copies: bool) -> None:
+        if not self._options.index:
+            text = "no index files are made: messages of before are not found by their keys"
+            self._report.add(Finding("no-index", Level.INFO, text, str(self._source.root)))
+            return
+        if copies:
+            self._clone_tree("index", INDEX)
+            return
+        sizes = [each.size for each in self._source.facts.index_files]
+        given = (self._options.index_slots, self._options.index_units)
+        found = indexes.find_sizes(sizes) if None in given else given
+        if found is None or None in found:
+            raise JobFailed(
+                f"{self._source.root}/index has files of {sizes[0]} bytes, which do not tell slots and units",
+                "give --index-slots and --index-units (maxHashSlotNum, maxIndexNum), or --no-index",
+            )
+        slots, units = found
+        assert slots is not None
+        assert units is not None
+        counts = [(f"scratch/keys-{number:05d}", result["keyCount"]) for number, result in enumerate(checked)]
+        rows: list[Row] = [
+            {
+                "key": f"index:{number:05d}",
+                "staging": str(self._staging.root),
+                "slices": slices,
+                "number": number,
+                "slots": slots,
+                "units": units,
+            }
+            for number, slices in enumerate(indexes.cut_slices(counts, units - 1))
+        ]
+        self._run("index", indexes.TASK, rows, [sum(each[2] for each in row["slices"]) for row in rows])
+        self._report.counters["keys"] = sum(count for _, count in counts)
+
+    # -- the rest -----------------------------------------------------------------------------------------
+
+    def _finish_ledger(self, checked: list[dict[str, Any]]) -> None:
+        ledger = f"{DLEDGER_PREFIX}{self._options.ledger_id}"
+        scratch = [f"scratch/ledger-{number:05d}" for number in range(len(checked))]
+        row = {"scratch": [result["files"][-1]["digest"] for result in checked]}
+        if (known := self._staging.known("ledger-index", row)) is None:
+            self._staging.do(
+                "ledger-index", row, write_index(self._staging.root, ledger, scratch, INDEX_FILE_SIZE)
+            )
+        else:
+            self._staging.take(known)
+        last = sum(result["count"] for result in checked) - 1
+        made = write_state(self._staging.root, ledger, term=self._options.term, last_index=last)
+        self._staging.do("ledger-state", {}, made)
+        self._report.counters["entries"] = last + 1
+
+    def _epochs(self, scanned: list[dict[str, Any]], moved: Marks | None, base: int) -> EpochHistory:
+        found = plan.first_epochs(
+            self._options,
+            self._source.facts.epochs,
+            plan.join_terms(scanned),
+            moved.found if moved is not None else None,
+            base,
+            self._log_end,
+        )
+        self._report.facts["epochs"] = [[each.epoch, each.start_offset] for each in found.entries]
+        return found
+
+    def _run(self, label: str, task: str, rows: list[Row], sizes: list[int]) -> list[dict[str, Any]]:
+        return self._staging.run(self._runner, label, task, rows, self._progress, sizes)
+
+    def _clone_row(self, key: str, items: list[dict[str, Any]]) -> Row:
+        return {
+            "key": key,
+            "source": str(self._source.root),
+            "staging": str(self._staging.root),
+            "files": items,
+        }
+
+    def _clone(self, key: str, paths: list[str]) -> None:
+        """Copy files of the source as they are."""
+        if paths:
+            row = self._clone_row(key, [{"from": path, "to": f"store/{path}"} for path in paths])
+            self._run(key, cloning.TASK, [row], [len(paths)])
+
+    def _clone_tree(self, label: str, folder: str) -> None:
+        paths = sources.tree(self._source, folder)
+        rows = [
+            self._clone_row(
+                f"{label}:{first:06d}",
+                [{"from": path, "to": f"store/{path}"} for path in paths[first : first + QUEUES_PER_TASK]],
+            )
+            for first in range(0, len(paths), QUEUES_PER_TASK)
+        ]
+        self._run(label, cloning.TASK, rows, [len(row["files"]) for row in rows])

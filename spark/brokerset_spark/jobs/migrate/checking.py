@@ -1,0 +1,173 @@
+"""Third task: read a file of the new log back, check it, and keep what queues and index need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT_SIZE
+from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.records import SysFlag
+from brokerset_spark.jobs.migrate import tallies
+from brokerset_spark.jobs.migrate.cloning import write_scratch
+from brokerset_spark.jobs.migrate.keys import key_hashes
+from brokerset_spark.jobs.migrate.selecting import ContentDigest
+from brokerset_spark.jobs.migrate.tallies import Names, Tallies, topic_text
+from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.kernels import KERNELS
+from brokerset_spark.kernels.contract import Bools, Heads, Int32s, Int64s
+from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.reading import Chunk, Outcome, Range, read_range
+
+TASK: Final = "brokerset_spark.jobs.migrate.checking:check"
+
+UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+"""A unit of a consume queue."""
+
+KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("stored", "<i8")])
+"""A key that a record has, on its way to an index file."""
+
+LEDGER_UNIT: Final = np.dtype(
+    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
+assert UNIT.itemsize == 20
+assert LEDGER_UNIT.itemsize == INDEX_UNIT_SIZE
+
+
+def check(row: Row) -> Iterator[Result]:
+    """See the module."""
+    folder = open_folder(str(Path(row["staging"]) / "store"))
+    entries: bool = row["ledger"]
+    end = row["base"] + row["used"]
+    wanted = Range(row["path"], row["base"], row["size"], row["start"], end, entries, end, True)
+    outcome = Outcome(wanted.start, wanted.start)
+    found: Tallies = {}
+    content = ContentDigest()
+    units = _Units(row) if row["units"] else None
+    keys: list[NDArray[Any]] = []
+    ledger_units: list[NDArray[Any]] = []
+    count = 0
+    for chunk in read_range(folder, wanted, outcome, crc=True):
+        heads = content.add(chunk.data, chunk.starts, chunk.sizes)
+        if heads is None:
+            continue
+        names, ids = tallies.group_topics(chunk.data, heads)
+        tallies.add_records(found, names, ids, heads, chunk.sizes, np.ones(len(ids), np.bool_))
+        count += len(ids)
+        if units is not None:
+            units.add(chunk, heads, names, ids)
+        if row["keys"]:
+            keys.append(_keys(chunk, heads, names, ids))
+        if entries:
+            ledger_units.append(_ledger_units(chunk))
+    folder.close()
+    files = []
+    groups: list[list[Any]] = []
+    if units is not None:
+        groups, parts = units.sorted()
+        files.append(write_scratch(row["staging"], row["units"], parts))
+    if row["keys"]:
+        files.append(write_scratch(row["staging"], row["keys"], keys))
+    if entries:
+        files.append(write_scratch(row["staging"], row["ledgerUnits"], ledger_units))
+    yield Result(
+        {
+            "key": row["key"],
+            "count": count,
+            "whole": outcome.end == end,
+            "end": outcome.end,
+            "tallies": tallies.to_rows(found),
+            "content": content.hexdigest(),
+            "groups": groups,
+            "keyCount": sum(map(len, keys)),
+            "bytesRead": end - row["start"],
+            "files": files,
+        }
+    )
+
+
+class _Units:
+    """Queue units of a file of the log, sorted by queue in the end."""
+
+    def __init__(self, row: Row) -> None:
+        self._without = frozenset(row["withoutQueue"])
+        self._delays = np.array(row["delays"], np.int64)
+        self._topics: dict[str, int] = {}
+        self._parts: list[tuple[Int64s, Int64s, NDArray[Any]]] = []
+
+    def add(self, chunk: Chunk, heads: Heads, names: Names, ids: NDArray[np.intp]) -> None:
+        """Take in the records of a chunk; those of prepared and rolled back transactions have no unit."""
+        texts = [topic_text(name) for name in names]
+        numbers = np.array([self._topics.setdefault(text, len(self._topics)) for text in texts], np.intp)
+        kind = heads.sys_flag & SysFlag.TRANSACTION_MASK
+        wanted = (kind == SysFlag.TRANSACTION_NONE) | (kind == SysFlag.TRANSACTION_COMMIT)
+        wanted &= np.array([text not in self._without for text in texts], np.bool_)[ids]
+        units = np.empty(len(ids), UNIT)
+        units["offset"], units["size"] = heads.offset, chunk.sizes
+        tags = KERNELS.find_property(chunk.data, heads, b"TAGS")
+        units["tags"] = KERNELS.java_hashes(chunk.data, tags)
+        if SCHEDULE_TOPIC in texts:
+            self._put_delivery_times(chunk, heads, units, ids == texts.index(SCHEDULE_TOPIC))
+        rows = np.flatnonzero(wanted)
+        keys = tallies.queue_keys(numbers[ids[rows]], heads.queue_id[rows])
+        self._parts.append((keys, heads.queue_offset[rows], units[rows]))
+
+    def _put_delivery_times(self, chunk: Chunk, heads: Heads, units: NDArray[Any], delayed: Bools) -> None:
+        """Units of delayed messages hold the time of their delivery instead of a hash."""
+        level = KERNELS.find_property(chunk.data, heads, b"DELAY")
+        rows = np.flatnonzero(delayed & (level.starts >= 0))
+        if not len(rows):
+            return
+        digits = [
+            chunk.data[start : start + size].tobytes()
+            for start, size in _spans(level.starts, level.sizes, rows)
+        ]
+        numbers = np.array(
+            [int(text) if text.isdigit() and len(text) < 9 else 0 for text in digits], np.int64
+        )
+        levels = np.minimum(numbers, len(self._delays))
+        times = heads.store_timestamp[rows] + self._delays[np.maximum(levels, 1) - 1]
+        units["tags"][rows] = np.where(levels > 0, times, units["tags"][rows])
+
+    def sorted(self) -> tuple[list[list[Any]], list[NDArray[Any]]]:
+        """Queues ([topic, queue id, first row, rows]), and the units and queue offsets of all of them."""
+        if not self._parts:
+            return [], []
+        keys, queue_offsets, units = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])) if len(keys) else keys)
+        counts = np.diff(np.append(starts, len(keys)))
+        texts = list(self._topics)
+        groups = [
+            [texts[key >> 32], (key & 0xFFFFFFFF) - 2**31, start, count]
+            for key, start, count in zip(keys[starts].tolist(), starts.tolist(), counts.tolist(), strict=True)
+        ]
+        return groups, [units.astype(UNIT)[order], queue_offsets[order].astype(np.int64)]
+
+
+def _spans(starts: Int64s, sizes: Int32s, rows: Int64s) -> Iterator[tuple[int, int]]:
+    return zip(starts[rows].tolist(), sizes[rows].tolist(), strict=True)
+
+
+def _keys(chunk: Chunk, heads: Heads, names: Names, ids: NDArray[np.intp]) -> NDArray[Any]:
+    """The keys of the records of a chunk, in the order of the index."""
+    rows, hashes = key_hashes(chunk.data, heads, names, ids)
+    found = np.empty(len(rows), KEY)
+    found["hash"], found["offset"], found["stored"] = hashes, heads.offset[rows], heads.store_timestamp[rows]
+    return found
+
+
+def _ledger_units(chunk: Chunk) -> NDArray[Any]:
+    assert chunk.indexes is not None, "the log is a DLedger"
+    assert chunk.terms is not None, "the log is a DLedger"
+    found = np.empty(len(chunk.starts), LEDGER_UNIT)
+    found["magic"] = 1
+    found["position"] = chunk.base + chunk.starts - ENTRY_HEAD_SIZE
+    found["size"] = chunk.sizes + ENTRY_HEAD_SIZE
+    found["index"], found["term"] = chunk.indexes, chunk.terms
+    return found

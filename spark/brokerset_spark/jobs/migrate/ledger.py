@@ -1,0 +1,45 @@
+"""The files of a DLedger beside its data: index, `checkpoint`, `currterm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from brokerset_formats.dledger import INDEX_UNIT_SIZE, CurrentTerm, LedgerCheckpoint
+from brokerset_spark.jobs.migrate.cloning import described, write_file
+
+INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
+"""Bytes of an index file; DLedger has no setting for it."""
+
+
+def write_index(
+    staging: Path, ledger: str, scratch: list[str], file_size: int = INDEX_FILE_SIZE
+) -> list[dict[str, Any]]:
+    """Join the units that were read back into index files; gives what the journal needs."""
+    files = []
+    left = b""
+    base = 0
+    folder = staging / "store" / ledger / "index"
+
+    def put(data: bytes) -> None:
+        path = folder / f"{base:020d}"
+        write_file(path, [data], size=file_size)
+        files.append(described(str(staging), path, used=len(data)))
+
+    for name in scratch:
+        left += (staging / name).read_bytes()
+        while len(left) >= file_size:
+            put(left[:file_size])
+            left = left[file_size:]
+            base += file_size
+    if left:
+        put(left)
+    return files
+
+
+def write_state(staging: Path, ledger: str, *, term: int, last_index: int) -> list[dict[str, Any]]:
+    """All entries are committed, and nobody was voted for."""
+    folder = staging / "store" / ledger
+    write_file(folder / "currterm", [CurrentTerm(term).encode()])
+    write_file(folder / "checkpoint", [LedgerCheckpoint(last_index, last_index).encode()])
+    return [described(str(staging), folder / name) for name in ("currterm", "checkpoint")]

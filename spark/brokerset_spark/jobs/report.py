@@ -1,0 +1,143 @@
+"""What a job found, as a value and as JSON (`report.json`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+SCHEMA_VERSION: Final = 1
+FINDINGS_MAX: Final = 1_000
+"""Findings that a report names; all are counted."""
+
+SUMMARY_BYTES_MAX: Final = 4_096
+"""Of the summary for `/dev/termination-log`, which Kubernetes cuts there."""
+
+EXIT_CLEAN: Final = 0
+EXIT_FINDINGS: Final = 1
+EXIT_FAILED: Final = 2
+EXIT_NO_INPUT: Final = 3
+"""Exit codes of jobs. The last: the input is missing, or a broker runs on it."""
+
+
+class NoInput(Exception):
+    """The input is missing, or a broker runs on it: the process ends with `EXIT_NO_INPUT`."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+class JobFailed(Exception):
+    """The job cannot be done or go on: the process ends with `EXIT_FAILED`."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+class Level(StrEnum):
+    """How bad a finding is; only errors make a job end with `EXIT_FINDINGS`."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    code: str
+    """A stable name (`crc-mismatch`, `chain-gap`, …); `docs/spark.md` lists them."""
+
+    level: Level
+    text: str
+    """What happened, and what to do, in one sentence or two."""
+
+    store: str = ""
+    file: str = ""
+    offset: int | None = None
+    """Offset in the log, or in the queue for queues: where it begins."""
+
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of one job."""
+
+    job: str
+    inputs: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What this job tells beyond counters."""
+
+    findings: list[Finding] = field(default_factory=list)
+    findings_total: int = 0
+    seconds: float = 0.0
+    bytes_read: int = 0
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if there is room. Errors push out milder ones."""
+        self.findings_total += 1
+        self.counters[f"findings.{finding.level}"] = self.counters.get(f"findings.{finding.level}", 0) + 1
+        self.counters[f"finding.{finding.code}"] = self.counters.get(f"finding.{finding.code}", 0) + 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        elif finding.level is Level.ERROR:
+            for number in range(len(self.findings) - 1, -1, -1):
+                if self.findings[number].level is not Level.ERROR:
+                    self.findings[number] = finding
+                    break
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no error."""
+        return self.counters.get("findings.error", 0) == 0
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process."""
+        return EXIT_CLEAN if self.clean else EXIT_FINDINGS
+
+    def to_json(self) -> bytes:
+        """`report.json`."""
+        return orjson.dumps(
+            {
+                "schemaVersion": SCHEMA_VERSION,
+                "job": self.job,
+                "clean": self.clean,
+                "inputs": self.inputs,
+                "counters": dict(sorted(self.counters.items())),
+                "facts": self.facts,
+                "findingsTotal": self.findings_total,
+                "findings": [asdict(each) for each in self.findings],
+                "bytesRead": self.bytes_read,
+                "seconds": round(self.seconds, 3),
+                "bytesPerSecond": round(self.bytes_read / self.seconds) if self.seconds else 0,
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+    def summary(self) -> bytes:
+        """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for."""
+        said: dict[str, Any] = {
+            "schemaVersion": SCHEMA_VERSION,
+            "job": self.job,
+            "clean": self.clean,
+            "findingsTotal": self.findings_total,
+            "bytesRead": self.bytes_read,
+            "seconds": round(self.seconds, 3),
+            "findings": [],
+        }
+        text = orjson.dumps(said)
+        for each in sorted(self.findings, key=lambda finding: list(Level).index(finding.level)):
+            said["findings"].append({**asdict(each), "text": each.text[:300]})
+            longer = orjson.dumps(said)
+            if len(longer) > SUMMARY_BYTES_MAX:
+                break
+            text = longer
+        return text

@@ -1,0 +1,264 @@
+"""`verify`: plan, tasks, and the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerset_spark.jobs.report import Finding, Level, Report
+from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
+from brokerset_spark.jobs.verify.codes import CODES
+from brokerset_spark.jobs.verify.files import check_log_files, check_small_files
+from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
+from brokerset_spark.jobs.verify.judging import judge_gaps, judge_ledger, judge_marks, judge_queues
+from brokerset_spark.jobs.verify.options import VerifyOptions
+from brokerset_spark.jobs.verify.plan import Target, find_target, index_rows, log_of
+from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, QUEUES
+
+_TASKS = "brokerset_spark.jobs.verify"
+QUEUE_BATCH = 64
+"""Queues of one task in the second direction."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the tasks have told so far."""
+
+    report: Report
+    url: str
+    sections: Sections = field(default_factory=Sections)
+    claims: dict[Queue, Claims] = field(default_factory=dict)
+    gaps: list[Row] = field(default_factory=list)
+    unclaimed: list[Row] = field(default_factory=list)
+    index: list[Row] = field(default_factory=list)
+    uncovered: list[Row] = field(default_factory=list)
+    epochs: set[int] = field(default_factory=set)
+
+    def count(self, name: str, more: int) -> None:
+        """Add to a figure of the report."""
+        self.report.counters[name] = self.report.counters.get(name, 0) + more
+
+    def say(self, result: Result) -> None:
+        """Put a finding into the report."""
+        row = result.row
+        level = Level(row["level"]) if row.get("level") else CODES[row["code"]][0]
+        self.report.add(
+            Finding(row["code"], level, row["text"], self.url, row["file"], row["offset"], row["end"])
+        )
+
+    def take(self, result: Result) -> None:
+        """A result of any task."""
+        row = result.row
+        match row["kind"]:
+            case "finding":
+                self.say(result)
+            case "section":
+                self.sections.add(row)
+                self.count("records", row["records"])
+                self.epochs.update(row["epochs"])
+            case "blank":
+                self.sections.add(row)
+            case "run":
+                self.claims.setdefault((row["topic"], row["queue"]), Claims()).add(row)
+            case "gap":
+                self.gaps.append(row)
+            case "unclaimed":
+                self.unclaimed.append(row)
+            case "queue":
+                self.count("queue.units", row["units"])
+                self.count("queue.units.expired", row["expired"])
+            case "index-file":
+                self.index.append(row)
+                self.count("index.files", 1)
+                self.count("index.units", row["next"] - 1)
+                self.report.bytes_read += row["bytes"]
+            case "uncovered":
+                self.uncovered.append(row)
+            case "read":
+                self.report.bytes_read += row["bytes"]
+            case kind:
+                raise AssertionError(f"a task told {kind}")
+
+
+def verify(
+    runner: Runner,
+    url: str,
+    options: VerifyOptions | None = None,
+    *,
+    progress: Progress = quiet,
+    clock: Callable[[], float] = time.monotonic,
+) -> Report:
+    """Check a store as far as it is sure, and report what is wrong, by file and offset.
+
+    NoInput if there is no store; JobFailed and OSError if it cannot be read. A store that a broker writes is
+    read up to what is confirmed; one that a crash left is read as the broker's next start would.
+    """
+    options = options or VerifyOptions()
+    begun = clock()
+    folder = open_folder(url)
+    try:
+        report = _verify(runner, folder, options, progress)
+    finally:
+        folder.close()
+    report.seconds = clock() - begun
+    return report
+
+
+def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progress: Progress) -> Report:
+    target = find_target(folder, options)
+    facts = target.facts
+    report = Report("verify", inputs={"store": facts.url})
+    gathered = Gathered(report, facts.url)
+    _check_files(folder, target, gathered)
+    index: list[Row] = []
+    if options.index:
+        index = _check_index(runner, folder, target, gathered, progress)
+    rows = target.scan_rows(index)
+    gathered.count("ranges", len(rows))
+    _run(
+        runner,
+        "scan:scan_range",
+        rows,
+        gathered,
+        progress,
+        "records",
+        sum(row["end"] - row["start"] for row in rows),
+    )
+    _examine_gaps(runner, target, index, gathered, progress)
+    for result in [*gathered.sections.overlaps(), *gathered.sections.joints()]:
+        gathered.say(result)
+    end, damage = judge_gaps(target, gathered)
+    if options.queues:
+        _check_queues(runner, target, gathered, progress, end, damage)
+    if options.index:
+        _judge_index(gathered, target, end)
+    judge_marks(target, gathered, end)
+    if facts.ledger.files:
+        judge_ledger(folder, target, gathered)
+    report.counters["log.bytes"] = max(0, end - target.begin)
+    report.counters["queues"] = len(facts.queues)
+    report.facts |= {
+        "layout": facts.layout,
+        "first": target.first,
+        "end": end,
+        "live": target.live,
+        "closed": not facts.aborted,
+    }
+    return report
+
+
+def _run(
+    runner: Runner, task: str, rows: list[Row], gathered: Gathered, progress: Progress, label: str, total: int
+) -> None:
+    done = 0
+    progress(label, 0, total)
+    for result in runner.run(f"{_TASKS}.{task}", rows):
+        gathered.take(result)
+        if result.row["kind"] == "read":
+            done += result.row["bytes"]
+            progress(label, done, total)
+
+
+def _check_files(folder: StoreFolder, target: Target, gathered: Gathered) -> None:
+    facts = target.facts
+    folders = [(COMMIT_LOG, "the commit log")]
+    if facts.ledger_id is not None:
+        ledger = f"{DLEDGER_PREFIX}{facts.ledger_id}"
+        folders += [(f"{ledger}/data", "the DLedger"), (f"{ledger}/index", "the DLedger's index")]
+    folders += [
+        (f"{QUEUES}/{each.topic}/{each.queue_id}", f"queue {each.topic}/{each.queue_id}")
+        for each in facts.queues
+    ]
+    for path, what in folders:
+        files = folder.files(path)
+        gathered.count("files", len(files))
+        for result in check_log_files(files, what):
+            gathered.say(result)
+    for result in check_small_files(folder, facts):
+        gathered.say(result)
+
+
+def _check_index(
+    runner: Runner, folder: StoreFolder, target: Target, gathered: Gathered, progress: Progress
+) -> list[Row]:
+    rows, unknown = index_rows(folder, target.facts)
+    for file in unknown:
+        gathered.say(
+            finding("index-layout", "the number of its slots cannot be told; it is not checked", file.path)
+        )
+    _run(runner, "index_files:check_index_file", rows, gathered, progress, "index files", 0)
+    return sorted(gathered.index, key=lambda row: str(row["path"]))
+
+
+def _examine_gaps(
+    runner: Runner, target: Target, index: list[Row], gathered: Gathered, progress: Progress
+) -> None:
+    """What no range could read, file by file; a range's own view of it does not count."""
+    begin = target.begin
+    if target.options.start is not None and gathered.sections.sections:
+        begin = max(begin, min(each["begin"] for each in gathered.sections.sections))
+    rows = []
+    for first, last in gathered.sections.gaps(begin, target.end):
+        at = first
+        while at < last:
+            log, entries = log_of(target.facts, at)
+            file = log.at(at)
+            if file is None:  # between two files: a finding of its own
+                at = min(
+                    (each.base for each in (*log.files, *target.facts.ledger.files) if each.base > at),
+                    default=last,
+                )
+                continue
+            stop = min(last, file.end)
+            rows.append(target.row(file.path, file.base, file.size, at, stop, entries, index))
+            at = stop
+    _run(runner, "gaps:examine_gap", rows, gathered, progress, "damaged parts", 0)
+
+
+def _check_queues(
+    runner: Runner, target: Target, gathered: Gathered, progress: Progress, end: int, damage: list[list[int]]
+) -> None:
+    wanted = set(target.options.topics)
+    queues: list[dict[str, Any]] = []
+    for each in target.facts.queues:
+        if (wanted and each.topic not in wanted) or each.topic.startswith("%LMQ%"):
+            continue
+        claims = gathered.claims.get((each.topic, each.queue_id))
+        queues.append(
+            {"topic": each.topic, "queue": each.queue_id, "claims": claims.claimed() if claims else []}
+        )
+    if not target.options.partial:
+        rows: list[Row] = [
+            {
+                "url": target.facts.url,
+                "queues": queues[at : at + QUEUE_BATCH],
+                "first": target.first,
+                "end": end,
+                "damage": damage,
+                "live": target.live,
+            }
+            for at in range(0, len(queues), QUEUE_BATCH)
+        ]
+        _run(runner, "queue_files:check_queues", rows, gathered, progress, "queues", 0)
+    judge_queues(target, gathered, end)
+
+
+def _judge_index(gathered: Gathered, target: Target, end: int) -> None:
+    for row in gathered.index:
+        if row["next"] > 1 and row["end"] >= end and not target.live and not target.options.partial:
+            text = f"its last unit points to offset {row['end']}, the log ends at {end}"
+            found = finding("index-dangling", text, row["path"])
+            gathered.say(Result({**found.row, "level": Level.WARNING}))
+    if not gathered.uncovered:
+        return
+    keys = sum(row["keys"] for row in gathered.uncovered)
+    first = min(row["first"] for row in gathered.uncovered)
+    last = max(row["last"] for row in gathered.uncovered)
+    level = Level.INFO if target.live or target.crash else Level.WARNING
+    text = f"{keys} keys of records between offsets {first} and {last} are in no index file"
+    found = finding("index-uncovered", text, "index", first, last)
+    gathered.say(Result({**found.row, "level": level}))

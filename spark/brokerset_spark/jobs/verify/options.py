@@ -1,0 +1,59 @@
+"""What `verify` is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+RANGE_BYTES: Final = 128 << 20
+"""Of the log, for one task: long enough that starting it costs nothing, short enough to be repeated."""
+
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""`messageDelayLevel` of RocketMQ, unless a broker sets another."""
+
+_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Which parts of a store are checked, and how gently."""
+
+    start: int | None = None
+    """Offset from which on; None for all. Queues and index are then checked in one direction only."""
+
+    end: int | None = None
+    """Offset up to which."""
+
+    bound: int | None = None
+    """Nothing behind it is looked at: what a running broker has confirmed."""
+
+    topics: tuple[str, ...] = ()
+    """Whose queues are checked; none for all."""
+
+    queues: bool = True
+    index: bool = True
+    rate: int = 0
+    """Bytes per second of one task; 0 for no limit."""
+
+    drop_cache: bool = False
+    """Let the kernel forget what was read, for the sake of a broker on this machine."""
+
+    delay_levels: str = DELAY_LEVELS
+    range_bytes: int = RANGE_BYTES
+    kernels: str | None = None
+    """`pure` or `compiled`; None for what there is."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether only a part of the log is read."""
+        return self.start is not None or self.end is not None
+
+
+def delays_ms(levels: str) -> list[int]:
+    """Milliseconds of each level, from the first; ValueError for what is no such list."""
+    found = []
+    for word in levels.split():
+        if word[-1] not in _UNITS or not word[:-1].isdigit():
+            raise ValueError(f"delay level {word!r}: write a number and one of s, m, h, d")
+        found.append(int(word[:-1]) * _UNITS[word[-1]])
+    return found

@@ -1,0 +1,206 @@
+"""What there is to verify: the log and where it ends, its queues, its index files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, LedgerCheckpoint
+from brokerset_formats.errors import FormatError
+from brokerset_spark.jobs.report import NoInput
+from brokerset_spark.jobs.running import Row
+from brokerset_spark.jobs.verify.ending import Ending, Witness, find_end
+from brokerset_spark.jobs.verify.files import usual_sizes
+from brokerset_spark.jobs.verify.index_files import count_slots
+from brokerset_spark.jobs.verify.ledger import LedgerIndex
+from brokerset_spark.jobs.verify.options import VerifyOptions, delays_ms
+from brokerset_spark.jobs.verify.queue_files import last_unit
+from brokerset_spark.jobs.verify.units import UnitReader
+from brokerset_spark.kernels import chosen
+from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
+from brokerset_spark.stores.layout import DLEDGER_PREFIX, Log, StoreFacts, look
+from brokerset_spark.stores.reading import split
+from brokerset_spark.stores.tail import bound_of, is_written
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store, and how far it is to be verified."""
+
+    facts: StoreFacts
+    options: VerifyOptions
+    live: bool
+    """Whether a broker may be writing now: what lies behind the bound is nobody's business."""
+
+    ending: Ending
+    witnesses: tuple[Witness, ...]
+
+    @property
+    def crash(self) -> bool:
+        """Whether the store was not closed: a start will cut and complete it."""
+        return self.facts.aborted
+
+    @property
+    def first(self) -> int:
+        """Offset of the log's first byte."""
+        return self.facts.commit_log.first if self.facts.commit_log.files else self.facts.ledger.first
+
+    @property
+    def begin(self) -> int:
+        """Offset from which on it is read."""
+        return max(self.first, self.options.start or 0)
+
+    @property
+    def end(self) -> int:
+        """Offset up to which it is read; behind the log's end if somebody knows of more."""
+        asked = self.options.end
+        return self.ending.claimed if asked is None else min(asked, self.ending.claimed)
+
+    def scan_rows(self, index: list[Row]) -> list[Row]:
+        """A row for each range of the log."""
+        size, rows = self.options.range_bytes, []
+        for log, entries in ((self.facts.commit_log, False), (self.facts.ledger, True)):
+            bound = min(self.end, log.end)
+            for each in split(log.files, size, entries=entries, bound=bound, start=self.begin):
+                rows.append(self.row(each.path, each.base, each.size, each.start, each.end, entries, index))
+        return rows
+
+    def row(
+        self, path: str, base: int, size: int, start: int, end: int, entries: bool, index: list[Row]
+    ) -> Row:
+        """The row of a task that reads `[start, end)` of one file."""
+        history = self.facts.epochs
+        return {
+            "url": self.facts.url,
+            "path": path,
+            "base": base,
+            "size": size,
+            "start": start,
+            "end": end,
+            "entries": entries,
+            "bound": self.ending.claimed,
+            "rate": self.options.rate,
+            "drop": self.options.drop_cache,
+            "kernels": self.options.kernels,
+            "queues": self.options.queues,
+            "topics": list(self.options.topics),
+            "indexed": self.options.index and bool(index),
+            "index": [each for each in index if each["end"] >= start and each["begin"] < end + size],
+            "delays": delays_ms(self.options.delay_levels),
+            "epochs": [
+                each.start_offset for each in history.entries if start <= each.start_offset < end + size
+            ]
+            if history
+            else [],
+            "ledgerIndex": [[f.path, f.base, f.size, f.mtime_ms] for f in self.facts.ledger_index.files]
+            if entries
+            else [],
+        }
+
+
+def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
+    """Look at a store, and find its end. NoInput if there is no log."""
+    facts = look(folder)
+    facts = replace(
+        facts,
+        commit_log=usual_sizes(facts.commit_log),
+        ledger=usual_sizes(facts.ledger),
+        ledger_index=usual_sizes(facts.ledger_index),
+    )
+    if facts.layout == "empty":
+        advice = (
+            "give the folder that holds commitlog/ or dledger-…/; in a broker's "
+            "settings it is storePathRootDir"
+        )
+        raise NoInput(f"{facts.url} has no commit log", advice)
+    kernels = chosen(options.kernels)
+    entries = bool(facts.ledger.files)
+    log = facts.ledger if entries else facts.commit_log
+    if options.bound is not None:
+        bound = min(options.bound, log.end)
+        return Target(facts, options, True, Ending(bound, bound), ())
+    if is_written(folder, facts) and not _left_behind(folder, facts):
+        bound = min(bound_of(folder, facts, kernels=kernels).offset, log.end)
+        return Target(facts, options, True, Ending(bound, bound), ())
+    witnesses = tuple(find_witnesses(folder, facts))
+    ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
+    return Target(facts, options, False, ending, witnesses)
+
+
+def _left_behind(folder: StoreFolder, facts: StoreFacts) -> bool:
+    """Whether `abort` alone says that the store is written, and nobody holds its lock on this machine."""
+    from brokerset_spark.stores.folder import LocalFolder
+
+    if not isinstance(folder, LocalFolder) or not facts.aborted:
+        return False
+    import fcntl
+
+    try:
+        with (folder.root / "lock").open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def find_witnesses(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
+    """Last units of all queues, our marks, and the committed entry of a DLedger."""
+    reader = UnitReader(folder)
+    found = []
+    for queue in facts.queues:
+        last = last_unit(reader, queue.topic, queue.queue_id)
+        if last is not None and last[1] >= 0:
+            who = f"queue {queue.topic}/{queue.queue_id}, unit {last[0]}"
+            found.append(Witness(last[1], last[2], who, (queue.topic, queue.queue_id, last[0])))
+    if facts.checkpoint is not None and facts.checkpoint.marks is not None:
+        found.append(
+            Witness(facts.checkpoint.marks.flushed_offset, 0, "the checkpoint's mark of what is on disk")
+        )
+    if facts.ledger.files and facts.ledger_id is not None:
+        found += _committed(folder, facts)
+    return found
+
+
+def _committed(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
+    data = read_all(folder, f"{DLEDGER_PREFIX}{facts.ledger_id}/checkpoint")
+    if data is None:
+        return []
+    try:
+        index = LedgerCheckpoint.decode(data).committed_index
+    except FormatError:
+        return []
+    if not 0 <= index < 2**56:
+        return []
+    unit = LedgerIndex(folder, list(facts.ledger_index.files)).read(index, 1)[0]
+    if int(unit["index"]) != index or int(unit["size"]) <= ENTRY_HEAD_SIZE:
+        return []
+    place, size = int(unit["position"]) + ENTRY_HEAD_SIZE, int(unit["size"]) - ENTRY_HEAD_SIZE
+    return [Witness(place, size, f"the DLedger's checkpoint, entry {index}")]
+
+
+def index_rows(folder: StoreFolder, facts: StoreFacts) -> tuple[list[Row], list[FileFacts]]:
+    """A row for each index file, and the files whose number of slots is not known."""
+    known: dict[int, int] = {}
+    slots: dict[str, int | None] = {}
+    for file in facts.index_files:
+        slots[file.path] = count_slots(folder, file.path, file.size)
+        found = slots[file.path]
+        if found is not None:
+            known.setdefault(file.size, found)
+    rows: list[Row] = []
+    unknown = []
+    for file in facts.index_files:
+        count = slots[file.path] or known.get(file.size)
+        if count is None:
+            unknown.append(file)
+            continue
+        rows.append({"url": facts.url, "path": file.path, "size": file.size, "slots": count})
+    return rows, unknown
+
+
+def log_of(facts: StoreFacts, offset: int) -> tuple[Log, bool]:
+    """The log that an offset belongs to, and whether it is a DLedger."""
+    if facts.ledger.files and offset >= facts.ledger.first:
+        return facts.ledger, True
+    return facts.commit_log, False

@@ -1,0 +1,11 @@
+"""The loops over bytes: walking, checking, taking apart and rewriting records.
+
+Two modules have the same functions (`contract.Kernels`): `pure` needs nothing, `compiled` needs numba and is
+some 5 to 40 times as fast. `KERNELS` is the faster one that works here; `BROKERSET_KERNELS=pure` decides
+otherwise.
+"""
+
+from brokerset_spark.kernels.choice import KERNELS, chosen
+from brokerset_spark.kernels.contract import PROBLEMS, Entries, Heads, Kernels, Stop, Texts, Walked
+
+__all__ = ["KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Stop", "Texts", "Walked", "chosen"]

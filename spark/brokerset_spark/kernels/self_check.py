@@ -1,0 +1,69 @@
+"""Kernels against `pure` on a small log, where they will run: the build of an image calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE
+from brokerset_formats.hosts import Host
+from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
+from brokerset_spark.kernels import pure
+from brokerset_spark.kernels.choice import chosen
+from brokerset_spark.kernels.contract import Bytes, Kernels, Texts
+
+BASE = 4096
+"""Offset of `example_log`."""
+
+
+def example_log() -> Bytes:
+    """Twenty records of both versions, with hosts of both kinds."""
+    data = b""
+    for number in range(20):
+        record = Record(
+            magic=MAGIC_V2 if number % 3 == 0 else MAGIC_V1,
+            queue_id=number % 4,
+            queue_offset=number,
+            offset=BASE + len(data),
+            born_timestamp=1_700_000_000_000,
+            born_host=Host(bytes(16 if number % 4 == 1 else 4), 54321),
+            store_timestamp=1_700_000_000_000 + number,
+            store_host=Host(bytes(16 if number % 5 == 1 else 4), 10911),
+            body=b"body" * number,
+            topic="Täglich😀",
+            properties=f"KEYS\x01k{number}\x02TAGS\x01TagA\x02".encode(),
+        )
+        data += encode_record(record)
+    return np.frombuffer(data, np.uint8)
+
+
+def _values(kernels: Kernels) -> Iterator[list[object]]:
+    """What each function gives, as plain values."""
+    data = example_log()
+    walked = kernels.walk(data, 0, len(data), BASE, final=True, crc=True)
+    yield [each.tolist() for each in walked[:2]] + [walked.position, walked.stop]
+    yield [kernels.resync(data, start, len(data), BASE) for start in range(0, len(data), 97)]
+    heads = kernels.heads(data, walked.starts)
+    yield [each.tolist() for each in heads]
+    for texts in (kernels.find_property(data, heads, b"KEYS"), Texts(heads.topic, heads.topic_size)):
+        yield [each.tolist() for each in texts] + [kernels.java_hashes(data, texts).tolist()]
+    positions = walked.starts + np.arange(len(walked.starts)) * ENTRY_HEAD_SIZE
+    entries = np.zeros(len(data) + len(walked.starts) * ENTRY_HEAD_SIZE, np.uint8)
+    kernels.to_entries(data, walked.starts, walked.sizes, entries, positions, 0, first_index=7, term=2)
+    yield [entries.tobytes()]
+    found = kernels.walk_entries(entries, 0, len(entries), 0, index=7, final=True, crc=True)
+    yield [each.tolist() for each in found[:5]] + [found.position, found.stop]
+    yield [kernels.resync_entries(entries, start, len(entries), 0) for start in range(0, len(entries), 97)]
+    back = np.zeros(len(data), np.uint8)
+    kernels.to_records(entries, found.starts + ENTRY_HEAD_SIZE, walked.sizes, back, walked.starts, BASE)
+    yield [back.tobytes() == data.tobytes()]
+
+
+def check(name: str | None = None) -> Kernels:
+    """The kernels of this name (None: the best); RuntimeError if they do not give what `pure` gives."""
+    kernels = chosen(name)
+    for number, (got, expected) in enumerate(zip(_values(kernels), _values(pure), strict=True)):
+        if got != expected:
+            raise RuntimeError(f"the {kernels.NAME} kernels are wrong on this host (step {number}); use pure")
+    return kernels

@@ -1,0 +1,1 @@
+"""Reports as pages for people: one file each, nothing loaded from elsewhere."""

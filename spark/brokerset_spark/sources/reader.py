@@ -1,0 +1,122 @@
+"""What a task does: reads its piece of a store, and gives batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from brokerset_spark.kernels import Stop
+from brokerset_spark.sources.batches import Batches, Source, reason_of
+from brokerset_spark.sources.options import MessageOptions
+from brokerset_spark.sources.plan import Piece
+from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.reading import Outcome, Range, Throttle, bounds, read_range
+from brokerset_spark.stores.searching import find_start
+from brokerset_spark.stores.tail import is_expired
+
+_LOG: Final = logging.getLogger("brokerset_spark")
+EXPIRED: Final = "expired"
+MISSING: Final = "missing-file"
+
+
+class StoreDamaged(ValueError):
+    """A range of a log cannot be read, and the query asked to be told."""
+
+
+class DataLost(ValueError):
+    """A file that was planned to be read is gone."""
+
+
+def read_piece(piece: Piece, options: MessageOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of the wanted messages, and rows for damage if asked for.
+
+    StoreDamaged and DataLost as the options say; OSError as from the store.
+    """
+    for path, begin, end in piece.missing:
+        if options.damage_rows:
+            yield _batches(piece, path, options, schema).damage(begin, end, MISSING)
+    if not piece.ranges:
+        return
+    folder = open_folder(piece.url)
+    try:
+        throttle = Throttle(options.bytes_per_second) if options.bytes_per_second else None
+        for wanted in piece.ranges:
+            damaged = yield from _read(folder, piece, wanted, options, schema, throttle)
+            if damaged and options.on_corrupt == "stop":
+                return
+    finally:
+        folder.close()
+
+
+def _batches(piece: Piece, path: str, options: MessageOptions, schema: pa.Schema) -> Batches:
+    source = Source(path, piece.broker_name, piece.epochs)
+    return Batches(schema, source, piece.wanted, open_bodies=options.decompress)
+
+
+def _read(
+    folder: StoreFolder,
+    piece: Piece,
+    wanted: Range,
+    options: MessageOptions,
+    schema: pa.Schema,
+    throttle: Throttle | None,
+) -> Generator[pa.RecordBatch, None, bool]:
+    batches = _batches(piece, wanted.path, options, schema)
+    outcome = Outcome(wanted.start, wanted.start)
+    try:
+        for chunk in read_range(
+            folder,
+            wanted,
+            outcome,
+            crc=options.verify_crc,
+            resync=options.on_corrupt == "skip",
+            throttle=throttle,
+            drop_cache=options.drop_cache,
+            piece=options.batch_bytes,
+        ):
+            batch = batches.build(chunk)
+            if batch is not None:
+                yield batch
+        damages = list(outcome.skipped)
+        if not _is_clean(outcome, wanted):
+            _, until = bounds(folder, wanted)
+            following = find_start(folder, wanted, outcome.end + 1)
+            damages.append((outcome.end, max(min(following, until), outcome.end), outcome.stop))
+        named = [(begin, end, reason_of(stop)) for begin, end, stop in damages]
+    except FileNotFoundError as error:
+        named = [_gone(folder, piece, wanted, options, error)]
+    for begin, end, reason in named:
+        if reason != EXPIRED and options.on_corrupt == "fail" and reason != MISSING:
+            raise StoreDamaged(
+                f"{piece.url}/{wanted.path}: no record can be read at {begin} ({reason}); up to {end} is "
+                "damaged. Read around it with onCorrupt=skip, see it with damagedRanges=rows, or look "
+                "closer with `brokerset store verify`"
+            )
+        _LOG.warning("%s/%s: passed over %d to %d: %s", piece.url, wanted.path, begin, end, reason)
+        if options.damage_rows:
+            yield batches.damage(begin, end, reason)
+    return bool(named)
+
+
+def _is_clean(outcome: Outcome, wanted: Range) -> bool:
+    """Whether the range ended as ranges do: with its last record, where its file ends, or at the bound."""
+    if outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT):
+        return True
+    return outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < 8
+
+
+def _gone(
+    folder: StoreFolder, piece: Piece, wanted: Range, options: MessageOptions, error: FileNotFoundError
+) -> tuple[int, int, str]:
+    """A file that was there when the query was planned. It may have expired in between."""
+    expired = is_expired(folder, wanted)
+    if options.fail_on_data_loss:
+        raise DataLost(
+            f"{piece.url}/{wanted.path} is gone: "
+            + ("it expired since the query was planned" if expired else "and files before it are still there")
+            + ". Load the store again, or read what is left with failOnDataLoss=false"
+        ) from error
+    return wanted.start, wanted.end, EXPIRED if expired else MISSING

@@ -1,0 +1,337 @@
+"""A store behind the read-only stream of its broker: `http(s)://HOST:PORT/store`.
+
+The requests are described in `broker/brokerset_broker/store_stream/DESIGN.md`. A broker gives out nothing
+that is not confirmed, so a file of the log may end earlier here than its size says, and so do reads of it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from brokerset_spark.stores.folder import READ_MAX, FileFacts
+
+TOKEN_VARIABLE: Final = "BROKERSET_STORE_TOKEN"
+TOKEN_FILE_VARIABLE: Final = "BROKERSET_STORE_TOKEN_FILE"
+"""Where the token comes from unless it is given: its text, or a file that holds it."""
+
+TIMEOUT_SECONDS: Final = 60.0
+"""Of one wait for the broker; longer than anything for which it lets a reader wait."""
+
+ATTEMPTS_MAX: Final = 6
+"""How often in a row a request may fail without having brought a byte."""
+
+BUSY_SECONDS_MAX: Final = 600.0
+"""How long a broker may say that it has no turn for us."""
+
+RETRY_SECONDS: Final = 0.1
+"""Pause after the first failure; it doubles with each further one."""
+
+BUSY_PAUSE_SECONDS: Final = 1.0
+"""Pause before a busy broker is asked again, as it wishes (`Retry-After`)."""
+
+LISTINGS_MAX: Final = 10_000
+"""Answers that one listing may have."""
+
+ANSWER_MAX: Final = 64 << 20
+"""Bytes of an answer that is read as a whole."""
+
+T = TypeVar("T")
+
+_LARGE: Final = ("commitlog/", "consumequeue/", "index/")
+
+
+class StreamRefused(PermissionError):
+    """The broker does not let us read; says what to do."""
+
+
+class StreamFailed(OSError):
+    """The broker does not answer, or not as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a broker tells of its store."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int | None
+    role: str
+    epoch: int | None
+    min_offset: int
+    max_offset: int
+    confirmed_offset: int
+    """How far the log can be read."""
+
+    dispatched_offset: int
+    """How far queues and index are."""
+
+
+class HttpFolder:
+    """See `StoreFolder`. Connections stay open from one request to the next; pickled, it is its URL."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """ValueError if the URL is none of a stream. Nothing is asked before it is needed."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError(f"{url}: must be http(s)://HOST[:PORT]/store; tokens go into {TOKEN_VARIABLE}")
+        if parts.query or parts.fragment or parts.path.rstrip("/") not in ("", "/store"):
+            raise ValueError(f"{url}: a broker's stream is at /store, with nothing behind")
+        self.url = f"{parts.scheme}://{parts.netloc}/store"
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._given = token
+        self._sleep = sleep
+        self._connection: http.client.HTTPConnection | None = None
+        self._queues: list[FileFacts] | None = None
+        self._small: tuple[str, bytes] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., HttpFolder], tuple[str, str | None]]:
+        return _opened, (self.url, self._given)
+
+    # -- what is asked ------------------------------------------------------------------------------------
+
+    def files(self, folder: str) -> list[FileFacts]:
+        """See `StoreFolder`."""
+        depth = folder.count("/") + 2 if folder else 1
+        return [each for each in self._below(folder) if each.path.count("/") + 1 == depth]
+
+    def folders(self, folder: str) -> list[str]:
+        """See `StoreFolder`. Folders without files are not told."""
+        depth = folder.count("/") + 1 if folder else 0
+        return sorted(
+            {each.path.split("/")[depth] for each in self._below(folder) if each.path.count("/") > depth}
+        )
+
+    def read_into(self, path: str, position: int, target: memoryview) -> int:
+        """See `StoreFolder`; the end is what the broker gives out. A small file is read whole, at once."""
+        if not path.startswith(_LARGE):
+            if position == 0 or self._small is None or self._small[0] != path:
+                self._small = path, self._whole(path)
+            piece = self._small[1][position : position + len(target)]
+            target[: len(piece)] = piece
+            return len(piece)
+        return self._read(path, position, target)
+
+    def state(self) -> StreamState:
+        """Whose store it is, and how far it goes."""
+        told = self._json("/state")
+        try:
+            return StreamState(
+                told["clusterName"],
+                told["brokerName"],
+                told["brokerId"],
+                told["role"],
+                told["epoch"],
+                int(told["minOffset"]),
+                int(told["maxOffset"]),
+                int(told["confirmedOffset"]),
+                int(told["dispatchedOffset"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StreamFailed(
+                f"{self.url}/state tells no {error}; is it a broker of this version?"
+            ) from error
+
+    def confirmed_offset(self) -> int:
+        """How far the log can be read now; see `tail.bound_of`."""
+        return self.state().confirmed_offset
+
+    def checksum(self, path: str) -> tuple[str, str] | None:
+        """Algorithm and digest (hexadecimal) of a file that does not change any more; None while it may.
+
+        Waits until the broker has read the file, at its own pace. FileNotFoundError.
+        """
+        until = time.monotonic() + BUSY_SECONDS_MAX
+        while time.monotonic() < until:
+            status, body = self._ask("/checksums?" + urlencode({"path": path}), path, (200, 202, 409))
+            if status == 409:
+                return None
+            if status == 200:
+                told = orjson.loads(body)
+                return str(told["algorithm"]), str(told["digest"])
+            self._sleep(RETRY_SECONDS)
+        raise StreamFailed(
+            f"{self.url}: no digest of {path} within {BUSY_SECONDS_MAX:.0f} s; ask again later"
+        )
+
+    def close(self) -> None:
+        """See `StoreFolder`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def _below(self, folder: str) -> list[FileFacts]:
+        """All files below a folder. Those of queues are many, and kept from the last look at the root."""
+        if self._queues is not None and (folder == "consumequeue" or folder.startswith("consumequeue/")):
+            return [each for each in self._queues if each.path.startswith(folder + "/")]
+        found: list[FileFacts] = []
+        after: str | None = ""
+        for _ in range(LISTINGS_MAX):
+            told = self._json("/files?" + urlencode({"under": folder, "after": after or ""}))
+            found += [FileFacts(each["path"], each["size"], each["mtime"]) for each in told["files"]]
+            after = told["next"]
+            if after is None:
+                break
+        else:
+            raise StreamFailed(f"{self.url}/files does not come to an end")
+        if not folder:
+            self._queues = [each for each in found if each.path.startswith("consumequeue/")]
+        return sorted(found)
+
+    def _json(self, request: str) -> dict[str, Any]:
+        _, body = self._ask(request, "", (200,))
+        try:
+            told = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise StreamFailed(f"{self.url}{request} answers no JSON; is it a broker's stream?") from error
+        if not isinstance(told, dict):
+            raise StreamFailed(f"{self.url}{request} answers no JSON object; is it a broker's stream?")
+        return told
+
+    def _whole(self, path: str) -> bytes:
+        """A small file, as it was at one moment."""
+        return self._ask("/files/" + quote(path), path, (200,))[1]
+
+    def _ask(self, request: str, path: str, expected: tuple[int, ...]) -> tuple[int, bytes]:
+        """Send a request until there is an answer; its status and body."""
+
+        def take(response: http.client.HTTPResponse) -> tuple[int, bytes]:
+            body = response.read(ANSWER_MAX + 1)
+            if len(body) > min(ANSWER_MAX, READ_MAX):
+                raise ValueError(f"{self.url}{request} answers more than {ANSWER_MAX} bytes")
+            if response.length:
+                raise http.client.IncompleteRead(body, response.length)
+            return response.status, body
+
+        return self._repeat(request, path, expected, take)
+
+    def _read(self, path: str, position: int, target: memoryview) -> int:
+        done = 0
+        at_end = False
+
+        def take(response: http.client.HTTPResponse) -> None:
+            nonlocal done, at_end
+            if response.status == 416:
+                response.read(ANSWER_MAX)
+                at_end = True
+                return
+            start, total = _content_range(response.headers.get("Content-Range"))
+            if start != position + done or response.length is None or response.length > len(target) - done:
+                raise StreamFailed(f"{self.url}/files/{path} answers with other bytes than asked for")
+            while response.length:
+                count = response.readinto(target[done : done + response.length])
+                if count == 0:
+                    raise http.client.IncompleteRead(b"", response.length)
+                done += count
+            at_end = position + done >= total
+
+        def rest() -> dict[str, str]:
+            return {"Range": f"bytes={position + done}-{position + len(target) - 1}"}
+
+        while done < len(target) and not at_end:
+            self._repeat("/files/" + quote(path), path, (206, 416), take, headers=rest, progress=lambda: done)
+        return done
+
+    def _repeat(
+        self,
+        request: str,
+        path: str,
+        expected: tuple[int, ...],
+        take: Callable[[http.client.HTTPResponse], T],
+        *,
+        headers: Callable[[], dict[str, str]] = dict,
+        progress: Callable[[], int] = int,
+    ) -> T:
+        """One request; again after failures of the connection, and while the broker is busy.
+
+        `headers` are asked for anew each time, and failures between which there was `progress` do not add up.
+        """
+        failures, seen, until = 0, progress(), time.monotonic() + BUSY_SECONDS_MAX
+        while True:
+            token = self._token()
+            try:
+                response = self._send(request, headers(), token)
+                if response.status in expected:
+                    return take(response)
+                problem = _told(response)
+            except (StreamFailed, ValueError):
+                self.close()
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                failures = 1 if progress() > seen else failures + 1
+                seen = progress()
+                if failures >= ATTEMPTS_MAX:
+                    reason = f"{self.url} does not answer: {error or type(error).__name__}"
+                    raise StreamFailed(f"{reason}; is the broker up, with storeStreamEnable=true?") from error
+                self._sleep(RETRY_SECONDS * 2**failures)
+                continue
+            if response.status != 503 or problem.get("error") != "busy" or time.monotonic() > until:
+                raise _error(f"{self.url}{request}", response.status, problem, path)
+            self._sleep(BUSY_PAUSE_SECONDS)
+
+    def _send(self, request: str, headers: dict[str, str], token: str) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._connection = (
+                http.client.HTTPSConnection(
+                    self._host, self._port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context()
+                )
+                if self._secure
+                else http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+            )
+        authorization = {"Authorization": f"Bearer {token}"} if token else {}
+        self._connection.request("GET", "/store" + request, headers=headers | authorization)
+        return self._connection.getresponse()
+
+    def _token(self) -> str:
+        if self._given is not None:
+            return self._given
+        file = os.environ.get(TOKEN_FILE_VARIABLE)
+        return os.environ.get(TOKEN_VARIABLE) or (Path(file).read_text().strip() if file else "")
+
+
+def _opened(url: str, token: str | None) -> HttpFolder:
+    return HttpFolder(url, token=token)
+
+
+def _content_range(header: str | None) -> tuple[int, int]:
+    """First byte and size of the whole, of `bytes 0-99/1234`; (-1, -1) for anything else."""
+    found = re.fullmatch(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})", header or "")
+    return (int(found[1]), int(found[2])) if found else (-1, -1)
+
+
+def _told(response: http.client.HTTPResponse) -> dict[str, Any]:
+    """What a refusal says, for a person; empty if it says nothing that can be read."""
+    try:
+        told = orjson.loads(response.read(1 << 16))
+    except orjson.JSONDecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _error(request: str, status: int, told: dict[str, Any], path: str) -> OSError:
+    text = str(told.get("message") or http.client.responses.get(status, "no reason"))
+    if status == 401:
+        return StreamRefused(f"{request}: {text}; set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}")
+    if status == 403:
+        return StreamRefused(f"{request}: {text}")
+    if status == 404 and path and told:
+        return FileNotFoundError(f"{request}: {text}")
+    if status == 404:
+        return StreamFailed(f"{request}: there is no stream; start the broker with storeStreamEnable=true")
+    return StreamFailed(f"{request}: {text} (HTTP {status})")

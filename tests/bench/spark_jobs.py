@@ -1,0 +1,67 @@
+"""Whole jobs as cases of `spark.py`: they share their work among processes themselves."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from brokerset_spark.jobs.export.exporting import export
+from brokerset_spark.jobs.export.options import ExportOptions
+from brokerset_spark.jobs.migrate.job import migrate
+from brokerset_spark.jobs.migrate.options import MigrateOptions
+from brokerset_spark.jobs.report import Report
+from brokerset_spark.jobs.running import LocalRunner
+from brokerset_spark.jobs.session import open_session
+from brokerset_spark.jobs.verify.job import verify
+from brokerset_spark.jobs.verify.options import VerifyOptions
+from brokerset_spark.sources import register
+from brokerset_spark.stores.folder import LocalFolder
+from brokerset_spark.stores.layout import read_log
+
+
+def log_bytes(store: Path) -> int:
+    """Bytes of the commit log's files."""
+    return read_log(LocalFolder(store), "commitlog").total
+
+
+def runner(kept: dict[str, Any], stack: ExitStack, workers: int) -> LocalRunner:
+    """The same one in each run, so that its processes stay warm."""
+    if "runner" not in kept:
+        kept["runner"] = LocalRunner(workers)
+        stack.callback(kept["runner"].close)
+    found: LocalRunner = kept["runner"]
+    return found
+
+
+def checked(report: Report) -> int:
+    """Records of a report; the store has nothing to find."""
+    assert report.clean, report.findings[:3]
+    return report.counters.get("records", 0)
+
+
+def run_verify(store: Path, scratch: Path, run: LocalRunner) -> int:
+    return checked(verify(run, str(store), VerifyOptions()))
+
+
+def run_copy(store: Path, scratch: Path, run: LocalRunner) -> int:
+    return checked(migrate(run, str(store), str(scratch / "target"), MigrateOptions(to="controller")))
+
+
+def run_rewrite(store: Path, scratch: Path, run: LocalRunner) -> int:
+    options = MigrateOptions(to="dledger", rewrite=True, index=False)
+    return checked(migrate(run, str(store), str(scratch / "target"), options))
+
+
+def run_export(store: Path, scratch: Path, run: LocalRunner) -> int:
+    return checked(export(run, str(store), scratch / "target", ExportOptions()))
+
+
+def run_frame(kept: dict[str, Any], stack: ExitStack, store: Path, workers: int) -> int:
+    """All columns of all messages, as Spark hands them on."""
+    if "spark" not in kept:
+        kept["spark"] = stack.enter_context(open_session(workers=workers))
+        register(kept["spark"])
+    frame = kept["spark"].read.format("rocketmq-store").load(str(store))
+    frame.write.format("noop").mode("overwrite").save()
+    return 0
