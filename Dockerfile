@@ -2,6 +2,7 @@
 #   wheel    builds the wheel, with tools that go nowhere else
 #   packages the locked dependencies and the wheel, in a virtual environment of its own
 #   runtime  Python and that environment
+#   spark    the same with Java and Spark, for jobs on store files (`docker build --target spark`)
 # It runs as user 10001 with a read-only root file system; give it a writable /data (and /tmp, which nothing needs today).
 # There is no HEALTHCHECK: what is healthy depends on the part that runs. Every server answers /healthz and /readyz on its HTTP port.
 ARG BASE=python:3.11-slim
@@ -24,6 +25,35 @@ RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/python -m pip install -
 COPY --from=wheel /wheel /wheel
 RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
     && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
+
+FROM ${BASE} AS spark-packages
+COPY locks/spark.txt /locks/
+RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /locks/spark.txt
+COPY --from=wheel /wheel /wheel
+RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
+    && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
+
+FROM ${BASE} AS spark
+LABEL org.opencontainers.image.title="brokerset-spark" \
+      org.opencontainers.image.description="Jobs on RocketMQ store files: audit, verify, migrate, export; also as Spark executors" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Slim images have no folder for manual pages, and Java's package fails without it.
+RUN mkdir -p /usr/share/man/man1 && apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless tini \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
+RUN echo 'brokerset:x:10001:10001::/data:/usr/sbin/nologin' >> /etc/passwd && echo 'brokerset:x:10001:' >> /etc/group \
+    && mkdir /data && chown 10001:10001 /data
+COPY --from=spark-packages /opt/brokerset /opt/brokerset
+COPY spark/entrypoint.sh /opt/brokerset/bin/job-entrypoint
+# The kernels are compiled now, for every processor of the architecture: its name and features are part of what finds a cached kernel.
+ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokerset/bin/python PYSPARK_DRIVER_PYTHON=/opt/brokerset/bin/python \
+    NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
+RUN python -c "from brokerset_spark.kernels.compiled import warm; warm()" \
+    && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit"
+ENV PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /data
+ENTRYPOINT ["tini", "--", "job-entrypoint"]
+CMD ["python", "-m", "brokerset_spark", "--help"]
 
 FROM ${BASE} AS runtime
 LABEL org.opencontainers.image.title="brokerset" \

@@ -135,6 +135,7 @@ full: check test e2e e2e-kubernetes wheel coverage evidence  ## all of it at ful
 	$(MAKE) chaos ROUNDS=50
 	$(MAKE) failover FAILOVERS=100 FAILOVER_KINDS=killMaster,stopMaster,cutMaster,killLeader,killBoth,hangSlave,switchover
 	$(MAKE) bench BENCH=full
+	$(MAKE) bench-spark BENCH=full
 	$(MAKE) scale-card
 
 clean:  ## remove what the other targets made

@@ -184,7 +184,7 @@ def check_pod_template(given: Mapping[str, JsonValue]) -> list[Problem]:
     return [*found, *_contradictions(template), *_own_things(template)]
 
 
-def _amount(quantity: int | str) -> Decimal:
+def amount_of(quantity: int | str) -> Decimal:
     """A quantity as a number, to compare it."""
     text = str(quantity)
     digits = text.rstrip("kKmMGTPEi")
@@ -195,7 +195,7 @@ def _contradictions(template: PodTemplate) -> Iterable[Problem]:
     resources = template.resources
     for name, asked in resources.requests.items():
         most = resources.limits.get(name)
-        if most is not None and _amount(asked) > _amount(most):
+        if most is not None and amount_of(asked) > amount_of(most):
             reason = f"{asked} are asked for, and at most {most} may be used"
             yield Problem(f"{PATH}.resources.requests.{name}", reason, "lower it, or raise the limit")
 

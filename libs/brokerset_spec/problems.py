@@ -31,7 +31,22 @@ VARIABLE_SHAPE: Final = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 LABEL_VALUE_SHAPE: Final = r"^([a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?$"
 """Value of a label."""
 
+SCHEDULE_SHAPE: Final = r"^[^ \t]+( [^ \t]+){4}$"
+"""Five fields with one space between; what is in them is checked by who reads them."""
+
+ZONE_SHAPE: Final = r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
+"""Time zone of the IANA database."""
+
+FOLDER_SHAPE: Final = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
+"""A folder within a volume: no part begins with a dot, so nothing leads out of it."""
+
 _SHAPE_TEXTS: Final = {
+    SCHEDULE_SHAPE: (
+        "is not a schedule",
+        "write minute, hour, day of month, month and day of week, as 0 3 * * *",
+    ),
+    ZONE_SHAPE: ("is not a time zone", "write it like Europe/Berlin or Etc/UTC"),
+    FOLDER_SHAPE: ("is not a folder within a volume", "write it like store or brokers/a/store"),
     LABEL_VALUE_SHAPE: (
         "is not a label's value",
         "use letters, digits, -, _ and ., starting and ending with a letter or digit",

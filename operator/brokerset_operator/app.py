@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from brokerset_operator.apply import Means
+from brokerset_operator.audits import AUDIT, AuditRounds
 from brokerset_operator.calm import CalmSets
 from brokerset_operator.elector import Elector, ElectorSettings
 from brokerset_operator.events import Events
@@ -24,13 +25,15 @@ from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.kube.watching import Watch
 from brokerset_operator.marks import Marks
 from brokerset_operator.metrics import Figures
+from brokerset_operator.migrations import MIGRATION, MigrationRounds
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
-from brokerset_operator.round_queue import GONE, Key, RoundQueue
+from brokerset_operator.round_queue import GONE, Key, Round, RoundQueue
 from brokerset_operator.set_rounds import SetRounds
 from brokerset_operator.settings import OperatorSettings
+from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.topics import TOPIC, TopicRounds
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
@@ -131,6 +134,29 @@ class OperatorProcess:
         self._topics = TopicRounds(
             means, self.marks.topics, resync, self.figures.status, randomness=self._random
         )
+        self._audits = AuditRounds(
+            means,
+            self.marks.audits,
+            resync,
+            settings.spark_image,
+            settings.spark_role,
+            self.figures.audit,
+            self.marks.mark,
+            randomness=self._random,
+        )
+        self._migrations = MigrationRounds(
+            means,
+            resync,
+            settings.spark_image,
+            settings.spark_role,
+            self.figures.status,
+            randomness=self._random,
+        )
+        self._rounds: dict[str, Round] = {
+            TOPIC: self._topics.round,
+            AUDIT: self._audits.round,
+            MIGRATION: self._migrations.round,
+        }
         self.health = Health(
             leads=lambda: self.elector.leads,
             lease_seconds=self.elector.asked_seconds_ago,
@@ -185,6 +211,7 @@ class OperatorProcess:
         try:
             await self._until_kinds_are_known()
             watches = [watch for kind in CHILDREN for watch in self._watches(kind)]
+            watches += self._job_watches()
             self.health.watches = watches
             await self._know_all()
             self.health.starting = False
@@ -199,6 +226,20 @@ class OperatorProcess:
         finally:
             self.figures.leads.set(0)
             self.health.watches = ()
+
+    def _job_watches(self) -> list[Watch]:
+        return [
+            Watch(
+                self.client,
+                kinds.JOB,
+                self.marks.job_event,
+                namespace=namespace,
+                labels=job_labels.STORE_JOB,
+                on_listed=self.marks.listed,
+                randomness=self._random,
+            )
+            for namespace in self._namespaces
+        ]
 
     def _watches(self, kind: Kind) -> list[Watch]:
         return [
@@ -244,8 +285,8 @@ class OperatorProcess:
                 await asyncio.sleep(CLUSTER_SECONDS)
 
     async def _know_all(self) -> None:
-        """List BrokerSets and Topics before the first round: what one may do depends on the others."""
-        for kind in (kinds.BROKER_SET, kinds.TOPIC):
+        """List what people write before the first round: what one may do depends on the others."""
+        for kind in kinds.OWN:
             for namespace in self._namespaces:
                 while True:
                     try:
@@ -261,7 +302,7 @@ class OperatorProcess:
         """See now and then whether kopf has told everything: sets of which nothing is heard rest on it."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
-            for kind in (kinds.BROKER_SET, kinds.TOPIC):
+            for kind in kinds.OWN:
                 before = self.marks.known(kind.kind)
                 try:
                     listings = [
@@ -289,7 +330,7 @@ class OperatorProcess:
         """Wait for the custom resource definitions: who installs the operator may install them later."""
         while True:
             missing = []
-            for kind in (kinds.BROKER_SET, kinds.TOPIC):
+            for kind in kinds.OWN:
                 try:
                     known = await self.client.serves(kind)
                 except KubeError as error:
@@ -303,7 +344,7 @@ class OperatorProcess:
             await asyncio.sleep(KINDS_SECONDS)
 
     async def _round(self, key: Key) -> float | None:
-        again = await (self._topics.round(key) if key.kind == TOPIC else self._sets.round(key))
+        again = await self._rounds.get(key.kind, self._sets.round)(key)
         if again == GONE:
             self.marks.gone(key)
         return again

@@ -31,6 +31,7 @@ from brokerset_operator.model.actions import Action, Plan
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.observe import LISTED, Seen
 from brokerset_operator.resources.live_settings import BROKER_NAME, OWNER_UID
+from brokerset_operator.store_jobs.labels import AUDITED_POD
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 
@@ -242,6 +243,7 @@ def _annotation(live: Mapping[str, Any], name: str) -> str | None:
 async def _delete_pod(action: actions.DeletePod, seen: Seen, means: Means) -> None:
     """Delete a pod, if its group is still in the master epoch that this was decided on."""
     namespace = seen.observed.meta.namespace
+    await _end_audits_of(action.name, namespace, means)
     if action.group is not None and action.epoch is not None:
         async with _controllers(action, seen) as admin:
             await _same_epoch(admin, action, action.group, action.epoch)
@@ -255,6 +257,16 @@ async def _delete_pod(action: actions.DeletePod, seen: Seen, means: Means) -> No
         reason=action.why,
         force=action.force,
     )
+
+
+async def _end_audits_of(pod: str, namespace: str, means: Means) -> None:
+    """End Jobs that read a broker's volume: on another node the broker would wait for them."""
+    listing = await means.client.list(kinds.JOB, namespace, labels=f"{AUDITED_POD}={pod}")
+    for job in listing.items:
+        metadata = job["metadata"]
+        if not metadata.get("deletionTimestamp"):
+            await means.client.delete(kinds.JOB, metadata["name"], namespace, uid=metadata["uid"])
+            log.info("job ended", job=f"{namespace}/{metadata['name']}", reason=f"{pod} is replaced")
 
 
 async def _change_object(

@@ -161,7 +161,11 @@ def said_by(view: ControllersView, settings: Mapping[str, Mapping[str, str]]) ->
 
 def all_is_well(status: Mapping[str, Any]) -> bool:
     """Whether every condition of a set is as it is in one that is well."""
-    found = {str(c.get("type")): c.get("status") for c in status.get("conditions") or ()}
+    found = {
+        str(c.get("type")): c.get("status")
+        for c in status.get("conditions") or ()
+        if c.get("type") not in reasons.OTHERS
+    }
     return bool(found) and all((kind in GOOD) == (holds == "True") for kind, holds in found.items())
 
 

@@ -37,7 +37,7 @@ async def serve(settings: OperatorSettings) -> None:
 
 PROGRAM: Final = Program(
     module="brokerset_operator",
-    what="The operator: makes of BrokerSets and Topics in Kubernetes what they say",
+    what="The operator: makes of BrokerSets, Topics and jobs in Kubernetes what they say",
     settings_class=OperatorSettings,
     serve=serve,
     failures=(CredentialsProblem, LeaseLost, KopfEnded, OSError),

@@ -1,4 +1,4 @@
-"""kopf's part: events of BrokerSets and Topics become marks.
+"""kopf's part: events of the kinds that people write become marks.
 
 Only `on.event` handlers are used: they keep no state in objects, add no finalizer and write nothing. kopf
 runs in a thread with a loop of its own, because it takes signals and, when it ends, every task of its loop.
@@ -16,7 +16,7 @@ import kopf
 import structlog
 
 from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.kinds import BROKER_SET, TOPIC
+from brokerset_operator.kube.kinds import OWN, Kind
 
 log = structlog.get_logger(__name__)
 
@@ -49,22 +49,22 @@ class KopfEnded(Exception):
 
 
 def make_registry(access: Access, told: OnEvent) -> kopf.OperatorRegistry:
-    """The handlers: two that pass events on, and one that says how to reach the API server."""
+    """The handlers: for each kind one that passes events on; one says how to reach the API server."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
         return connection_info(access)
 
-    @kopf.on.event(BROKER_SET.group, "v1alpha1", BROKER_SET.plural, registry=registry)
-    async def broker_set_event(event: Any, **_: Any) -> None:
-        told(BROKER_SET.kind, event["type"] or "LISTED", event["object"])
-
-    @kopf.on.event(TOPIC.group, "v1alpha1", TOPIC.plural, registry=registry)
-    async def topic_event(event: Any, **_: Any) -> None:
-        told(TOPIC.kind, event["type"] or "LISTED", event["object"])
-
+    for kind in OWN:
+        _pass_on(kind, registry, told)
     return registry
+
+
+def _pass_on(kind: Kind, registry: kopf.OperatorRegistry, told: OnEvent) -> None:
+    @kopf.on.event(kind.group, "v1alpha1", kind.plural, registry=registry)
+    async def passed_on(event: Any, **_: Any) -> None:
+        told(kind.kind, event["type"] or "LISTED", event["object"])
 
 
 def make_settings() -> kopf.OperatorSettings:

@@ -1,4 +1,4 @@
-"""What is heard of objects becomes marks: which sets and Topics are to be looked at, and how soon."""
+"""What is heard of objects becomes marks: which sets, Topics and jobs are to be looked at, and how soon."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from brokerset_operator.audits import AUDIT, AuditIndex
 from brokerset_operator.calm import CalmSets
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.kinds import Kind
@@ -13,6 +14,7 @@ from brokerset_operator.kube.watching import key_of
 from brokerset_operator.model import names
 from brokerset_operator.round_queue import Key, RoundQueue
 from brokerset_operator.set_rounds import SET, SharedControllers, interest
+from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.topics import TOPIC, TopicIndex
 
 DELETED: Final = "DELETED"
@@ -29,11 +31,12 @@ class Marks:
     calm: CalmSets
     counted: Counted
     topics: TopicIndex = field(default_factory=TopicIndex)
+    audits: AuditIndex = field(default_factory=AuditIndex)
     shared: SharedControllers = field(default_factory=SharedControllers)
     _interests: dict[Key, str] = field(default_factory=dict)
 
     def set_or_topic_event(self, kind: str, event: str, live: Mapping[str, Any]) -> None:
-        """A BrokerSet or a Topic was listed, has changed or is gone."""
+        """An object that people write was listed, has changed or is gone."""
         self.counted(kind)
         key = Key(kind, *key_of(live))
         if event == DELETED:
@@ -86,6 +89,16 @@ class Marks:
 
         return marked
 
+    def job_event(self, _event: str, job: Mapping[str, Any]) -> None:
+        """A Job of a StoreAudit or StoreMigration has changed."""
+        self.counted(kinds.JOB.kind)
+        namespace, _ = key_of(job)
+        chosen = job["metadata"].get("labels") or {}
+        owner, word = chosen.get(job_labels.OWNER), chosen.get(job_labels.STORE_JOB)
+        for kind, known in job_labels.KIND_WORDS.items():
+            if owner and word == known:
+                self.mark(Key(kind, namespace, owner))
+
     def listed(self, again: bool) -> None:
         """A watch has listed everything; what was deleted since the list before is told by nobody."""
         if again:
@@ -103,7 +116,7 @@ class Marks:
         self.calm.forget(key)
         if key.kind == TOPIC:
             self.topics.forget(key)
-        else:
+        elif key.kind == SET:
             self.shared.forget(key)
 
     def mark(self, key: Key, *, fresh: bool = False) -> None:
@@ -114,7 +127,9 @@ class Marks:
     def _remember(self, key: Key, live: Mapping[str, Any]) -> None:
         if key.kind == TOPIC:
             self.topics.saw(live)
-        else:
+        elif key.kind == AUDIT:
+            self.audits.saw(live)
+        elif key.kind == SET:
             self.shared.saw(live)
 
     def _saw(self, key: Key, live: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics
 from brokerset_operator.kube.errors import Request
 from brokerset_operator.round_queue import Key, RoundQueue
 
@@ -63,6 +64,9 @@ class Figures:
         self.conditions: dict[Key, tuple[tuple[str, str, bool], ...]] = {}
         """Type, reason and whether it holds, of each condition of each object."""
 
+        self.audits: dict[Key, AuditFigures] = {}
+        """What the last run of each StoreAudit found."""
+
         self._known: Callable[[Key], bool] = lambda key: True
 
     def call(self, request: Request, outcome: str, seconds: float) -> None:
@@ -91,10 +95,16 @@ class Figures:
             for one in status.get("conditions") or ()
         )
 
+    def audit(self, key: Key, status: Mapping[str, Any]) -> None:
+        """A round of a StoreAudit has found, or written, this status."""
+        self.status(key, status)
+        self.audits[key] = audit_figures(status)
+
     def forget(self, key: Key) -> None:
         """The object is gone."""
         self.succeeded_at.pop(key, None)
         self.conditions.pop(key, None)
+        self.audits.pop(key, None)
 
     def watch_queue(self, queue: RoundQueue) -> None:
         """Show how full a queue is, and the age of each object's last success."""
@@ -117,7 +127,7 @@ class _QueueView(Collector):
     def collect(self) -> Iterable[Metric]:
         now, schedule = self._now(), self._queue.schedule
         known = schedule.all_known()
-        yield _gauge("objects", "BrokerSets and Topics that are looked after.", len(known))
+        yield _gauge("objects", "Objects that people write and that are looked after.", len(known))
         yield _gauge("rounds_running", "Rounds that are on.", len(self._queue.running))
         yield _gauge(
             "rounds_waiting", "Objects whose round is due and waits for a worker.", schedule.waiting(now)
@@ -145,6 +155,7 @@ class _QueueView(Collector):
             for kind, reason, value in found:
                 holds.add_metric((key.kind, key.namespace, key.name, kind, reason), float(value))
         yield holds
+        yield from audit_metrics(self._figures.audits)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -28,6 +28,9 @@ SET: Final = "BrokerSet"
 RESYNC_SPREAD: Final = 0.2
 """By how much, at most, a look without an event comes earlier, so that they do not all come at once."""
 
+PLANNED_FOR: Final = (*reasons.ALWAYS, *reasons.OTHERS)
+"""Conditions whose presence says nothing."""
+
 DIGESTS_MAX: Final = 50_000
 
 QUIET_ROUNDS: Final = 10
@@ -174,7 +177,7 @@ def is_final(plan: Plan, observed: Observed) -> bool:
     before, now = observed.status, plan.status
     return (
         all(isinstance(action, EmitEvent) for action in plan.actions)
-        and all(one.get("type") in reasons.ALWAYS for one in before.get("conditions") or ())
+        and all(one.get("type") in PLANNED_FOR for one in before.get("conditions") or ())
         and all(before.get(part) == now.get(part) for part in ("workflow", "requests"))
         and _formed(before) == _formed(now)
     )

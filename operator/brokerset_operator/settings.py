@@ -14,6 +14,7 @@ NAMESPACES_MAX: Final = 100
 """Most namespaces that are watched one by one; more are better watched as a whole cluster."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_ROLE: Final = re.compile(r"(Cluster)?Role/[a-z0-9][a-z0-9:.-]{0,250}")
 _URL: Final = re.compile(r"https?://[^ \"']+")
 
 
@@ -23,6 +24,12 @@ class OperatorSettings:
 
     image: str = ""
     """Image of brokers and controllers where a BrokerSet names none; normally the operator's own."""
+
+    spark_image: str = ""
+    """Image of the jobs of StoreAudits and StoreMigrations that name none; empty: each must name one."""
+
+    spark_role: str = ""
+    """Role of jobs with Spark executors, `ClusterRole/<name>` or `Role/<name>`; empty: there are none."""
 
     namespaces: str = ""
     """Namespaces to look after, with commas between; empty: all, which takes rights in the whole cluster."""
@@ -66,6 +73,9 @@ class OperatorSettings:
         names = self.namespace_list
         if not self.image:
             found.append("image: is empty; name the image that brokers and controllers run")
+        if self.spark_role and not _ROLE.fullmatch(self.spark_role):
+            advice = "write ClusterRole/<name> or Role/<name>"
+            found.append(f"spark_role: {self.spark_role!r} is no role; {advice}")
         if len(names) > NAMESPACES_MAX:
             found.append(
                 f"namespaces: lists {len(names)}, more than {NAMESPACES_MAX}; leave it empty for all"

@@ -24,6 +24,33 @@
 {{- end -}}
 {{- end }}
 
+{{/* Image of jobs on store files; empty when none is named. */}}
+{{- define "brokerset.sparkImage" -}}
+{{- with .Values.spark.image -}}
+{{- if and .repository .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else if .repository -}}
+{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Role of a job that has Spark executors, in namespaces that are listed, or in the whole cluster. */}}
+{{- define "brokerset.driverRole" -}}
+{{- if .Values.watchNamespaces -}}
+{{- printf "Role/%s-driver" (include "brokerset.fullname" .) -}}
+{{- else -}}
+{{- printf "ClusterRole/%s:driver" (include "brokerset.clusterName" .) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Pods alone: no claims, which are brokers' volumes, and nothing that lists or changes what is not a pod. */}}
+{{- define "brokerset.driverRules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, create, delete, deletecollection]
+{{- end }}
+
 {{/* Labels that select the operator's pods; these never change. */}}
 {{- define "brokerset.selectorLabels" -}}
 app.kubernetes.io/name: brokerset-operator
@@ -57,8 +84,9 @@ capabilities:
 {{- end }}
 
 {{/*
-What the operator may do in a namespace that it looks after. It cannot run anything in pods, read logs or secrets,
-make pods, or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices.
+What the operator may do in a namespace that it looks after. It cannot run anything in pods, read secrets, make pods,
+or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices. Logs are read
+of its own Jobs, whose results stand there. With `spark.executors` it may bind one role more, for the drivers of jobs.
 */}}
 {{- define "brokerset.rules" -}}
 - apiGroups: [brokerset.io]
@@ -68,12 +96,21 @@ make pods, or change rights other than those that it has itself: brokers are giv
   resources: [topics]
   verbs: [get, list, watch, patch]
 - apiGroups: [brokerset.io]
-  resources: [brokersets/status, topics/status]
-  verbs: [patch]
-# Needed to name a BrokerSet as the owner of what is made for it.
+  resources: [storeaudits, storemigrations]
+  verbs: [get, list, watch]
 - apiGroups: [brokerset.io]
-  resources: [brokersets/finalizers]
+  resources: [brokersets/status, topics/status, storeaudits/status, storemigrations/status]
+  verbs: [patch]
+# Needed to name an object as the owner of what is made for it.
+- apiGroups: [brokerset.io]
+  resources: [brokersets/finalizers, storeaudits/finalizers, storemigrations/finalizers]
   verbs: [update]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
 - apiGroups: [""]
   resources: [configmaps, services]
   verbs: [get, list, watch, create, patch, delete]
@@ -82,7 +119,7 @@ make pods, or change rights other than those that it has itself: brokers are giv
   verbs: [get, list, watch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]

@@ -26,7 +26,7 @@ from brokerset_operator.kube.errors import (
     Unavailable,
     error_of,
 )
-from brokerset_operator.kube.kinds import LEASE, Kind, kind_of
+from brokerset_operator.kube.kinds import LEASE, POD, Kind, kind_of
 
 Object = dict[str, Any]
 """An object of the API as it came."""
@@ -164,6 +164,16 @@ class KubeClient:
                 return Listing(tuple(items), str(about.get("resourceVersion") or ""))
             parameters["continue"] = str(about["continue"])
         raise Unavailable(request, f"more than {PAGES_MAX} pages of {PAGE_SIZE} objects")
+
+    async def log(self, pod: str, namespace: str, *, limit_bytes: int) -> str:
+        """What a pod with one container has written, from the beginning, at most so many bytes."""
+        request = Request("get", f"{POD.plural}/log", POD.group, namespace, pod)
+        parameters = {"limitBytes": str(limit_bytes)}
+        async with self._free:
+            content = await self._read(
+                request, "GET", POD.path(namespace, pod, "log"), None, {"Accept": "*/*"}, parameters
+            )
+        return content.decode("utf-8", "replace")
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -372,6 +382,27 @@ class KubeClient:
         *,
         fresh: bool = False,
     ) -> Object:
+        content = await self._read(request, method, path, data, headers, parameters, fresh=fresh)
+        try:
+            found = orjson.loads(content) if content else {}
+        except ValueError as error:
+            raise Unavailable(request, _reason(error)) from error
+        if not isinstance(found, dict):
+            raise Unavailable(request, "the answer is no object")
+        return found
+
+    async def _read(
+        self,
+        request: Request,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        parameters: Mapping[str, str] | None,
+        *,
+        fresh: bool = False,
+    ) -> bytes:
+        """The body of a good answer."""
         started = asyncio.get_running_loop().time()
         outcome = "cancelled"
         try:
@@ -386,11 +417,8 @@ class KubeClient:
                 content = await answer.read()
                 if answer.status >= 400:
                     raise error_of(request, answer.status, content, answer.headers.get("Retry-After"))
-            found = orjson.loads(content) if content else {}
-            if not isinstance(found, dict):
-                raise Unavailable(request, "the answer is no object")
             outcome = "ok"
-            return found
+            return content
         except KubeError as error:
             outcome = error.reason
             raise

@@ -45,6 +45,7 @@ POD: Final = Kind("v1", "Pod", "pods")
 SERVICE: Final = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
+JOB: Final = Kind("batch/v1", "Job", "jobs")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 ENDPOINT_SLICE: Final = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
@@ -55,8 +56,13 @@ ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "roleb
 STORAGE_CLASS: Final = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
 BROKER_SET: Final = Kind("brokerset.io/v1alpha1", "BrokerSet", "brokersets")
 TOPIC: Final = Kind("brokerset.io/v1alpha1", "Topic", "topics")
+STORE_AUDIT: Final = Kind("brokerset.io/v1alpha1", "StoreAudit", "storeaudits")
+STORE_MIGRATION: Final = Kind("brokerset.io/v1alpha1", "StoreMigration", "storemigrations")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
+
+OWN: Final = (BROKER_SET, TOPIC, STORE_AUDIT, STORE_MIGRATION)
+"""Kinds of the product, which people write."""
 
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)
 """Kinds that a cluster may lack; they are not asked for then."""
@@ -69,6 +75,7 @@ ALL: Final = (
     SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
+    JOB,
     LEASE,
     ENDPOINT_SLICE,
     EVENT,
@@ -79,6 +86,8 @@ ALL: Final = (
     STORAGE_CLASS,
     BROKER_SET,
     TOPIC,
+    STORE_AUDIT,
+    STORE_MIGRATION,
     POD_MONITOR,
     PROMETHEUS_RULE,
 )

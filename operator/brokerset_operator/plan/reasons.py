@@ -14,6 +14,11 @@ STORAGE_NOT_EXPANDABLE: Final = "StorageNotExpandable"
 DRAINING: Final = "Draining"
 POD_STUCK: Final = "PodStuck"
 
+AUDIT_PASSED: Final = "AuditPassed"
+
+OTHERS: Final = (AUDIT_PASSED,)
+"""Conditions that are not written by rounds of a set; those of StoreAudits write this one."""
+
 ALWAYS: Final = (READY, PROGRESSING, DEGRADED, CONTROLLERS_READY, IDENTITY_CONFLICT)
 """Conditions that are there from the first round on; the others only while they are true."""
 

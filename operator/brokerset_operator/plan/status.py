@@ -62,7 +62,7 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "inSync": f"{sum(_count(group) for group in wanted)}/{sum(group.wanted for group in wanted)}",
         "lagBytes": max(lags, default=0),
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(facts.meta.name, "broker").items()),
-        "conditions": conditions(facts.observed, verdicts),
+        "conditions": [*conditions(facts.observed, verdicts), *_others_conditions(facts.observed)],
         "controllers": controllers,
         "groups": [_group(group) for group in shown],
         "workflow": write_workflow(draft.workflow),
@@ -90,9 +90,14 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
         **observed.status,
         "observedGeneration": observed.meta.generation,
         "phase": "Invalid",
-        "conditions": conditions(observed, verdicts),
+        "conditions": [*conditions(observed, verdicts), *_others_conditions(observed)],
     }
     return found
+
+
+def _others_conditions(observed: Observed) -> list[dict[str, Any]]:
+    """Conditions that StoreAudits write; they stay as they are."""
+    return [dict(one) for one in items(observed.status, "conditions") if one.get("type") in reasons.OTHERS]
 
 
 def conditions(observed: Observed, verdicts: Mapping[str, Verdict]) -> list[dict[str, Any]]:
@@ -122,6 +127,8 @@ def events(observed: Observed, status: Mapping[str, Any]) -> list[EmitEvent]:
     found = []
     for condition in items(status, "conditions"):
         kind, old = str(condition["type"]), before.get(str(condition["type"]))
+        if kind in reasons.OTHERS:
+            continue
         good = (kind == reasons.READY) == (condition["status"] == "True")
         same = old is not None and all(old.get(key) == condition[key] for key in ("status", "reason"))
         if same or kind in (reasons.PROGRESSING, reasons.CONTROLLERS_READY) or (old is None and good):

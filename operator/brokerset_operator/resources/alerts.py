@@ -376,6 +376,15 @@ CONDITION_ALERTS: Final = (
         "A roll of BrokerSet {{ $labels.namespace }}/{{ $labels.name }} has not ended for an hour",
         "The operator waits for something: the message of its condition Progressing says for what.",
     ),
+    Alert(
+        "BrokersetAuditFailed",
+        "critical",
+        _of_set('brokerset_operator_condition{<conditions>,reason="ErrorsFound",type="AuditPassed"}')
+        + " < 1",
+        0,
+        "An audit found errors in the stores of BrokerSet {{ $labels.namespace }}/{{ $labels.name }}",
+        "A replica is damaged, or replicas differ. The message of its condition AuditPassed names the worst.",
+    ),
 )
 """About what the operator says of a set; they rest on its own figures, which only the leader has."""
 

@@ -123,7 +123,10 @@ class Report:
         )
 
     def summary(self) -> bytes:
-        """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for."""
+        """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for.
+
+        Of the counters it has those of findings: they count what there was no room for, too.
+        """
         said: dict[str, Any] = {
             "schemaVersion": SCHEMA_VERSION,
             "job": self.job,
@@ -131,6 +134,7 @@ class Report:
             "findingsTotal": self.findings_total,
             "bytesRead": self.bytes_read,
             "seconds": round(self.seconds, 3),
+            "counters": {name: n for name, n in sorted(self.counters.items()) if name.startswith("finding")},
             "findings": [],
         }
         text = orjson.dumps(said)

@@ -60,6 +60,15 @@ def cluster(bare_cluster: rig.Cluster) -> rig.Cluster:
     return bare_cluster
 
 
+@pytest.fixture(scope="session")
+def spark_image(bare_cluster: rig.Cluster) -> str:
+    """The image of jobs on store files, which the cluster has."""
+    if not INSTALLED:
+        rig.say(f"building {bare_cluster.spark_image}")
+        bare_cluster.provider.build(bare_cluster.spark_image, "spark")
+    return bare_cluster.spark_image
+
+
 @pytest.fixture
 def namespace(cluster: rig.Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of this test's own, under the restricted profile; gone afterwards, with its volumes."""

@@ -33,6 +33,22 @@ TOPIC: Final[Mapping[str, Any]] = {
 }
 """A valid topic."""
 
+AUDIT: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreAudit",
+    "metadata": {"name": "nightly"},
+    "spec": {"brokerSetRef": {"name": "orders"}, "schedule": "0 3 * * *"},
+}
+"""A valid audit."""
+
+MIGRATION: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreMigration",
+    "metadata": {"name": "take-over"},
+    "spec": {"source": {"claimName": "old"}, "target": {"claimName": "new"}},
+}
+"""A valid migration."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -90,6 +106,14 @@ def _change(name: str, api: str, before: Mapping[str, Any], **spec: Any) -> Case
 
 def _topic(name: str, api: str, reader: str | None, **spec: Any) -> Case:
     return Case(name, {"spec": spec}, api, reader, valid=TOPIC)
+
+
+def _audit(name: str, api: str, reader: str, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=AUDIT)
+
+
+def _migration(name: str, api: str, reader: str, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=MIGRATION)
 
 
 _TEXT = "use lower-case letters, digits and -"
@@ -724,12 +748,94 @@ TOPICS: Final = (
 )
 """What a topic may not say."""
 
-CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS)
+STORE_JOBS: Final = (
+    _audit(
+        "a schedule of four fields", "spec.schedule", "spec.schedule: is not a schedule", schedule="0 3 * *"
+    ),
+    _audit(
+        "a time zone with a space", "spec.timeZone", "spec.timeZone: is not a time zone", timeZone="Eu rope"
+    ),
+    _audit("an audit of no set", "spec.brokerSetRef", "spec.brokerSetRef: is missing", brokerSetRef=LEFT_OUT),
+    _audit(
+        "executors without Spark",
+        "only Spark has executors; set engine to spark, or leave executors out",
+        "spec.executors: asks for 3 executors, and processes has none",
+        executors=3,
+    ),
+    _audit(
+        "a group that is audited twice",
+        "a group is listed twice; list each group once",
+        "spec.groups: a is listed twice",
+        groups=["a", "a"],
+    ),
+    _audit(
+        "a policy of its own",
+        "spec.concurrencyPolicy",
+        "spec.concurrencyPolicy: is not",
+        concurrencyPolicy="Allow",
+    ),
+    _audit(
+        "a folder outside of the volume",
+        "spec.report.path",
+        "spec.report.path: is not a folder within a volume",
+        report={"claimName": "reports", "path": "../x"},
+    ),
+    _audit(
+        "more asked for than a job may use",
+        "more is asked for than may be used",
+        "spec.limits.resources.requests.cpu: 2 are asked for, and at most 1 may be used",
+        limits={"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
+    ),
+    _migration(
+        "no target",
+        "either broker or claimName",
+        "spec.target: names no volume",
+        target={"claimName": LEFT_OUT},
+    ),
+    _migration(
+        "two targets",
+        "either broker or claimName",
+        "spec.target: names a broker and a volume as well",
+        target={"broker": {"set": {"name": "orders"}}},
+    ),
+    _migration(
+        "a target that is the source",
+        "is the volume of the source",
+        "spec.target: is the volume of the source",
+        target={"claimName": "old"},
+    ),
+    _migration("another layout", "spec.mode", "spec.mode: is not", mode="kafka"),
+    _migration(
+        "a topic that is chosen twice",
+        "a topic is listed twice; list each topic once",
+        "spec.options.topics: a is listed twice",
+        options={"topics": ["a", "a"]},
+    ),
+    Case(
+        "another source of the migration",
+        {"spec": {"source": {"claimName": "older"}}},
+        "cannot be changed: a migration is done once; create another StoreMigration",
+        valid=MIGRATION,
+        before={},
+    ),
+)
+"""What jobs on store files may not say."""
+
+CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *STORE_JOBS)
 """All of them."""
 
 ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]]] = {
     "a set": (SET, None, {}),
     "a topic": (TOPIC, None, {}),
+    "an audit": (AUDIT, None, {}),
+    "an audit that is changed": (AUDIT, {}, {"spec": {"schedule": "0 4 * * *", "suspend": True}}),
+    "an audit without a schedule": (AUDIT, None, {"spec": {"schedule": LEFT_OUT}}),
+    "a migration": (MIGRATION, None, {}),
+    "a migration to a broker": (
+        MIGRATION,
+        None,
+        {"spec": {"target": {"claimName": LEFT_OUT, "broker": {"set": {"name": "orders"}}}}},
+    ),
     "only a name": (SET, None, {"spec": LEFT_OUT}),
     "nulls": (
         SET,

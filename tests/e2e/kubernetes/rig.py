@@ -27,6 +27,7 @@ OPERATOR: Final = f"{RELEASE}-operator"
 """Name of the operator's Deployment, Lease and account."""
 
 IMAGE: Final = "brokerset"
+SPARK_IMAGE: Final = "brokerset-spark"
 TAG: Final = "e2e"
 KIND_CLUSTER: Final = "brokerset-e2e"
 
@@ -118,8 +119,8 @@ class Provider:
 
     name: str
     kubeconfig: Path
-    build: Callable[[str], None]
-    """Build our image under this name and let the cluster have it."""
+    build: Callable[..., None]
+    """Build our image under this name and let the cluster have it; `target` is one of the Dockerfile."""
 
     build_other: Callable[[Path, str], None]
     """Build an image of another folder with a Dockerfile under this name, and let the cluster have it."""
@@ -161,8 +162,8 @@ def _kind(scratch: Path) -> Provider:
         seconds=START_SECONDS,
     )
 
-    def build(image: str) -> None:
-        run(["docker", "build", "-t", image, "--target", "runtime", str(ROOT)], seconds=BUILD_SECONDS)
+    def build(image: str, target: str = "runtime") -> None:
+        run(["docker", "build", "-t", image, "--target", target, str(ROOT)], seconds=BUILD_SECONDS)
         run(["kind", "load", "docker-image", image, "--name", KIND_CLUSTER], seconds=BUILD_SECONDS)
 
     def build_other(folder: Path, image: str) -> None:
@@ -178,8 +179,8 @@ def _kind(scratch: Path) -> Provider:
 def _named() -> Provider:
     load = os.environ["BROKERSET_IMAGE_LOAD"]
 
-    def build(image: str) -> None:
-        run([str(ROOT / "tests" / "image.sh"), image], seconds=BUILD_SECONDS)
+    def build(image: str, target: str = "runtime") -> None:
+        run([str(ROOT / "tests" / "image.sh"), image, target], seconds=BUILD_SECONDS)
         run(["bash", "-c", f"{load} {shlex.quote(image)}"], seconds=BUILD_SECONDS)
 
     def build_other(folder: Path, image: str) -> None:
@@ -199,10 +200,11 @@ def _own() -> Provider:
         run([str(OWN_CLUSTER / "up")], seconds=BUILD_SECONDS)
     kubeconfig = Path(run([str(OWN_CLUSTER / "kubeconfig")]).strip())
 
-    def build(image: str) -> None:
-        run(
-            [str(OWN_CLUSTER / "image-build"), str(ROOT), image, "--target", "runtime"], seconds=BUILD_SECONDS
-        )
+    def build(image: str, target: str = "runtime") -> None:
+        # Java's package writes its certificates: over those of the host, and none of it stays.
+        certificates = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:O"]
+        program = str(OWN_CLUSTER / "image-build")
+        run([program, str(ROOT), image, "--target", target, *certificates], seconds=BUILD_SECONDS)
 
     def build_other(folder: Path, image: str) -> None:
         run([str(OWN_CLUSTER / "image-build"), str(folder), image], seconds=BUILD_SECONDS)
@@ -251,6 +253,11 @@ class Cluster:
             "HELM_DATA_HOME": str(self.scratch / "helm"),
             "KUBECACHEDIR": str(self.scratch / "kubectl"),
         }
+
+    @property
+    def spark_image(self) -> str:
+        """The image of jobs on store files."""
+        return f"{SPARK_IMAGE}:{TAG}"
 
     # -- kubectl ------------------------------------------------------------------------------------------
 
@@ -381,6 +388,7 @@ class Cluster:
         self.namespace(SYSTEM)
         given = {
             "image": {"repository": IMAGE, "tag": TAG, "pullPolicy": self.provider.pull_policy},
+            "spark": {"image": {"repository": SPARK_IMAGE, "tag": TAG}},
             **(values or {}),
         }
         file = self.scratch / "values.json"
@@ -459,8 +467,8 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         for namespace in self.namespaces:
             asked = {
-                "objects.txt": ["get", "all,pvc,cm,endpointslices,brokersets,topics,leases", "-o", "wide"],
-                "sets.yaml": ["get", "brokersets,topics", "-o", "yaml"],
+                "objects.txt": ["get", "all,pvc,cm,endpointslices,messaging,leases", "-o", "wide"],
+                "sets.yaml": ["get", "messaging", "-o", "yaml"],
                 "pods.txt": ["describe", "pods"],
                 "events.txt": ["get", "events", "--sort-by=.lastTimestamp"],
             }

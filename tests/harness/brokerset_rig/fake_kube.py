@@ -31,6 +31,9 @@ WITH_STATUS: Final = frozenset(
     {
         "brokersets",
         "topics",
+        "storeaudits",
+        "storemigrations",
+        "jobs",
         "statefulsets",
         "pods",
         "persistentvolumeclaims",
@@ -129,6 +132,9 @@ class FakeKube:
         self.faults: list[Fault] = []
         self.forbidden: set[tuple[str, str]] = set()
         """Pairs of verb and plural that authorization refuses."""
+
+        self.logs: dict[str, str] = {}
+        """What pods have written, by name."""
 
         self.deny_evictions = False
         self.version = 1000
@@ -254,6 +260,10 @@ class FakeKube:
             return self._fail(request, fault)
         if verb == "watch":
             return await self._watch(request, kind, namespace)
+        if (verb, plural, subresource) == ("get", "pods", "log"):
+            self._existing((group, plural, namespace, name))
+            said = self.logs.get(name, "").encode()[: int(request.query.get("limitBytes") or 1 << 20)]
+            return web.Response(body=said, content_type="text/plain")
         answer = await self._do(request, verb, kind, (group, plural, namespace, name), subresource)
         if fault is not None:
             return self._fail(request, fault)
@@ -637,13 +647,17 @@ def _groups(present: list[Kind]) -> list[Object]:
     ]
 
 
+METADATA: Final = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}
+"""What an object says that it is where its metadata alone was asked for."""
+
+
 def _shown(request: web.Request, answer: Object) -> Object:
     """The answer, cut down to metadata if that was asked for."""
     accept = request.headers.get("Accept", "")
     if "as=PartialObjectMetadata;" in accept or accept.endswith("as=PartialObjectMetadata"):
-        return {"metadata": answer.get("metadata") or {}}
+        return {**METADATA, "metadata": answer.get("metadata") or {}}
     if "as=PartialObjectMetadataList" in accept:
-        return {**answer, "items": [{"metadata": item["metadata"]} for item in answer["items"]]}
+        return {**answer, "items": [{**METADATA, "metadata": item["metadata"]} for item in answer["items"]]}
     return answer
 
 

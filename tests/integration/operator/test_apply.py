@@ -187,6 +187,25 @@ def test_the_memory_of_such_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert [settled.is_settled(live, "sent") for live in lives] == [False, True, True]
 
 
+def test_jobs_that_read_a_brokers_volume_end_before_its_pod_does() -> None:
+    """On another node the broker would wait for them; those of other brokers go on."""
+
+    async def work() -> None:
+        async with bench() as found:
+            uid = found.kube.put(a_pod("orders-0-0", "broker"))["metadata"]["uid"]
+            for pod in ("orders-0-0", "orders-0-1"):
+                labels = {"brokerset.io/audited-pod": pod}
+                metadata = {"name": f"audit-{pod}", "namespace": NAMESPACE, "labels": labels}
+                found.kube.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
+
+            assert await found.do(DeletePod("orders-0-0", uid, "roll")) is None
+
+            deleted = [(call.plural, call.name) for call in found.kube.calls if call.verb == "delete"]
+            assert deleted == [("jobs", "audit-orders-0-0"), ("pods", "orders-0-0")]
+
+    run(work())
+
+
 def test_only_the_very_pod_is_deleted() -> None:
     """A pod that was made anew meanwhile is not deleted, and the round ends with a conflict."""
 

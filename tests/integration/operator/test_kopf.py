@@ -49,7 +49,7 @@ def test_sets_and_topics_are_told_and_nothing_is_written() -> None:
         async with FakeKube() as kube:
             kube.put(broker_set())
             async with kopf_runs(kube) as heard:
-                await until(lambda: kube.watches == 2)
+                await until(lambda: kube.watches == 4)
                 kube.put(
                     {
                         "apiVersion": "brokerset.io/v1alpha1",
@@ -78,7 +78,7 @@ def test_kopf_ends_when_it_is_told_to_and_leaves_our_tasks_alone() -> None:
         async with FakeKube() as kube:
             other = asyncio.create_task(asyncio.sleep(3600))
             async with kopf_runs(kube):
-                await until(lambda: kube.watches == 2)
+                await until(lambda: kube.watches == 4)
             assert not other.done()
             assert [thread for thread in threading.enumerate() if thread.name == "kopf"] == []
             other.cancel()
@@ -92,7 +92,7 @@ def test_only_named_namespaces_are_watched() -> None:
     async def work() -> None:
         async with FakeKube() as kube:
             async with kopf_runs(kube, "shop", "bank") as heard:
-                await until(lambda: kube.watches == 4)
+                await until(lambda: kube.watches == 8)
                 kube.put(broker_set("orders", "other"))
                 kube.put(broker_set("orders", "bank"))
                 await until(lambda: heard.events)
@@ -124,7 +124,7 @@ def test_a_cut_watch_is_made_anew() -> None:
 
     async def work() -> None:
         async with FakeKube() as kube, kopf_runs(kube) as heard:
-            await until(lambda: kube.watches == 2)
+            await until(lambda: kube.watches == 4)
             kube.faults.append(Fault("watch", "brokersets", code=503))
             kube.drop_watches()
             kube.put(broker_set("one"))

@@ -18,6 +18,20 @@ Families = dict[str, tuple[str, frozenset[str], str]]
 """Type, labels and text of each metric."""
 
 
+AUDIT = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreAudit",
+    "metadata": {"name": "nightly", "namespace": NAMESPACE},
+    "spec": {"brokerSetRef": {"name": "orders"}},
+    "status": {
+        "lastRun": {"number": 1, "completionTime": "2026-03-03T03:01:00Z", "errors": 1, "bytesRead": 10},
+        "lastSuccessTime": "2026-03-02T03:01:00Z",
+        "counts": {"damage": 1},
+    },
+}
+"""One that has run before."""
+
+
 def documented() -> Families:
     section = PAGE.read_text().split("\n## Operator\n")[1].split("\n## ")[0]
     return {
@@ -44,8 +58,11 @@ def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
     async def scrape() -> str:
         async with FakeKube() as kube, operator(kube) as running:
             kube.put(broker_set())
+            kube.put(AUDIT)
             await until(lambda: condition(kube.get("brokersets", "orders", NAMESPACE), "Ready"))
+            await until(lambda: condition(kube.get("storeaudits", "nightly", NAMESPACE), "Ready"))
             await until(lambda: running.process.figures.succeeded_at)
+            await until(lambda: running.process.figures.audits)
             return generate_latest(running.process.figures.registry).decode()
 
     page, live = documented(), exported(asyncio.run(scrape()))

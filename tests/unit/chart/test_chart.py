@@ -99,14 +99,56 @@ def test_the_operator_can_do_nothing_that_it_need_not(tmp_path: Path, values: di
     for group, resource, verb in allowed:
         assert "*" not in (group, resource, verb)
         assert resource not in (
-            "secrets", "pods/exec", "pods/attach", "pods/portforward", "pods/log", "serviceaccounts/token",
+            "secrets", "pods/exec", "pods/attach", "pods/portforward", "serviceaccounts/token",
             "pods/ephemeralcontainers", "clusterroles", "clusterrolebindings", "namespaces",
         )  # fmt: skip
         assert verb in ("get", "list", "watch", "create", "patch", "update", "delete")
         assert (resource, verb) != ("pods", "create")
         assert (resource, verb) != ("pods", "patch")
+        assert resource != "pods/log" or verb == "get"
         if verb == "update":
-            assert resource in ("leases", "brokersets/finalizers")
+            assert resource in (
+                "leases", "brokersets/finalizers", "storeaudits/finalizers", "storemigrations/finalizers",
+            )  # fmt: skip
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}], ids=["cluster", "namespaces"])
+def test_executors_take_one_role_more_which_is_about_pods_alone(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    """Only when they are asked for; the operator may bind it by name, and has none of its rights."""
+    without = _render(tmp_path, values)
+    rendered = _render(tmp_path, {**values, "spark": {"executors": True}})
+
+    kind, name = _environment(rendered)["BROKERSET_SET_sparkRole"].split("/")
+    assert _environment(without)["BROKERSET_SET_sparkRole"] == ""
+    assert (kind, name) not in without
+    (rule,) = rendered[kind, name]["rules"]
+    assert rule["resources"] == ["pods"]
+    assert set(rule["verbs"]) == {"get", "list", "create", "delete", "deletecollection"}
+    binds = [
+        rule
+        for (role, called), each in rendered.items()
+        if role in ("Role", "ClusterRole") and called != name
+        for rule in each["rules"]
+        if "bind" in rule["verbs"]
+    ]
+    (bind,) = binds
+    assert bind["resources"] == [f"{kind.lower()}s"]
+    assert (bind["resourceNames"], bind["verbs"]) == ([name], ["bind"])
+
+
+@needs_helm
+def test_jobs_have_an_image_unless_none_is_wanted(tmp_path: Path) -> None:
+    """With the chart's version, a tag or a digest; empty where each job must name one."""
+    digest = "sha256:" + "1" * 64
+
+    assert _environment(_render(tmp_path))["BROKERSET_SET_sparkImage"] == "brokerset-spark:0.1.0"
+    pinned = _render(tmp_path, {"spark": {"image": {"repository": "r.example.com/s", "digest": digest}}})
+    assert _environment(pinned)["BROKERSET_SET_sparkImage"] == f"r.example.com/s@{digest}"
+    none = _render(tmp_path, {"spark": {"image": {"repository": ""}}})
+    assert _environment(none)["BROKERSET_SET_sparkImage"] == ""
 
 
 @needs_helm
@@ -116,7 +158,7 @@ def test_the_operator_can_keep_every_kind_that_it_works_with(tmp_path: Path) -> 
     read_only = {kinds.NODE.plural, kinds.STORAGE_CLASS.plural}
     not_made = {
         *read_only,
-        *(kind.plural for kind in (kinds.POD, kinds.CLAIM, kinds.BROKER_SET, kinds.TOPIC, kinds.EVENT)),
+        *(kind.plural for kind in (kinds.POD, kinds.CLAIM, kinds.EVENT, *kinds.OWN)),
         kinds.LEASE.plural,
     }
 
@@ -124,7 +166,7 @@ def test_the_operator_can_keep_every_kind_that_it_works_with(tmp_path: Path) -> 
         verbs = {verb for group, resource, verb in allowed if (group, resource) == (kind.group, kind.plural)}
         assert verbs, f"nothing is allowed for {kind.plural}"
         if kind.plural not in not_made:
-            assert kind in (*CHILDREN, *kinds.OPTIONAL)
+            assert kind in (*CHILDREN, kinds.JOB, *kinds.OPTIONAL)
             assert verbs == {"get", "list", "watch", "create", "patch", "delete"}, kind.plural
         if kind.plural in read_only:
             assert verbs == {"get"}, kind.plural
@@ -262,6 +304,8 @@ def test_dashboards_are_found_by_grafana(tmp_path: Path) -> None:
         ({"image": {"repository": "b", "pullPolicy": "Sometimes"}}, "image"),
         ({"crds": {"instal": True}}, "crds"),
         ({"logLevel": "loud"}, "logLevel"),
+        ({"spark": {"executors": 3}}, "executors"),
+        ({"spark": {"image": "x"}}, "image"),
         ({"settings": {"worker": 8}}, "settings"),
         ({"settings": {"workers": 0}}, "settings"),
         ({"podLabels": {"a": 1}}, "podLabels"),
@@ -285,6 +329,7 @@ def test_the_operator_accepts_what_the_chart_sets(tmp_path: Path) -> None:
         tmp_path,
         {
             "watchNamespaces": ["shop"],
+            "spark": {"executors": True},
             "settings": {"workers": 4, "resyncSeconds": 60, "leaseSeconds": 30, "apiTimeoutSeconds": 5},
         },
     )
@@ -295,8 +340,11 @@ def test_the_operator_accepts_what_the_chart_sets(tmp_path: Path) -> None:
     assert found.image == "brokerset:0.1.0"
     assert found.namespace_list == ("shop",)
     assert (found.workers, found.resync_seconds) == (4, 60)
-    (named,) = (rule["resourceNames"] for rule in _rules(rendered) if "resourceNames" in rule)
-    assert named == [found.lease_name]
+    named = {
+        rule["resources"][0]: rule["resourceNames"] for rule in _rules(rendered) if "resourceNames" in rule
+    }
+    assert named == {"leases": [found.lease_name], "roles": [found.spark_role.removeprefix("Role/")]}
+    assert found.spark_image == "brokerset-spark:0.1.0"
 
 
 def _environment(rendered: Rendered) -> dict[str, Any]:

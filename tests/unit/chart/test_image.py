@@ -27,9 +27,35 @@ def test_nothing_gets_into_the_image_that_is_not_locked() -> None:
     """Every installation from the index checks hashes; our own wheel is installed without an index."""
     installs = [line for line in DOCKERFILE.splitlines() if "pip install" in line]
 
-    assert len(installs) == 3
+    assert len(installs) == 5
     for line in installs:
         assert "--require-hashes" in line or "--no-index" in line
+
+
+def test_both_images_run_as_the_same_user() -> None:
+    """A job reads, and in a migration writes, the volume of a broker."""
+    assert DOCKERFILE.count(f"USER {USER_ID}:{USER_ID}\n") == 2
+
+
+def test_the_image_of_jobs_finds_its_compiled_kernels_again() -> None:
+    """A cached kernel is found by processor and features, which a node must not change."""
+    image = DOCKERFILE.partition("AS spark\n")[2].partition("\nFROM ")[0]
+    settings, _, compiling = image.partition("warm()")
+
+    assert compiling
+    for name in ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):
+        assert f"{name}=" in settings
+    entrypoint = ROOT / "spark" / "entrypoint.sh"
+    assert "COPY spark/entrypoint.sh" in image
+    assert entrypoint.stat().st_mode & 0o111, "it is copied as it is"
+
+
+def test_the_image_of_jobs_has_what_brokers_have_in_the_same_versions() -> None:
+    """Both read and write the same files."""
+    runtime, spark = _locked("runtime"), _locked("spark")
+
+    assert runtime.items() <= spark.items()
+    assert {"pyspark", "pyarrow", "numpy", "numba", "xxhash"} <= spark.keys()
 
 
 def test_the_image_has_the_locked_versions_of_everything_else() -> None:
@@ -37,6 +63,6 @@ def test_the_image_has_the_locked_versions_of_everything_else() -> None:
     runtime, operator = _locked("runtime"), _locked("operator")
 
     assert runtime.items() <= operator.items()
-    assert "kopf" in operator
+    assert {"kopf", "cronsim", "tzdata"} <= operator.keys()
     assert "hatchling" in _locked("build")
     assert _locked("build").items() <= _locked("dev").items()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from brokerset_formats.names import SYSTEM_TOPICS
 from brokerset_operator.model import names
 from brokerset_operator.plan import reasons
+from brokerset_operator.store_jobs import reasons as job_reasons
 from brokerset_spec.manifest import NAME_LENGTH_MAX, OWN_SETTINGS, BrokerSet, read_manifest
 from brokerset_spec.pod_template import (
     FORBIDDEN,
@@ -22,11 +24,14 @@ from brokerset_spec.pod_template import (
     OWN_VARIABLE_PREFIXES,
     PodTemplate,
 )
+from brokerset_spec.store_audit_manifest import StoreAudit, read_store_audit
+from brokerset_spec.store_job_parts import JOB_NAME_LENGTH_MAX
+from brokerset_spec.store_migration_manifest import StoreMigration, read_store_migration
 from brokerset_spec.topic_manifest import OBJECT_NAME_LENGTH_MAX, Topic, read_topic
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"
-FILES = ["brokersets.yaml", "topics.yaml"]
+FILES = ["brokersets.yaml", "topics.yaml", "storeaudits.yaml", "storemigrations.yaml"]
 
 Schema = dict[str, Any]
 
@@ -132,7 +137,15 @@ def _everything(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
             yield from _everything(schema[key], f"{path}{mark}")
 
 
-@pytest.mark.parametrize(("file", "model"), [("brokersets.yaml", BrokerSet), ("topics.yaml", Topic)])
+MODELS: list[tuple[str, type[BaseModel]]] = [
+    ("brokersets.yaml", BrokerSet),
+    ("topics.yaml", Topic),
+    ("storeaudits.yaml", StoreAudit),
+    ("storemigrations.yaml", StoreMigration),
+]
+
+
+@pytest.mark.parametrize(("file", "model"), MODELS)
 def test_the_crd_has_the_fields_defaults_and_limits_of_the_model(file: str, model: type[BaseModel]) -> None:
     """If this fails, one of both was changed alone."""
     declared, root = _declared(model)["properties"]["spec"], _root(file)["properties"]["spec"]
@@ -206,6 +219,7 @@ def test_names_of_objects_are_as_long_as_the_reader_allows() -> None:
 
     assert longest("brokersets.yaml") == NAME_LENGTH_MAX
     assert longest("topics.yaml") == OBJECT_NAME_LENGTH_MAX
+    assert longest("storeaudits.yaml") == longest("storemigrations.yaml") == JOB_NAME_LENGTH_MAX
 
 
 def test_the_crd_of_topics_knows_the_topics_of_the_system() -> None:
@@ -267,8 +281,8 @@ def test_every_column_shows_a_field_that_there_is(file: str) -> None:
     known = {path for path, _ in _everything(_root(file))} | {"metadata.creationTimestamp"}
 
     for column in version["additionalPrinterColumns"]:
-        path = column["jsonPath"].removeprefix(".").replace('[?(@.type=="Ready")]', "[]")
-        path = path.replace('[?(@.type=="ControllersReady")]', "[]")
+        path = re.sub(r'\[\?\(@\.type=="(Ready|ControllersReady|AuditPassed)"\)\]', "[]", column["jsonPath"])
+        path = path.removeprefix(".")
         assert path in known, column["name"]
 
 
@@ -293,18 +307,35 @@ def test_conditions_are_kept_apart_by_their_type(file: str) -> None:
     assert conditions["x-kubernetes-list-map-keys"] == ["type"]
 
 
+READERS: dict[str, Callable[[object], object]] = {
+    "BrokerSet": read_manifest,
+    "Topic": read_topic,
+    "StoreAudit": read_store_audit,
+    "StoreMigration": read_store_migration,
+}
+
+
+def _is_ours(document: dict[str, Any]) -> bool:
+    return str(document["apiVersion"]).startswith("brokerset.io/")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: str(path.name))
 def test_every_example_is_valid(path: Path) -> None:
     documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     assert documents
 
-    for document in documents:
-        read_topic(document) if document["kind"] == "Topic" else read_manifest(document)
+    for document in filter(_is_ours, documents):
+        READERS[document["kind"]](document)
 
 
 @pytest.mark.parametrize(
     ("file", "page"),
-    [("brokersets.yaml", "brokerset-reference.md"), ("topics.yaml", "topic-reference.md")],
+    [
+        ("brokersets.yaml", "brokerset-reference.md"),
+        ("topics.yaml", "topic-reference.md"),
+        ("storeaudits.yaml", "storeaudit-reference.md"),
+        ("storemigrations.yaml", "storemigration-reference.md"),
+    ],
 )
 def test_the_reference_has_every_field(file: str, page: str) -> None:
     """Settings have a page of their own; what is inside affinity and the like is Kubernetes' own."""
@@ -314,6 +345,7 @@ def test_the_reference_has_every_field(file: str, page: str) -> None:
         "spec.podTemplate.affinity.",
         "spec.podTemplate.topologySpreadConstraints[].",
         "status.conditions[].",
+        "status.history[].",
         *(f"spec.podTemplate.{name}" for name in FORBIDDEN),
     )
     wanted = [
@@ -331,6 +363,17 @@ def test_the_reference_says_what_to_do_about_every_condition_and_reason() -> Non
     text = (ROOT / "docs" / "brokerset-reference.md").read_text(encoding="utf-8")
     used = [value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)]
     assert "InvalidSpec" in used
+
+    assert [name for name in used if f"`{name}`" not in text] == []
+
+
+def test_the_references_of_jobs_say_what_to_do_about_every_reason() -> None:
+    text = "".join(
+        (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for page in ("storeaudit-reference.md", "storemigration-reference.md")
+    )
+    used = [value for name, value in vars(job_reasons).items() if name.isupper() and isinstance(value, str)]
+    assert "VolumeInUse" in used
 
     assert [name for name in used if f"`{name}`" not in text] == []
 

@@ -21,6 +21,7 @@ LAG = f'{MASTER},consumer_group="g",topic="t",is_system="false",is_retry="false"
 DEAD = f'{MASTER},consumer_group="g",topic="t",is_system="false"'
 READY = f'{OBJECT},type="Ready"'
 PROGRESSING = f'{OBJECT},type="Progressing"'
+AUDITED = f'{OBJECT},type="AuditPassed"'
 
 Values = str
 """As promtool reads them: `1+2x3` is 1 3 5 7."""
@@ -310,6 +311,18 @@ TIMES = (
         (),
         90,
         {f'brokerset_operator_condition{{{PROGRESSING},reason="Rolling"}}': "1+0x40 _x400"},
+    ),
+    Time(
+        ("BrokersetAuditFailed",),
+        8,
+        {f'brokerset_operator_condition{{{AUDITED},reason="ErrorsFound"}}': later(0, 5)},
+        quiet_minute=3,
+    ),
+    Time(
+        (),
+        30,
+        {f'brokerset_operator_condition{{{AUDITED},reason="RunFailed"}}': steady(0),
+         f'brokerset_operator_condition{{{AUDITED},reason="NoErrors"}}': steady(1)},
     ),
     Time(
         ("BrokersetOperatorNotLeading",),

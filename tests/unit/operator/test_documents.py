@@ -10,6 +10,7 @@ import pytest
 from brokerset_operator.apply import ACTION_FAILED
 from brokerset_operator.model import names
 from brokerset_operator.plan import reasons
+from brokerset_operator.store_jobs.labels import AUDIT_NOW
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "kubernetes").glob("*.md"))
@@ -57,6 +58,7 @@ def test_annotations_and_labels_exist(page: Path) -> None:
         names.BELOW_MINIMUM,
         names.DISCARD_GROUP,
         names.DELETE_CLAIMS,
+        AUDIT_NOW,
     )
     known = {*annotations, *(f"{names.DOMAIN}/{label}" for label in LABELS)}
     told = set(re.findall(r"(?<![.\w])brokerset\.io/[a-z-]+[a-z]", page.read_text()))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brokerset_spec.manifest import ManifestError, read_manifest
+from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_migration_manifest import read_store_migration
 from brokerset_spec.topic_manifest import read_topic
 
 TABLE = runpy.run_path(
@@ -18,8 +21,16 @@ CASES: list[Any] = list(TABLE["CASES"])
 ACCEPTED: dict[str, Any] = dict(TABLE["ACCEPTED"])
 
 
+READERS: dict[str, Callable[[object], object]] = {
+    "BrokerSet": read_manifest,
+    "Topic": read_topic,
+    "StoreAudit": read_store_audit,
+    "StoreMigration": read_store_migration,
+}
+
+
 def _read(document: dict[str, Any]) -> None:
-    read_topic(document) if document["kind"] == "Topic" else read_manifest(document)
+    READERS[document["kind"]](document)
 
 
 def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:

@@ -1,0 +1,164 @@
+"""The StoreAudit manifest: compares the replicas of a BrokerSet on a schedule; typed, with every default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX
+from brokerset_spec.problems import (
+    BROKER_NAME_SHAPE,
+    IMAGE_SHAPE,
+    SCHEDULE_SHAPE,
+    ZONE_SHAPE,
+    ManifestError,
+    Problem,
+    is_covered,
+    shape_problems,
+    without_faults,
+    without_nulls,
+)
+from brokerset_spec.store_job_parts import (
+    EXECUTORS_MAX,
+    ClaimName,
+    FolderPath,
+    JobMetadata,
+    JobPart,
+    Limits,
+    SetRef,
+    engine_problems,
+    limits_problems,
+)
+
+KIND: Final = "StoreAudit"
+
+EXAMPLES: Final = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": "{name: nightly}",
+    "name": "nightly",
+    "spec": "{brokerSetRef: {name: orders}}",
+    "brokerSetRef": "{name: orders}",
+}
+"""What to write for a field that is missing."""
+
+
+class AuditReport(JobPart):
+    """Where whole reports are kept; the status has a summary of each run all the same."""
+
+    claim_name: ClaimName | None = None
+    """A volume for reports and pages; none keeps neither."""
+
+    path: FolderPath = "audits"
+    """Folder within it."""
+
+    keep_runs: Annotated[int, Field(ge=1, le=1000)] = 30
+    """Reports that are kept; then the oldest is written over."""
+
+
+class AuditSpec(JobPart):
+    """What is wanted; everything but the set has a default."""
+
+    broker_set_ref: SetRef
+
+    groups: Annotated[
+        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
+        Field(strict=False, max_length=GROUPS_MAX),
+    ] = ()
+    """Names of the broker groups that are audited; none means all."""
+
+    schedule: Annotated[str, Field(pattern=SCHEDULE_SHAPE, max_length=128)] | None = None
+    """When, as in cron: minute, hour, day of month, month, day of week; none: only when it is asked for."""
+
+    time_zone: Annotated[str, Field(pattern=ZONE_SHAPE, max_length=64)] = "Etc/UTC"
+    """Time zone of the schedule, by its name in the IANA database."""
+
+    suspend: bool = False
+    """Whether the schedule rests."""
+
+    concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
+    """When a run is due and one is on: the new one is left out, or takes its place."""
+
+    successful_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
+    """Runs without errors that are remembered, besides the last."""
+
+    failed_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
+    """Other runs that are remembered, besides the last."""
+
+    full_every_days: Annotated[int, Field(ge=0, le=365)] = 7
+    """After so many days everything is read again, also what has not changed; 0: in every run."""
+
+    engine: Literal["processes", "spark"] = "processes"
+    """What reads: processes of one pod for each replica, or Spark in it."""
+
+    executors: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
+    """Spark executors in pods of their own for each replica, on its node; 0: none."""
+
+    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
+    """Image of the jobs; none means what the operator was installed with."""
+
+    limits: Limits = Limits()
+    report: AuditReport = AuditReport()
+
+
+class StoreAudit(JobPart):
+    """A whole manifest."""
+
+    api_version: Literal["brokerset.io/v1alpha1"]
+    kind: Literal["StoreAudit"]
+    metadata: JobMetadata
+    spec: AuditSpec
+    status: Any = None
+    """Written by the operator; not read."""
+
+
+def read_store_audit(document: object) -> StoreAudit:
+    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
+
+    A field that is null counts as left out, as it does for the Kubernetes API.
+    """
+    if not isinstance(document, dict):
+        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
+        raise ManifestError([Problem("", "is not a StoreAudit manifest", example)])
+    given: dict[str, Any] = without_nulls(document)
+    try:
+        audit = StoreAudit.model_validate(given)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=True)
+        found = shape_problems(details, StoreAudit, EXAMPLES)
+        rest = _without_faults(given, [detail["loc"] for detail in details])
+        found += [p for p in check_store_audit(rest) if not is_covered(p.path, found)] if rest else []
+        raise ManifestError(found) from None
+    if problems := check_store_audit(audit):
+        raise ManifestError(problems)
+    return audit
+
+
+def check_store_audit(audit: StoreAudit) -> list[Problem]:
+    """Return what is wrong with a well-shaped manifest: contradictions."""
+    spec = audit.spec
+    return [
+        *_contradictions(spec),
+        *engine_problems(spec.engine, spec.executors),
+        *limits_problems(spec.limits),
+    ]
+
+
+def _contradictions(spec: AuditSpec) -> Iterable[Problem]:
+    for name in sorted({name for name in spec.groups if spec.groups.count(name) > 1}):
+        yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
+
+
+def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> StoreAudit | None:
+    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
+    rest = without_faults(document, locations)
+    rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
+    spec = rest.setdefault("spec", {})
+    if isinstance(spec, dict) and not (isinstance(spec.get("brokerSetRef"), dict) and spec["brokerSetRef"]):
+        spec["brokerSetRef"] = {"name": "unnamed"}
+    try:
+        return StoreAudit.model_validate(rest)
+    except ValidationError:
+        return None

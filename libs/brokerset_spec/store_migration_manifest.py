@@ -1,0 +1,223 @@
+"""The StoreMigration manifest: copies one store into another layout, once; typed, with every default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from brokerset_formats.names import TOPIC_SIZE_MAX
+from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX, REPLICAS_MAX
+from brokerset_spec.problems import (
+    BROKER_NAME_SHAPE,
+    IMAGE_SHAPE,
+    ManifestError,
+    Problem,
+    is_covered,
+    shape_problems,
+    without_faults,
+    without_nulls,
+)
+from brokerset_spec.store_job_parts import (
+    EXECUTORS_MAX,
+    ClaimName,
+    FolderPath,
+    JobMetadata,
+    JobPart,
+    Limits,
+    SetRef,
+    Size,
+    engine_problems,
+    limits_problems,
+)
+
+KIND: Final = "StoreMigration"
+
+TOPICS_MAX: Final = 256
+"""Most topics that are chosen one by one."""
+
+EXAMPLES: Final = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": "{name: take-over}",
+    "name": "take-over",
+    "spec": "{source: {claimName: old-broker}, target: {broker: {set: {name: orders}}}}",
+    "source": "{claimName: old-broker}",
+    "target": "{broker: {set: {name: orders}}}",
+    "claimName": "old-broker",
+    "set": "{name: orders}",
+}
+"""What to write for a field that is missing."""
+
+
+class MigrationSource(JobPart):
+    """The store that is read; nothing is ever written into it."""
+
+    claim_name: ClaimName
+    """Volume of the store, in the same namespace."""
+
+    path: FolderPath = "store"
+    """Folder within it that holds `commitlog`."""
+
+
+class TargetBroker(JobPart):
+    """A broker that is to be, whose volume is made before it."""
+
+    set: SetRef
+    """The BrokerSet, which may not exist yet."""
+
+    group: Annotated[int, Field(ge=0, le=GROUPS_MAX - 1)] = 0
+    """Number of its group."""
+
+    replica: Annotated[int, Field(ge=0, le=REPLICAS_MAX - 1)] = 0
+    """Number of the broker in it."""
+
+
+class TargetStorage(JobPart):
+    """What the target's volume is asked for with, when there is none yet."""
+
+    size: Size | None = None
+    """Size of the volume; none means as large as the source's."""
+
+    class_name: Annotated[str, Field(max_length=253)] | None = None
+    """Storage class; none means the cluster's default."""
+
+
+class MigrationTarget(JobPart):
+    """Where the new store goes: to a broker that is to be, or to a volume of any name."""
+
+    broker: TargetBroker | None = None
+    claim_name: ClaimName | None = None
+    """Volume, in the same namespace; made when it is missing."""
+
+    path: FolderPath = "store"
+    """Folder within it, which must not exist yet."""
+
+    storage: TargetStorage = TargetStorage()
+
+
+class MigrationOptions(JobPart):
+    """What is changed on the way."""
+
+    rewrite: bool = False
+    """Whether records are written anew where files could be copied: a pure DLedger log, no gaps."""
+
+    file_size: Size | None = None
+    """Size of the log's new files; takes a rewrite."""
+
+    since_milliseconds: Annotated[int, Field(ge=0, le=9_007_199_254_740_991)] | None = None
+    """Only messages that were stored at or after this time, in milliseconds since 1970; takes a rewrite."""
+
+    topics: Annotated[
+        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=TOPIC_SIZE_MAX)], ...],
+        Field(strict=False, max_length=TOPICS_MAX),
+    ] = ()
+    """Only messages of these topics; none means all. Takes a rewrite."""
+
+
+class MigrationSpec(JobPart):
+    """What is wanted; it cannot be changed."""
+
+    source: MigrationSource
+    target: MigrationTarget
+
+    mode: Literal["controller", "commitlog", "dledger"] = "controller"
+    """Layout of the new store."""
+
+    options: MigrationOptions = MigrationOptions()
+
+    engine: Literal["processes", "spark"] = "processes"
+    """What works: processes of one pod, or Spark in it."""
+
+    executors: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
+    """Spark executors in pods of their own, on the same node; 0: none."""
+
+    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
+    """Image of the job; none means what the operator was installed with."""
+
+    limits: Limits = Limits()
+
+
+class StoreMigration(JobPart):
+    """A whole manifest."""
+
+    api_version: Literal["brokerset.io/v1alpha1"]
+    kind: Literal["StoreMigration"]
+    metadata: JobMetadata
+    spec: MigrationSpec
+    status: Any = None
+    """Written by the operator; not read."""
+
+    @property
+    def target_claim(self) -> str:
+        """Name of the target's volume."""
+        target = self.spec.target
+        if target.broker is None:
+            assert target.claim_name is not None, "one of both is there"
+            return target.claim_name
+        return f"data-{target.broker.set.name}-{target.broker.group}-{target.broker.replica}"
+
+
+def read_store_migration(document: object) -> StoreMigration:
+    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
+
+    A field that is null counts as left out, as it does for the Kubernetes API.
+    """
+    if not isinstance(document, dict):
+        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
+        raise ManifestError([Problem("", "is not a StoreMigration manifest", example)])
+    given: dict[str, Any] = without_nulls(document)
+    try:
+        migration = StoreMigration.model_validate(given)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=True)
+        found = shape_problems(details, StoreMigration, EXAMPLES)
+        rest = _without_faults(given, [detail["loc"] for detail in details])
+        found += [p for p in check_store_migration(rest) if not is_covered(p.path, found)] if rest else []
+        raise ManifestError(found) from None
+    if problems := check_store_migration(migration):
+        raise ManifestError(problems)
+    return migration
+
+
+def check_store_migration(migration: StoreMigration) -> list[Problem]:
+    """Return what is wrong with a well-shaped manifest: contradictions."""
+    spec = migration.spec
+    return [
+        *_target_problems(migration),
+        *engine_problems(spec.engine, spec.executors),
+        *limits_problems(spec.limits),
+    ]
+
+
+def _target_problems(migration: StoreMigration) -> Iterable[Problem]:
+    target = migration.spec.target
+    if (target.broker is None) == (target.claim_name is None):
+        reason = "names no volume" if target.broker is None else "names a broker and a volume as well"
+        yield Problem("spec.target", reason, "give either broker or claimName")
+    elif migration.target_claim == migration.spec.source.claim_name:
+        advice = "name another volume: a source is never written to"
+        yield Problem("spec.target", "is the volume of the source", advice)
+    topics = migration.spec.options.topics
+    for name in sorted({name for name in topics if topics.count(name) > 1}):
+        yield Problem("spec.options.topics", f"{name} is listed twice", "list each topic once")
+
+
+def _without_faults(
+    document: dict[str, Any], locations: list[tuple[int | str, ...]]
+) -> StoreMigration | None:
+    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
+    rest = without_faults(document, locations)
+    rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
+    spec = rest.get("spec")
+    if isinstance(spec, dict):
+        source, target = spec.setdefault("source", {}), spec.setdefault("target", {})
+        if isinstance(source, dict):
+            source.setdefault("claimName", "unnamed")
+        if isinstance(target, dict) and not target.keys() & {"broker", "claimName"}:
+            target["claimName"] = "unnamed-too"
+    try:
+        return StoreMigration.model_validate(rest)
+    except ValidationError:
+        return None

@@ -1,0 +1,1 @@
+"""Jobs on brokers' store files, as StoreAudits and StoreMigrations want them; decides, touches nothing."""

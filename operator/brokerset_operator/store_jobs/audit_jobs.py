@@ -1,0 +1,190 @@
+"""The objects of a run of an audit: a Job for each replica, what it said, and the Job that compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.plan.objects import part
+from brokerset_operator.resources.set_facts import NewObject
+from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.audit_facts import ObservedAudit
+from brokerset_operator.store_jobs.audit_work import Run, Share
+from brokerset_operator.store_jobs.job_objects import (
+    STATUS_FILE,
+    JobFacts,
+    Mounted,
+    engine_options,
+)
+from brokerset_spec.pod_template import PodTemplate
+from brokerset_spec.store_audit_manifest import StoreAudit
+
+STORES_MOUNT: Final = "/stores"
+"""Below it a broker's volume under its pod's name: findings name a store by its path."""
+
+STORE_FOLDER: Final = "store"
+"""The store in a broker's volume (`resources.settings_files`)."""
+
+REPORT_MOUNT: Final = "/report"
+MAPS_MOUNT: Final = "/maps"
+MAP_KEY: Final = "map.json"
+VIEW_KEY: Final = "controllers.json"
+HAS_VIEW: Final = f"{names.DOMAIN}/has-controllers"
+"""Annotation of a map's ConfigMap: whether `VIEW_KEY` is in it, for who reads its metadata only."""
+
+MAP_BYTES_MAX: Final = 1_000_000
+"""Largest map that a ConfigMap takes: the API server allows 1 MiB for the whole object."""
+
+REDUCE_SECONDS_MAX: Final = 3600
+"""The reduce reads small files only."""
+
+
+def map_job_name(audit: str, run: int, share: Share) -> str:
+    """Name of the Job that reads one replica."""
+    return f"{audit}-{run}-{share.index}-{share.ordinal}"
+
+
+def reduce_job_name(audit: str, run: int, index: int) -> str:
+    """Name of the Job that compares the replicas of a group."""
+    return f"{audit}-{run}-{index}-reduce"
+
+
+def map_name(audit: str, share: Share) -> str:
+    """Name of the ConfigMap with the map of a replica."""
+    return f"{audit}-map-{share.index}-{share.ordinal}"
+
+
+def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: bool) -> JobFacts:
+    """The Job that reads one replica; `shared_volume`: the volume of reports is there on every node."""
+    audit = _manifest(observed)
+    spec = audit.spec
+    volume = f"{STORES_MOUNT}/{share.pod}"
+    mounts = [Mounted(name="store", claim=share.claim, path=volume)]
+    command = ["audit", "map", f"{volume}/{STORE_FOLDER}"]
+    if share.confirmed_offset is not None:
+        command += ["--confirm-offset", str(share.confirmed_offset)]
+    if shared_volume and spec.report.claim_name is not None:
+        mounts.append(_reports(audit))
+        command += ["--cache", f"{REPORT_MOUNT}/digests-{share.pod}.json"]
+    if run.full:
+        command.append("--full")
+    return _facts(
+        observed,
+        run,
+        name=map_job_name(audit.metadata.name, run.number, share),
+        step=labels.MAP,
+        command=[*command, *engine_options(spec.engine, spec.limits, spec.executors)],
+        mounts=mounts,
+        beside_pod=share.pod,
+        executors=spec.executors,
+        labels={labels.AUDITED_SET: spec.broker_set_ref.name, labels.AUDITED_POD: share.pod},
+    )
+
+
+def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> NewObject:
+    """The ConfigMap that keeps what the Job of a replica said, and the controllers of its group."""
+    audit = _manifest(observed).metadata.name
+    views = observed.audited.views if observed.audited is not None else {}
+    data = {MAP_KEY: text}
+    if share.group in views:
+        data[VIEW_KEY] = json.dumps(views[share.group], sort_keys=True)
+    has_view = str(VIEW_KEY in data).lower()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": map_name(audit, share),
+            "namespace": observed.meta.namespace,
+            "labels": labels.labels(labels.AUDIT, audit, run=run.number, step=labels.MAP),
+            "annotations": {HAS_VIEW: has_view, labels.AUDITED_POD: share.pod},
+            "ownerReferences": labels.owner(labels.AUDIT, audit, observed.meta.uid),
+        },
+        "data": data,
+    }
+
+
+def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report: str | None) -> JobFacts:
+    """The Job that compares the maps of a group's replicas that were read; `report` as `report_name` says."""
+    index = read[0].index
+    audit = _manifest(observed)
+    name = audit.metadata.name
+    files = [f"{MAPS_MOUNT}/{share.pod}.json" for share in read]
+    command = ["audit", "reduce", *files, "--summary", STATUS_FILE]
+    newest = next((share for share in reversed(read) if _has_view(observed, share)), None)
+    if newest is not None:
+        command += ["--controller", f"{MAPS_MOUNT}/{VIEW_KEY}"]
+    mounts = []
+    if report is not None and audit.spec.report.claim_name is not None:
+        mounts.append(_reports(audit))
+        place = f"{REPORT_MOUNT}/{report.rpartition('/')[2]}-{index}"
+        command += ["--report", f"{place}.json", "--page", f"{place}.html"]
+    else:
+        command.append("--no-page")
+    sources = []
+    for share in read:
+        items = [{"key": MAP_KEY, "path": f"{share.pod}.json"}]
+        if share is newest:
+            items.append({"key": VIEW_KEY, "path": VIEW_KEY})
+        sources.append({"configMap": {"name": map_name(name, share), "items": items}})
+    return _facts(
+        observed,
+        run,
+        name=reduce_job_name(name, run.number, index),
+        step=labels.REDUCE,
+        command=command,
+        mounts=mounts,
+        volumes=[{"name": "maps", "projected": {"sources": sources}}],
+        volume_mounts=[{"name": "maps", "mountPath": MAPS_MOUNT, "readOnly": True}],
+        labels={labels.AUDITED_SET: audit.spec.broker_set_ref.name},
+    )
+
+
+def report_name(audit: StoreAudit, runs: int) -> str | None:
+    """Beginning of the names of a run's reports in their volume; the oldest run's are written over.
+
+    The number of the group follows, and `.json` or `.html`.
+    """
+    report = audit.spec.report
+    if report.claim_name is None:
+        return None
+    return f"{report.path}/{audit.metadata.name}-{runs % report.keep_runs:03d}"
+
+
+def _reports(audit: StoreAudit) -> Mounted:
+    """The folder of reports, and of nothing else in their volume."""
+    report = audit.spec.report
+    assert report.claim_name is not None, "asked before"
+    return Mounted(
+        name="report", claim=report.claim_name, path=REPORT_MOUNT, folder=report.path, read_only=False
+    )
+
+
+def _has_view(observed: ObservedAudit, share: Share) -> bool:
+    found = observed.maps.get(map_name(_manifest(observed).metadata.name, share), {})
+    return bool(part(part(found, "metadata"), "annotations").get(HAS_VIEW) == "true")
+
+
+def _facts(observed: ObservedAudit, run: Run, **more: Any) -> JobFacts:
+    audit = _manifest(observed)
+    left = int(run.started + audit.spec.limits.deadline_seconds - observed.now)
+    step = more["step"]
+    placement = observed.audited.placement if observed.audited is not None else PodTemplate()
+    return JobFacts(
+        kind=labels.AUDIT,
+        owner=audit.metadata.name,
+        uid=observed.meta.uid,
+        namespace=observed.meta.namespace,
+        run=run.number,
+        image=audit.spec.image or observed.image,
+        limits=audit.spec.limits,
+        deadline_seconds=min(left, REDUCE_SECONDS_MAX) if step == labels.REDUCE else left,
+        placement=placement,
+        **more,
+    )
+
+
+def _manifest(observed: ObservedAudit) -> StoreAudit:
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    return observed.manifest

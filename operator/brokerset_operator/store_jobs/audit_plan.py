@@ -1,0 +1,418 @@
+"""What to do about a StoreAudit now: `plan_audit` looks at what is, and returns what is safe to do.
+
+A run is written into the status one round before its first Job is made, so that a second operator, or
+the same one after a crash, goes on with it and does not begin another. Its Jobs are named after its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from brokerset_operator.kube.kinds import kind_named
+from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent, ObjectRef
+from brokerset_operator.model.observed import Object
+from brokerset_operator.plan.objects import part, text, time_text
+from brokerset_operator.store_jobs import labels, reasons
+from brokerset_operator.store_jobs.audit_facts import AuditedSet, ObservedAudit, Replica
+from brokerset_operator.store_jobs.audit_jobs import (
+    MAP_BYTES_MAX,
+    map_job,
+    map_job_name,
+    map_name,
+    map_object,
+    reduce_job,
+    reduce_job_name,
+    report_name,
+)
+from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
+from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
+from brokerset_operator.store_jobs.conditions import Verdict
+from brokerset_operator.store_jobs.job_objects import JobFacts, executor_objects, job_object
+from brokerset_operator.store_jobs.outcomes import (
+    Outcome,
+    Summary,
+    merged,
+    outcome_of,
+    pods_of,
+    read_summary,
+)
+from brokerset_operator.store_jobs.schedule import Schedule, read_schedule
+from brokerset_spec.problems import Problem
+from brokerset_spec.store_audit_manifest import StoreAudit
+
+SOON_SECONDS: Final = 0.2
+"""Until a run that was just written down goes on."""
+
+BUSY_SECONDS: Final = 15.0
+"""Between two looks while Jobs run, of which a watch tells as well."""
+
+WAIT_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 3600.0
+
+GIVEN_UP_SECONDS: Final = 600.0
+"""So long a run waits for a broker's pod that does not run, or for a Job that does not start."""
+
+DAY_SECONDS: Final = 86_400
+
+Action = ApplyObject | DeleteObject | EmitEvent
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """One round's decision."""
+
+    actions: tuple[Action, ...]
+    status: Mapping[str, Any]
+    look_again_seconds: float
+    on_set: Verdict | None = None
+    """What the condition `AuditPassed` of the BrokerSet has to say; None for nothing."""
+
+    set_events: tuple[EmitEvent, ...] = ()
+    """What is told of the BrokerSet itself."""
+
+
+def plan_audit(observed: ObservedAudit) -> AuditPlan:
+    """Return what to do now, the status, and when to look again.
+
+    Every action is safe on its own and may be repeated; `observed` may be a moment old, except for `status`,
+    which must be as it was written last.
+    """
+    if observed.meta.deleting:
+        return AuditPlan((), dict(observed.status), IDLE_SECONDS)
+    status = begin_status(observed)
+    if observed.manifest is None:
+        said = "; ".join(map(str, observed.problems)) or "the manifest cannot be read"
+        return _refused(observed, status, said)
+    schedule = read_schedule(observed.manifest.spec.schedule, observed.manifest.spec.time_zone)
+    if isinstance(schedule, Problem):
+        return _refused(observed, status, str(schedule))
+    return _Round(observed, observed.manifest, schedule, status).decide()
+
+
+def combined(own: Verdict | None, others: Mapping[str, Verdict]) -> Verdict | None:
+    """What several StoreAudits say of one set together: the worst; None when none says anything."""
+    order = ("False", "Unknown", "True")
+    said = [verdict for verdict in (own, *others.values()) if verdict is not None]
+    return min(said, key=lambda verdict: order.index(verdict[0])) if said else None
+
+
+def _refused(observed: ObservedAudit, status: AuditStatus, message: str) -> AuditPlan:
+    status.ready = ("False", reasons.INVALID_SPEC, message)
+    work = read_work(observed.status)
+    return AuditPlan((), status.written(work), IDLE_SECONDS, combined(status.passed, observed.others))
+
+
+class _Round:
+    """One decision on a valid manifest."""
+
+    def __init__(
+        self, observed: ObservedAudit, audit: StoreAudit, schedule: Schedule | None, status: AuditStatus
+    ) -> None:
+        self.observed = observed
+        self.audit = audit
+        self.name = audit.metadata.name
+        self.schedule = schedule
+        self.status = status
+        self.work: Work = read_work(observed.status)
+        self.actions: list[Action] = []
+        self.look = IDLE_SECONDS
+        self.began = False
+
+    def decide(self) -> AuditPlan:
+        """Go through a round."""
+        self._note_schedule()
+        problem = self._problem()
+        wanted = self._wanted_now()
+        if wanted is not None:
+            if problem is None:
+                self._begin(*wanted)
+            else:
+                self._look(WAIT_SECONDS)
+        if self.work.run is not None and not self.began:
+            self._go_on(self.work.run, problem)
+        self._clear_away()
+        self.status.ready = self._ready(problem)
+        self._tell_times()
+        status = self.status.written(self.work)
+        return AuditPlan(
+            (*self.actions, *self.status.events()),
+            status,
+            self.look,
+            combined(self.status.passed, self.observed.others),
+            tuple(self.status.set_events()),
+        )
+
+    # -- beginning ----------------------------------------------------------------------------------------
+
+    def _note_schedule(self) -> None:
+        """A schedule that was changed begins now: what it would have wanted before is not made up."""
+        spec = self.audit.spec
+        said = None if self.schedule is None else f"{spec.schedule} {spec.time_zone}"
+        if said != self.work.schedule:
+            since = self.observed.created if self.work.schedule is None else self.observed.now
+            self.work = self.work.at(schedule=said, since=since)
+
+    def _wanted_now(self) -> tuple[str, int] | None:
+        """Why a run begins now, and the second since when it is due; None when none does."""
+        now, asked = self.observed.now, self._asked()
+        if asked is not None:
+            return "Request", int(now)
+        if self.schedule is None or self.audit.spec.suspend:
+            return None
+        due = self.schedule.last_before(now)
+        if due is None or due <= self.work.since:
+            return None
+        if self.work.run is not None and self.audit.spec.concurrency_policy == "Forbid":
+            # This one is left out; the next comes at its own time.
+            self.work = self.work.at(since=due)
+            return None
+        return "Schedule", int(due)
+
+    def _asked(self) -> str | None:
+        value = self.observed.meta.annotations.get(labels.AUDIT_NOW)
+        return value if value and value != self.work.answered else None
+
+    def _begin(self, reason: str, due: int) -> None:
+        if self.work.run is not None:
+            if reason == "Request" and self.audit.spec.concurrency_policy == "Forbid":
+                self._look(BUSY_SECONDS)  # after the one that is on
+                return
+            self._end(self.work.run, Ending(reasons.REPLACED, "a newer run took its place"))
+        audited = self.observed.audited
+        assert audited is not None, "a problem otherwise"
+        number = max(self.work.number + 1, due // 60)
+        shares = tuple(_share(replica) for replica in audited.replicas)
+        full = self._full_is_due()
+        run = Run(number=number, reason=reason, full=full, started=self.observed.now, shares=shares)
+        self.work = self.work.at(run=run, runs=self.work.runs + 1, number=number)
+        if reason == "Request":
+            self.work = self.work.at(answered=self._asked())
+        else:
+            self.work = self.work.at(since=float(due))
+            self.status.scheduled(float(due))
+        self.began = True
+        self._look(SOON_SECONDS)
+
+    def _full_is_due(self) -> bool:
+        days, last = self.audit.spec.full_every_days, self.status.last_full
+        return not days or last is None or self.observed.now - last >= days * DAY_SECONDS - 60
+
+    # -- a run that is on ---------------------------------------------------------------------------------
+
+    def _go_on(self, run: Run, problem: Verdict | None) -> None:
+        deadline = run.started + self.audit.spec.limits.deadline_seconds
+        if self.observed.now >= deadline:
+            seconds = self.audit.spec.limits.deadline_seconds
+            text_ = f"it took longer than limits.deadlineSeconds, {seconds} s"
+            self._end(run, Ending(reasons.FAILED, text_))
+            return
+        if problem is not None and problem[1] in (reasons.SET_MISSING, reasons.NO_IMAGE):
+            self._end(run, Ending(reasons.FAILED, problem[2]))
+            return
+        self._look(min(BUSY_SECONDS, deadline - self.observed.now + 1))
+        if run.step == "map":
+            run = self._map(run)
+            self.work = self.work.at(run=run)
+            if all(share.failed is not None or self._is_read(run, share) for share in run.shares):
+                if all(share.failed is not None for share in run.shares):
+                    said = "; ".join(f"{share.pod}: {share.failed}" for share in run.shares)
+                    self._end(run, Ending(reasons.FAILED, f"no replica could be read: {said}"))
+                    return
+                # Written down first, as every step; the Job is made in the next round.
+                self.work = self.work.at(run=replace(run, step="reduce"))
+                self._look(SOON_SECONDS)
+        else:
+            self._reduce(run)
+
+    def _map(self, run: Run) -> Run:
+        shares = []
+        for share in run.shares:
+            if share.failed is None and not self._is_read(run, share):
+                failed = self._map_one(run, share)
+                shares.append(share if failed is None else replace(share, failed=failed[:500]))
+            else:
+                shares.append(share)
+        return replace(run, shares=tuple(shares))
+
+    def _map_one(self, run: Run, share: Share) -> str | None:
+        """Get one replica on; returns why it cannot be read."""
+        name = map_job_name(self.name, run.number, share)
+        outcome = self._outcome(name)
+        waits = self.observed.now - run.started >= GIVEN_UP_SECONDS
+        match outcome.state:
+            case "done":
+                found = self.observed.results.get(name)
+                if found is None:
+                    return "its Job ended, and its log has no map"
+                if len(found.encode()) > MAP_BYTES_MAX:
+                    return f"its map has more than {MAP_BYTES_MAX} bytes, which no ConfigMap takes"
+                self.actions.append(ApplyObject(map_object(self.observed, run, share, found)))
+                self._look(SOON_SECONDS)
+            case "failed":
+                return outcome.message or "its Job failed"
+            case "missing":
+                replica = self._replica(share)
+                if replica is not None and replica.running:
+                    self._make(map_job(self.observed, run, share, shared_volume=self._shared_volume()))
+                elif waits:
+                    return "its broker does not run"
+            case _:
+                if outcome.message and waits:
+                    return outcome.message
+                if outcome.message:
+                    self.status.note(f"{share.pod}: {outcome.message}")
+        return None
+
+    def _reduce(self, run: Run) -> None:
+        """Compare group by group; the run ends when all were compared, or one cannot be."""
+        report = report_name(self.audit, self.work.runs)
+        read: dict[int, list[Share]] = {}
+        for share in run.shares:
+            if share.failed is None:
+                read.setdefault(share.index, []).append(share)
+        summaries: list[Summary] = []
+        for index, shares in read.items():
+            found = self._reduce_group(run, index, shares, report)
+            if isinstance(found, str):
+                self._end(run, Ending(reasons.FAILED, found))
+                return
+            if found is not None:
+                summaries.append(found)
+        if len(summaries) == len(read):
+            self._end(run, Ending(reasons.PASSED, "", merged(summaries), report))
+
+    def _reduce_group(
+        self, run: Run, index: int, shares: list[Share], report: str | None
+    ) -> Summary | str | None:
+        """What the comparison of a group gave, why there is none, or None while it is on."""
+        name = reduce_job_name(self.name, run.number, index)
+        outcome = self._outcome(name)
+        match outcome.state:
+            case "missing":
+                if not all(self._is_read(run, share) for share in shares):
+                    return "maps of replicas were deleted before they were compared"
+                self._make(reduce_job(self.observed, run, shares, report))
+            case "failed":
+                return f"the comparison of {shares[0].group} failed: {outcome.message}"
+            case "done":
+                said = outcome.message[-300:]
+                return read_summary(outcome.message) or f"the comparison gave no summary: {said}"
+            case _:
+                if outcome.message:
+                    self.status.note(f"{name}: {outcome.message}")
+        return None
+
+    def _end(self, run: Run, ending: Ending) -> None:
+        self.status.ended(run, ending)
+        self.work = self.work.at(run=None)
+        self._look(SOON_SECONDS)
+
+    def _make(self, facts: JobFacts) -> None:
+        if facts.executors:
+            for each in executor_objects(facts, self.observed.spark_role):
+                key = f"{each['kind']}/{each['metadata']['name']}"
+                if key not in self.observed.other and each["metadata"]["name"] not in self.observed.maps:
+                    self.actions.append(ApplyObject(each))
+        self.actions.append(ApplyObject(job_object(facts)))
+
+    # -- afterwards ---------------------------------------------------------------------------------------
+
+    def _clear_away(self) -> None:
+        """Delete Jobs of runs that are not remembered, and of runs that ended what nobody needs."""
+        kept = self.status.remembered()
+        current = self.work.run.number if self.work.run is not None else None
+        for name, job in sorted(self.observed.jobs.items()):
+            number = labels.run_of(job)
+            step = labels.step_of(job)
+            if number == current:
+                continue
+            failed = self._outcome(name).state == "failed"
+            if number in kept and (step == labels.REDUCE or failed):
+                continue
+            self._delete(job, "its run is over")
+        everything = {f"ConfigMap/{name}": each for name, each in self.observed.maps.items()}
+        for _, each in sorted((everything | dict(self.observed.other)).items()):
+            if labels.run_of(each) != current:
+                self._delete(each, "its run is over")
+
+    def _delete(self, live: Object, why: str) -> None:
+        meta = part(live, "metadata")
+        if meta.get("deletionTimestamp") is not None:
+            return
+        kind = kind_named(str(live["apiVersion"]), str(live["kind"]))
+        ref = ObjectRef(kind.api_version, kind.kind, str(meta["name"]), text(meta.get("uid")))
+        self.actions.append(DeleteObject(ref, why))
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def _problem(self) -> Verdict | None:
+        """Why no run can begin now."""
+        audited, spec = self.observed.audited, self.audit.spec
+        if audited is None:
+            named, namespace = spec.broker_set_ref.name, self.observed.meta.namespace
+            where = f"there is no BrokerSet {named} in namespace {namespace}"
+            return "False", reasons.SET_MISSING, f"{where}; create it, or correct brokerSetRef"
+        if not (spec.image or self.observed.image):
+            advice = "give spec.image, or install the operator with spark.image"
+            return "False", reasons.NO_IMAGE, f"it is not known which image the jobs run; {advice}"
+        if spec.executors and not self.observed.spark_role:
+            advice = "install it with spark.executors=true, or leave executors out"
+            return (
+                "False",
+                reasons.EXECUTORS_FORBIDDEN,
+                f"the operator may not give jobs the right to make pods; {advice}",
+            )
+        if audited.problem is not None:
+            return "False", *audited.problem
+        if not audited.replicas:
+            return "False", reasons.NOBODY_REGISTERED, "no broker of these groups is registered yet"
+        return None
+
+    def _ready(self, problem: Verdict | None) -> Verdict:
+        if problem is not None:
+            return problem
+        if self.schedule is None:
+            return "True", reasons.ON_REQUEST, f"runs when the annotation {labels.AUDIT_NOW} has a new value"
+        if self.audit.spec.suspend:
+            return "True", reasons.SUSPENDED, "the schedule rests"
+        return "True", reasons.SCHEDULED, f"runs at {self.audit.spec.schedule}, {self.audit.spec.time_zone}"
+
+    def _tell_times(self) -> None:
+        upcoming = None
+        if self.schedule is not None and not self.audit.spec.suspend:
+            upcoming = self.schedule.next_after(self.observed.now)
+        self.status.next_at = None if upcoming is None else time_text(upcoming)
+        if upcoming is not None:
+            self._look(max(SOON_SECONDS, upcoming - self.observed.now + 0.5))
+
+    def _outcome(self, job: str) -> Outcome:
+        return outcome_of(self.observed.jobs.get(job), pods_of(job, self.observed.pods))
+
+    def _is_read(self, run: Run, share: Share) -> bool:
+        found = self.observed.maps.get(map_name(self.name, share))
+        return found is not None and labels.run_of(found) == run.number
+
+    def _replica(self, share: Share) -> Replica | None:
+        audited: AuditedSet | None = self.observed.audited
+        found = audited.replicas if audited is not None else ()
+        return next((replica for replica in found if replica.pod == share.pod), None)
+
+    def _shared_volume(self) -> bool:
+        return self.observed.report_is_shared
+
+    def _look(self, seconds: float) -> None:
+        self.look = min(self.look, max(SOON_SECONDS, seconds))
+
+
+def _share(replica: Replica) -> Share:
+    return Share(
+        pod=replica.pod,
+        group=replica.group,
+        index=replica.index,
+        ordinal=replica.ordinal,
+        broker_id=replica.broker_id,
+        claim=replica.claim,
+        confirmed_offset=replica.confirmed_offset,
+    )

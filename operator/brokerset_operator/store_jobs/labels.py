@@ -1,0 +1,82 @@
+"""Names and labels of what audits and migrations are made of.
+
+None of it carries a set's own label: the operator takes whatever has that for a part of the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_spec.manifest import API_VERSION
+
+AUDIT: Final = "StoreAudit"
+MIGRATION: Final = "StoreMigration"
+
+STORE_JOB: Final = f"{names.DOMAIN}/store-job"
+"""On every object of a job; its value tells which kind it belongs to."""
+
+OWNER: Final = f"{names.DOMAIN}/job-owner"
+"""Name of the StoreAudit or StoreMigration."""
+
+RUN: Final = f"{names.DOMAIN}/run"
+STEP: Final = f"{names.DOMAIN}/step"
+AUDITED_SET: Final = f"{names.DOMAIN}/audited-set"
+AUDITED_POD: Final = f"{names.DOMAIN}/audited-pod"
+"""The broker's pod whose volume a Job reads; before that pod is moved the Job is ended."""
+
+AUDIT_NOW: Final = f"{names.DOMAIN}/audit-now"
+"""Annotation: run at once, once for each value."""
+
+MAP: Final = "map"
+REDUCE: Final = "reduce"
+MIGRATE: Final = "migrate"
+VERIFY: Final = "verify"
+
+KIND_WORDS: Final[Mapping[str, str]] = {AUDIT: "audit", MIGRATION: "migration"}
+"""Values of the label `STORE_JOB`."""
+
+
+def selector(kind: str, name: str) -> str:
+    """Label selector of everything that belongs to one object."""
+    return f"{STORE_JOB}={KIND_WORDS[kind]},{OWNER}={name}"
+
+
+def labels(kind: str, name: str, *, run: int, step: str, **more: str) -> dict[str, str]:
+    """Labels of an object of a job."""
+    return {
+        "app.kubernetes.io/name": f"brokerset-{KIND_WORDS[kind]}",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": names.FIELD_MANAGER,
+        STORE_JOB: KIND_WORDS[kind],
+        OWNER: name,
+        RUN: str(run),
+        STEP: step,
+        **more,
+    }
+
+
+def owner(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
+    """The reference by which an object goes with the one that wanted it."""
+    return [
+        {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "name": name,
+            "uid": uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def run_of(obj: Mapping[str, Any]) -> int | None:
+    """The run that an object belongs to."""
+    text = str(((obj.get("metadata") or {}).get("labels") or {}).get(RUN) or "")
+    return int(text) if text.isdecimal() else None
+
+
+def step_of(obj: Mapping[str, Any]) -> str:
+    """The step of a run that an object belongs to."""
+    return str(((obj.get("metadata") or {}).get("labels") or {}).get(STEP) or "")

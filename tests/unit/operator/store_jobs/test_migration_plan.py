@@ -1,0 +1,235 @@
+"""What is done about a StoreMigration: pure, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.operator.store_jobs.worlds import (
+    claim,
+    error,
+    failed,
+    finished,
+    migration_manifest,
+    observed_migration,
+    summary,
+)
+
+from brokerset_operator.migrations import users_of
+from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
+from brokerset_operator.store_jobs import reasons
+from brokerset_operator.store_jobs.conditions import find
+from brokerset_operator.store_jobs.migration_facts import ObservedMigration
+from brokerset_operator.store_jobs.migration_plan import MigrationPlan, plan_migration
+from brokerset_spec.store_migration_manifest import read_store_migration
+
+
+class World:
+    """Carries out plans on values: one `round` after another."""
+
+    def __init__(self, **more: Any) -> None:
+        self.observed: ObservedMigration = observed_migration(**more)
+        self.made: list[dict[str, Any]] = []
+        self.events: list[EmitEvent] = []
+
+    def round(self, **changes: Any) -> MigrationPlan:
+        self.observed = replace(self.observed, **changes)
+        plan = plan_migration(self.observed)
+        jobs, target = dict(self.observed.jobs), self.observed.target_claim
+        for action in plan.actions:
+            match action:
+                case ApplyObject(manifest):
+                    self.made.append(dict(manifest))
+                    if manifest["kind"] == "Job":
+                        jobs[str(manifest["metadata"]["name"])] = manifest
+                    if manifest["kind"] == "PersistentVolumeClaim":
+                        target = manifest
+                case DeleteObject(ref):
+                    jobs.pop(ref.name)
+                case EmitEvent():
+                    self.events.append(action)
+        self.observed = replace(self.observed, status=plan.status, jobs=jobs, target_claim=target)
+        return plan
+
+    def finish(self, name: str, message: str, *, code: int = 0) -> None:
+        job, pod = finished(self.observed.jobs[name], message, code=code)
+        self.observed = replace(
+            self.observed, jobs={**self.observed.jobs, name: job}, pods={**self.observed.pods, name: pod}
+        )
+
+    def ready(self) -> tuple[str, str]:
+        found = find(self.observed.status, reasons.READY)
+        return found["status"], found["reason"]
+
+    def message(self) -> str:
+        return str(find(self.observed.status, reasons.READY)["message"])
+
+
+def test_a_migration_copies_reads_back_and_is_ready() -> None:
+    """The volume is made as the StatefulSet of the set would ask for it, and nothing is done afterwards."""
+    world = World()
+
+    assert world.round().status["phase"] == "Running"
+    assert world.made == []
+    world.round()
+    assert [each["kind"] for each in world.made] == ["PersistentVolumeClaim", "Job"]
+    volume, job = world.made
+    assert volume["metadata"]["name"] == "data-orders-0-0"
+    assert volume["metadata"]["labels"]["brokerset.io/set"] == "orders"
+    assert "ownerReferences" not in volume["metadata"], "it outlives the migration"
+    assert volume["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    assert world.ready() == ("False", reasons.MIGRATING)
+
+    world.finish(job["metadata"]["name"], summary(read=7000))
+    assert world.round().status["phase"] == "Verifying"
+    world.round()
+    verify = world.made[-1]
+    assert verify["metadata"]["name"] == "take-over-verify"
+    world.finish("take-over-verify", summary(read=9000))
+    last = world.round()
+
+    assert (last.status["phase"], *world.ready()) == ("Succeeded", "True", reasons.SUCCEEDED)
+    assert (last.status["bytesRead"], last.status["targetClaim"]) == (7000, "data-orders-0-0")
+    assert [each.reason for each in world.events] == [
+        "MigrationRunning",
+        "MigrationVerifying",
+        "MigrationSucceeded",
+    ]
+    assert world.round(source_claim=None).actions == ()
+    assert world.observed.status == last.status
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"source_claim": None}, reasons.SOURCE_MISSING),
+        ({"users": {"old-broker": ("old-0",)}}, reasons.IN_USE),
+        ({"users": {"data-orders-0-0": ("orders-0-0",)}}, reasons.IN_USE),
+        ({"taken_by": "orders-0"}, reasons.TARGET_TAKEN),
+        ({"image": ""}, reasons.NO_IMAGE),
+        ({"manifest": None}, reasons.INVALID_SPEC),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_made_while_something_is_in_the_way(changes: dict[str, Any], reason: str) -> None:
+    """It is said what, and the migration begins when that is over."""
+    world = World()
+
+    plan = world.round(**changes)
+    world.round()
+
+    assert plan.status["phase"] == "Pending"
+    assert world.ready() == ("False", reason)
+    assert world.made == []
+    world.round(**{name: getattr(observed_migration(), name) for name in changes})
+    assert world.observed.status["phase"] == "Running"
+
+
+def test_a_broker_that_starts_on_a_volume_ends_the_job() -> None:
+    """A store that somebody writes is not copied on; the next Job goes on when it is free."""
+    world = World()
+    world.round()
+    world.round()
+    assert world.observed.jobs
+
+    world.round(users={"old-broker": ("old-0",)})
+
+    assert world.observed.jobs == {}
+    assert world.observed.status["phase"] == "Pending"
+    world.round(users={})
+    world.round()
+    assert list(world.observed.jobs) == ["take-over-migrate"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "text"),
+    [
+        (summary(error(code="crc-mismatch")), 1, "crc-mismatch"),
+        ("Killed", 0, "gave no summary"),
+        (summary(clean=False), 1, "errors"),
+    ],
+    ids=["errors", "no summary", "errors that found no room"],
+)
+def test_what_went_wrong_ends_a_migration_for_good(message: str, code: int, text: str) -> None:
+    """With the worst of it in its condition; whoever corrects the cause creates another one."""
+    world = World()
+    world.round()
+    world.round()
+
+    world.finish("take-over-migrate", message, code=code)
+    world.round()
+
+    assert (world.observed.status["phase"], world.ready()[1]) == ("Failed", reasons.MIGRATION_FAILED)
+    assert text in world.message()
+    assert world.round().actions == ()
+
+
+def test_a_job_that_fails_is_told_with_its_reason() -> None:
+    """A deadline, or a pod that ended twice."""
+    world = World()
+    world.round()
+    world.round()
+    job = failed(world.observed.jobs["take-over-migrate"], "DeadlineExceeded", "was active too long")
+
+    world.round(jobs={"take-over-migrate": job})
+
+    assert "DeadlineExceeded" in world.message()
+
+
+def test_errors_in_the_new_store_are_no_success() -> None:
+    """What was copied is read by a Job of its own, and not believed before."""
+    world = World()
+    world.round()
+    world.round()
+    world.finish("take-over-migrate", summary())
+    world.round()
+    world.round()
+
+    world.finish("take-over-verify", summary(error(code="chain-gap")), code=1)
+    world.round()
+
+    assert (world.observed.status["phase"], world.ready()[1]) == ("Failed", reasons.VERIFICATION_FAILED)
+
+
+def test_options_become_those_of_the_command() -> None:
+    """Each is handed over, sizes in bytes."""
+    options = {"rewrite": True, "fileSize": "64Mi", "sinceMilliseconds": 1000, "topics": ["a", "b"]}
+    given = migration_manifest(mode="dledger", options=options, limits={"maxBytesPerSecond": "10Mi"})
+    world = World(manifest=read_store_migration(given), target_claim=claim("data-orders-0-0"))
+    world.round()
+    world.round()
+
+    (job,) = world.made
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    command = " ".join(container["command"])
+    assert command == (
+        "python -m brokerset_spark migrate /source/store /target/store --to dledger --rewrite"
+        " --file-size 67108864 --from-time 1000 --keep-topic a --keep-topic b --summary /dev/termination-log"
+        " --engine processes --workers 1 --max-bytes-per-second 10485760"
+    )
+
+
+def test_who_uses_a_volume_is_every_pod_that_has_not_ended() -> None:
+    """But for the migration's own."""
+
+    def pod(name: str, claim_name: str, phase: str = "Running", **labels: str) -> dict[str, Any]:
+        chosen = {f"brokerset.io/{key.replace('_', '-')}": value for key, value in labels.items()}
+        return {
+            "metadata": {"name": name, "labels": chosen},
+            "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]},
+            "status": {"phase": phase},
+        }
+
+    found = users_of(
+        (
+            pod("a", "one"),
+            pod("b", "one", phase="Pending"),
+            pod("c", "one", phase="Succeeded"),
+            pod("d", "two", store_job="migration", job_owner="take-over"),
+            pod("e", "two", store_job="audit", job_owner="take-over"),
+        ),
+        "take-over",
+    )
+
+    assert found == {"one": ("a", "b"), "two": ("e",)}

@@ -1,0 +1,256 @@
+"""A StoreAudit and a StoreMigration as plans see them, and Jobs in every state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
+from brokerset_operator.model.observed import Meta
+from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.audit_facts import AuditedSet, ObservedAudit, Replica
+from brokerset_operator.store_jobs.audit_plan import AuditPlan, plan_audit
+from brokerset_operator.store_jobs.migration_facts import ObservedMigration
+from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_migration_manifest import read_store_migration
+
+CREATED = datetime(2026, 3, 2, 12, 0, tzinfo=UTC).timestamp()
+"""A Monday noon."""
+
+NIGHT = datetime(2026, 3, 3, 3, 0, tzinfo=UTC).timestamp()
+UID = "0a0a"
+
+
+VIEW = {"brokerName": "orders-0", "masterId": 1, "masterEpoch": 4, "syncStateSet": [1, 2, 3]}
+
+
+def audit_manifest(**spec: Any) -> dict[str, Any]:
+    """A StoreAudit of the set `orders`, each night at three."""
+    return {
+        "apiVersion": "brokerset.io/v1alpha1",
+        "kind": "StoreAudit",
+        "metadata": {"name": "nightly"},
+        "spec": {"brokerSetRef": {"name": "orders"}, "schedule": "0 3 * * *", **spec},
+    }
+
+
+def replica(ordinal: int, index: int = 0, **more: Any) -> Replica:
+    """A broker of `orders`."""
+    pod = f"orders-{index}-{ordinal}"
+    return Replica(
+        group=f"orders-{index}",
+        pod=pod,
+        index=index,
+        ordinal=ordinal,
+        broker_id=ordinal + 1,
+        claim=f"data-{pod}",
+        confirmed_offset=4096,
+        **more,
+    )
+
+
+def observed_audit(**more: Any) -> ObservedAudit:
+    """The StoreAudit `nightly` before its first run: three brokers run."""
+    given: dict[str, Any] = {
+        "meta": Meta(name="nightly", namespace="shop", uid=UID, generation=1),
+        "manifest": read_store_audit(audit_manifest()),
+        "created": CREATED,
+        "audited": AuditedSet(
+            name="orders",
+            uid="5e7",
+            replicas=tuple(replica(ordinal) for ordinal in range(3)),
+            views={
+                "orders-0": {
+                    "brokerName": "orders-0",
+                    "masterId": 1,
+                    "masterEpoch": 4,
+                    "syncStateSet": [1, 2, 3],
+                }
+            },
+        ),
+        "image": "brokerset-spark:1",
+        "now": CREATED + 60,
+    }
+    return ObservedAudit(**{**given, **more})
+
+
+def migration_manifest(**spec: Any) -> dict[str, Any]:
+    """A StoreMigration of the volume `old-broker` to the first broker of `orders`."""
+    return {
+        "apiVersion": "brokerset.io/v1alpha1",
+        "kind": "StoreMigration",
+        "metadata": {"name": "take-over"},
+        "spec": {
+            "source": {"claimName": "old-broker"},
+            "target": {"broker": {"set": {"name": "orders"}}},
+            **spec,
+        },
+    }
+
+
+def claim(name: str, size: str = "20Gi") -> dict[str, Any]:
+    """A volume claim."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "shop", "uid": f"uid-{name}"},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+
+
+def observed_migration(**more: Any) -> ObservedMigration:
+    """The StoreMigration `take-over` before anything was done."""
+    given: dict[str, Any] = {
+        "meta": Meta(name="take-over", namespace="shop", uid=UID, generation=1),
+        "manifest": read_store_migration(migration_manifest()),
+        "source_claim": claim("old-broker"),
+        "image": "brokerset-spark:1",
+        "now": CREATED,
+    }
+    return ObservedMigration(**{**given, **more})
+
+
+def summary(*findings: Mapping[str, Any], clean: bool | None = None, read: int = 1000) -> str:
+    """What a job says at its end."""
+    errors = sum(each["level"] == "error" for each in findings)
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "job": "audit",
+            "clean": errors == 0 if clean is None else clean,
+            "findingsTotal": len(findings),
+            "bytesRead": read,
+            "findings": list(findings),
+        }
+    )
+
+
+def error(code: str = "damage", **more: Any) -> dict[str, Any]:
+    """An error that an audit found."""
+    return {
+        "code": code,
+        "level": "error",
+        "text": "no sound record",
+        "store": "/stores/orders-0-1/store",
+        "file": "commitlog/00000000000000000000",
+        "offset": 1234,
+        **more,
+    }
+
+
+def finished(
+    job: Mapping[str, Any], message: str = "", *, code: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A Job that was made, and its pod, which has ended."""
+    name = job["metadata"]["name"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-x",
+            "creationTimestamp": "2026-03-03T03:00:01Z",
+            "ownerReferences": [{"kind": "Job", "name": name}],
+        },
+        "status": {
+            "containerStatuses": [
+                {
+                    "name": "job",
+                    "state": {"terminated": {"exitCode": code, "message": message, "reason": "Error"}},
+                }
+            ]
+        },
+    }
+    return {**job, "metadata": {**job["metadata"], "uid": f"uid-{name}"}}, pod
+
+
+def failed(job: Mapping[str, Any], reason: str, message: str) -> dict[str, Any]:
+    """A Job that has failed for good."""
+    condition = {"type": "Failed", "status": "True", "reason": reason, "message": message}
+    return {
+        **job,
+        "metadata": {**job["metadata"], "uid": f"uid-{job['metadata']['name']}"},
+        "status": {"conditions": [condition]},
+    }
+
+
+class AuditWorld:
+    """Carries out plans on values, as an operator and a cluster would: one `round` after another."""
+
+    def __init__(self, **more: Any) -> None:
+        self.observed = observed_audit(**more)
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.events: list[EmitEvent] = []
+        self.plans: list[AuditPlan] = []
+
+    def round(self, *, now: float | None = None, **changes: Any) -> AuditPlan:
+        """Plan, do it, and remember the status."""
+        if now is not None:
+            changes["now"] = now
+        self.observed = replace(self.observed, **changes)
+        plan = plan_audit(self.observed)
+        jobs, maps, other = dict(self.observed.jobs), dict(self.observed.maps), dict(self.observed.other)
+        for action in plan.actions:
+            match action:
+                case ApplyObject(manifest):
+                    name = str(manifest["metadata"]["name"])
+                    if manifest["kind"] == "Job":
+                        assert name not in jobs, "a Job is made once"
+                        jobs[name] = dict(manifest)
+                    elif manifest["kind"] == "ConfigMap":
+                        maps[name] = dict(manifest)
+                    else:
+                        other[f"{manifest['kind']}/{name}"] = dict(manifest)
+                case DeleteObject(ref):
+                    {"Job": jobs, "ConfigMap": maps}.get(ref.kind, other).pop(ref.name, None)
+                case EmitEvent():
+                    self.events.append(action)
+        self.observed = replace(self.observed, status=plan.status, jobs=jobs, maps=maps, other=other)
+        self.plans.append(plan)
+        return plan
+
+    def names(self, step: str) -> list[str]:
+        """The Jobs of a step that are there."""
+        return sorted(name for name, job in self.observed.jobs.items() if labels.step_of(job) == step)
+
+    def finish(self, name: str, message: str = "", *, code: int = 0, result: str | None = None) -> None:
+        """Let a Job end."""
+        job, pod = finished(self.observed.jobs[name], message, code=code)
+        self.observed = replace(
+            self.observed,
+            jobs={**self.observed.jobs, name: job},
+            pods={**self.observed.pods, pod["metadata"]["name"]: pod},
+            results={**self.observed.results, name: result},
+        )
+
+    def fail(self, name: str, reason: str = "BackoffLimitExceeded", message: str = "too often") -> None:
+        """Let a Job fail for good."""
+        job = failed(self.observed.jobs[name], reason, message)
+        self.observed = replace(self.observed, jobs={**self.observed.jobs, name: job})
+
+    def map_all(self) -> None:
+        """Go on until all maps are there and the comparison is on."""
+        self.round()
+        for name in self.names(labels.MAP):
+            self.finish(name, result='{"mapVersion":1}')
+        self.round()
+        self.round()
+        self.round()
+
+    def run(self, *findings: Mapping[str, Any]) -> AuditPlan:
+        """A whole run that finds this."""
+        self.round()
+        self.map_all()
+        for name in self.names(labels.REDUCE):
+            if name not in {
+                pod["metadata"]["ownerReferences"][0]["name"] for pod in self.observed.pods.values()
+            }:
+                self.finish(name, summary(*findings), code=int(bool(findings)))
+        return self.round()
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """A condition of the status."""
+        found = next(each for each in self.observed.status["conditions"] if each["type"] == kind)  # type: ignore[attr-defined]
+        return found["status"], found["reason"], found["message"]
