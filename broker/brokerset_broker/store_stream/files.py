@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +19,7 @@ from brokerset_broker.store_stream import names
 from brokerset_broker.store_stream.names import Kind, Wanted
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import IDENTITY_SIZE_MAX, BrokerIdentity
-from brokerset_formats.index_file import HEADER, IndexHeader
+from brokerset_formats.index_file import HEADER, UNIT, IndexHeader
 from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -162,8 +163,8 @@ class StoreFiles:
                 readable = min(max((queue_end or 0) - wanted.start, 0), status.st_size)
                 return OpenFile(descriptor, readable, False, status)
             case Kind.INDEX:
-                is_full = wanted.parts[-1] != _children(self._root / names.INDEX_FOLDER, folders=False)[-1]
-                if not is_full or not _below(descriptor, bounds):
+                is_full = wanted in self._full_indexes()
+                if not is_full or not _below(descriptor, status.st_size, bounds):
                     return None
                 return OpenFile(descriptor, status.st_size, True, status)
             case Kind.SMALL:
@@ -247,14 +248,19 @@ class StoreFiles:
             elif name == names.CONFIG_FOLDER:
                 found = [(Wanted(Kind.SMALL, (name, each)), False) for each in names.CONFIG_FILES]
             elif name == names.INDEX_FOLDER:
-                files = [names.wanted((name, each)) for each in _children(self._root / name, folders=False)]
-                found = [(each, True) for each in files[:-1] if each is not None]
+                found = [(each, True) for each in self._full_indexes()]
             else:
                 yield from self._queue_names(under, after)
                 continue
             for each, sealed in found:
                 if each.parts > after and each.parts[: len(under)] == under:
                     yield each, sealed
+
+    def _full_indexes(self) -> list[Wanted]:
+        """Index files to which nothing is added any more: all but the newest."""
+        children = _children(self._root / names.INDEX_FOLDER, folders=False)
+        found = [names.wanted((names.INDEX_FOLDER, each)) for each in children]
+        return [each for each in found if each is not None][:-1]
 
     def _queue_names(self, under: tuple[str, ...], after: tuple[str, ...]) -> Iterator[tuple[Wanted, bool]]:
         root = self._root / names.QUEUES_FOLDER
@@ -298,13 +304,18 @@ def _children(folder: Path, *, folders: bool) -> list[str]:
     return []
 
 
-def _below(descriptor: int, bounds: Bounds) -> bool:
-    """Whether all entries of an index file are about what may be read; else it is left out as a whole."""
+def _below(descriptor: int, size: int, bounds: Bounds) -> bool:
+    """Whether all entries of an index file are about what may be read; else it is left out as a whole.
+
+    The last entry is looked at besides the header, which is written after the entries of a message: the next
+    file may be there before that.
+    """
     try:
         header = IndexHeader.decode(os.pread(descriptor, HEADER.size, 0))
-    except FormatError:
+        _, last, _, _ = UNIT.unpack(os.pread(descriptor, UNIT.size, max(0, size - UNIT.size)))
+    except (FormatError, struct.error):
         return False
-    return header.next_unit > 1 and header.end_offset < bounds.end
+    return header.next_unit > 1 and max(header.end_offset, last) < bounds.end
 
 
 def _granted(descriptor: int) -> bool:

@@ -286,7 +286,7 @@ class StoreStream:
         if part.start < part.end:
             try:
                 await self._send_bytes(request, named, file, part)
-            except SendingEnded as error:
+            except (SendingEnded, OSError) as error:  # after the head, no other answer can be given
                 log.info("a reader of the store did not get all", path=named.path, reason=str(error))
                 if request.transport is not None:
                     request.transport.abort()
@@ -313,9 +313,8 @@ class StoreStream:
         if transport.is_closing() or connection is None:
             raise SendingEnded("the peer has closed")
         first = named.start if named.kind is Kind.LOG else None
-        target, source = os.dup(connection.fileno()), os.dup(file.descriptor)
 
-        def send() -> str | None:
+        def send(target: int, source: int) -> str | None:
             try:
                 send_part(
                     target,
@@ -335,14 +334,25 @@ class StoreStream:
             return None
 
         with socket.socket(fileno=os.dup(connection.fileno())) as ender:
+            target, source = _duplicates(ender.fileno(), file.descriptor)
             try:
-                problem = await asyncio.shield(self._in_thread(send))
+                problem = await asyncio.shield(self._in_thread(send, target, source))
             except asyncio.CancelledError:
                 with suppress(OSError):
                     ender.shutdown(socket.SHUT_RDWR)  # so that the thread ends soon
                 raise
         if problem is not None:
             raise SendingEnded(problem)
+
+
+def _duplicates(first: int, second: int) -> tuple[int, int]:
+    """Descriptors of one's own; both or none."""
+    found = os.dup(first)
+    try:
+        return found, os.dup(second)
+    except OSError:
+        os.close(found)
+        raise
 
 
 def _parts(path: str) -> tuple[str, ...] | None:

@@ -224,7 +224,10 @@ def read_message_options(source: str, options: Mapping[str, str]) -> MessageOpti
         bytes_per_second=reading.take("maxBytesPerSecond", 0, _size(1)),
         drop_cache=reading.take("dropCache", True, _truth),
     )
-    if found.tail_bound == "confirm" and found.confirmed_offset is None:
+    told = found.confirmed_offset is not None or all(
+        each.startswith(("http://", "https://")) for each in found.paths
+    )
+    if found.tail_bound == "confirm" and not told:
         reading.problems.append("tailBound=confirm needs confirmedOffset, the broker's confirmed offset")
     if found.confirmed_offset is not None and len(found.paths) > 1:
         reading.problems.append(

@@ -8,13 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from brokerset_spark.kernels import Stop
 from brokerset_spark.sources.batches import Batches, Source, reason_of
 from brokerset_spark.sources.options import MessageOptions
 from brokerset_spark.sources.plan import Piece
 from brokerset_spark.stores.folder import StoreFolder, open_folder
-from brokerset_spark.stores.reading import Outcome, Range, Throttle, bounds, read_range
-from brokerset_spark.stores.searching import find_start
+from brokerset_spark.stores.reading import Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 
 _LOG: Final = logging.getLogger("brokerset_spark")
@@ -80,12 +78,8 @@ def _read(
             batch = batches.build(chunk)
             if batch is not None:
                 yield batch
-        damages = list(outcome.skipped)
-        if not _is_clean(outcome, wanted):
-            _, until = bounds(folder, wanted)
-            following = find_start(folder, wanted, outcome.end + 1)
-            damages.append((outcome.end, max(min(following, until), outcome.end), outcome.stop))
-        named = [(begin, end, reason_of(stop)) for begin, end, stop in damages]
+        found = damaged_ranges(folder, wanted, outcome)
+        named = [(begin, end, reason_of(stop)) for begin, end, stop in found]
     except FileNotFoundError as error:
         named = [_gone(folder, piece, wanted, options, error)]
     for begin, end, reason in named:
@@ -99,13 +93,6 @@ def _read(
         if options.damage_rows:
             yield batches.damage(begin, end, reason)
     return bool(named)
-
-
-def _is_clean(outcome: Outcome, wanted: Range) -> bool:
-    """Whether the range ended as ranges do: with its last record, where its file ends, or at the bound."""
-    if outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT):
-        return True
-    return outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < 8
 
 
 def _gone(

@@ -44,6 +44,10 @@ class StoreFolder(Protocol):
         """Fill `target` from this position of a file; fewer bytes only at its end. FileNotFoundError."""
         ...
 
+    def confirmed_offset(self) -> int | None:
+        """How far the broker that gives the store out lets its log be read now; None for files of a disk."""
+        ...
+
     def close(self) -> None:
         """Let open files go."""
         ...
@@ -118,6 +122,9 @@ class LocalFolder:
         """
         rest = position % _PAGE
         os.posix_fadvise(self._descriptor(path), position - rest, size + rest, os.POSIX_FADV_DONTNEED)
+
+    def confirmed_offset(self) -> None:
+        """See `StoreFolder`."""
 
     def close(self) -> None:
         """See `StoreFolder`."""

@@ -183,8 +183,13 @@ class HttpFolder:
         after: str | None = ""
         for _ in range(LISTINGS_MAX):
             told = self._json("/files?" + urlencode({"under": folder, "after": after or ""}))
-            found += [FileFacts(each["path"], each["size"], each["mtime"]) for each in told["files"]]
-            after = told["next"]
+            try:
+                found += [FileFacts(each["path"], each["size"], each["mtime"]) for each in told["files"]]
+                after = told["next"]
+            except (KeyError, TypeError) as error:
+                raise StreamFailed(
+                    f"{self.url}/files tells no {error}; is it a broker of this version?"
+                ) from error
             if after is None:
                 break
         else:
@@ -221,18 +226,25 @@ class HttpFolder:
         return self._repeat(request, path, expected, take)
 
     def _read(self, path: str, position: int, target: memoryview) -> int:
-        done = 0
-        at_end = False
+        done, restarts, at_end = 0, 0, False
+        tag: str | None = None
 
         def take(response: http.client.HTTPResponse) -> None:
-            nonlocal done, at_end
+            nonlocal done, restarts, at_end, tag
             if response.status == 416:
                 response.read(ANSWER_MAX)
                 at_end = True
                 return
             start, total = _content_range(response.headers.get("Content-Range"))
-            if start != position + done or response.length is None or response.length > len(target) - done:
+            if start != position + done or not 0 < (response.length or 0) <= len(target) - done:
                 raise StreamFailed(f"{self.url}/files/{path} answers with other bytes than asked for")
+            told = response.headers.get("ETag")
+            if done and told != tag:  # it may have been cut, so what came before is not to be relied on
+                done, restarts = 0, restarts + 1
+                if restarts >= ATTEMPTS_MAX:
+                    raise StreamFailed(f"{self.url}/files/{path} changes whenever reading it breaks off")
+                raise http.client.HTTPException(f"{path} has changed")
+            tag = told
             while response.length:
                 count = response.readinto(target[done : done + response.length])
                 if count == 0:
@@ -285,7 +297,7 @@ class HttpFolder:
                 raise _error(f"{self.url}{request}", response.status, problem, path)
             self._sleep(BUSY_PAUSE_SECONDS)
 
-    def _send(self, request: str, headers: dict[str, str], token: str) -> http.client.HTTPResponse:
+    def _send(self, request: str, headers: dict[str, str], token: bytes) -> http.client.HTTPResponse:
         if self._connection is None:
             self._connection = (
                 http.client.HTTPSConnection(
@@ -294,15 +306,26 @@ class HttpFolder:
                 if self._secure
                 else http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
             )
-        authorization = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connection.request("GET", "/store" + request, headers=headers | authorization)
+        authorization = {"Authorization": b"Bearer " + token} if token else {}
+        self._connection.request("GET", "/store" + request, headers={**headers, **authorization})
         return self._connection.getresponse()
 
-    def _token(self) -> str:
-        if self._given is not None:
-            return self._given
+    def _token(self) -> bytes:
+        """The token, read anew: secrets are replaced while jobs run. StreamRefused if it cannot be one."""
+        token = os.environ.get(TOKEN_VARIABLE, "") if self._given is None else self._given
         file = os.environ.get(TOKEN_FILE_VARIABLE)
-        return os.environ.get(TOKEN_VARIABLE) or (Path(file).read_text().strip() if file else "")
+        if not token and self._given is None and file:
+            try:
+                token = Path(file).read_text()
+            except (OSError, ValueError) as error:  # not FileNotFoundError: that is a file of the store
+                raise StreamRefused(f"{file}, which {TOKEN_FILE_VARIABLE} names: {error}") from error
+        token = token.strip()
+        if any(letter < " " or letter == "\x7f" for letter in token):
+            raise StreamRefused(
+                f"the token for {self.url} has a line break or another control character; "
+                f"see {TOKEN_VARIABLE} and {TOKEN_FILE_VARIABLE}"
+            )
+        return token.encode()
 
 
 def _opened(url: str, token: str | None) -> HttpFolder:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
+from brokerset_formats.records import BLANK_SIZE_MIN
 from brokerset_spark.kernels import KERNELS, Kernels, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder
@@ -32,7 +33,7 @@ THROTTLE_BURST_SECONDS: Final = 1.0
 """How much unused rate a reader may save up."""
 
 __all__ = [
-    "PIECE", "RECORD_MAX", "Chunk", "Outcome", "Range", "Throttle", "read_range", "split",
+    "PIECE", "RECORD_MAX", "Chunk", "Outcome", "Range", "Throttle", "damaged_ranges", "read_range", "split",
 ]  # fmt: skip
 
 
@@ -236,6 +237,23 @@ def read_range(
         outcome.skipped.append((reached, following, stop))
         outcome.stop, outcome.end, index = Stop.RANGE_END, following, -1
         window.go_to(following)
+
+
+def damaged_ranges(
+    folder: StoreFolder, wanted: Range, outcome: Outcome, kernels: Kernels = KERNELS
+) -> list[tuple[int, int, Stop]]:
+    """Where a range that was read to its end has no records though it should: begin, end, why.
+
+    Ranges end as they should with their last record, where their file ends, or at the bound. OSError as from
+    the folder.
+    """
+    found = list(outcome.skipped)
+    clean = outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT)
+    if not clean and not (outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < BLANK_SIZE_MIN):
+        _, until = bounds(folder, wanted, kernels)
+        following = find_start(folder, wanted, outcome.end + 1, kernels)
+        found.append((outcome.end, max(min(following, until), outcome.end), outcome.stop))
+    return found
 
 
 def bounds(folder: StoreFolder, wanted: Range, kernels: Kernels = KERNELS) -> tuple[int, int]:

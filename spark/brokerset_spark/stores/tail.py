@@ -240,18 +240,21 @@ def bound_of(
 
     `since`, where a record begins or the log was found to end earlier, saves walking from further back.
 
-    With `auto`: what the broker confirmed if that is given, a DLedger up to its committed entry, a store that
-    nobody writes to its end, another up to the confirmed offset of its checkpoint, else up to its last
-    record, exclusive. ValueError if `confirm` or `checkpoint` is asked for and there is no such offset.
+    With `auto`: what the broker confirmed if that is given or the folder's broker tells it, a DLedger up to
+    its committed entry, a store that nobody writes to its end, another up to the confirmed offset of its
+    checkpoint, else up to its last record, exclusive. ValueError if `confirm` or `checkpoint` is asked for
+    and there is no such offset.
     """
     entries = bool(facts.ledger.files)
     log = facts.ledger if entries else facts.commit_log
-    if mode == "confirm" and confirmed is None:
+    if mode in ("auto", "confirm"):
+        confirmed = folder.confirmed_offset() if confirmed is None else confirmed
+        if confirmed is not None:
+            return Bound(confirmed, "confirm")
+    if mode == "confirm":
         raise ValueError(
             "tailBound=confirm needs the confirmed offset of the broker (option confirmedOffset)"
         )
-    if confirmed is not None and mode in ("auto", "confirm"):
-        return Bound(confirmed, "confirm")
     if entries and mode in ("auto", "checkpoint"):
         committed = committed_end(folder, facts)
         if committed is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import pickle
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,16 @@ import yarl
 
 from brokerset_broker.app import Broker
 from brokerset_broker.store_stream import files, stream
+from brokerset_formats.index_file import HEADER, IndexHeader
 from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_runtime.files import lock_holder
+from brokerset_spark.jobs.audit.sighting import look_at
+from brokerset_spark.jobs.verify.options import VerifyOptions
+from brokerset_spark.jobs.verify.plan import find_target
+from brokerset_spark.sources.columns import arrow_schema, schema_of
+from brokerset_spark.sources.options import read_message_options
+from brokerset_spark.sources.plan import open_store, plan_pieces, plan_store
+from brokerset_spark.sources.reader import read_piece
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder, open_folder, read_all
 from brokerset_spark.stores.http_folder import HttpFolder, StreamFailed, StreamRefused
 from brokerset_spec.broker_settings import BrokerSettings
@@ -244,6 +254,35 @@ def test_nothing_at_or_above_the_confirmed_offset_is_given_out(setup: Setup, run
     run(main)
 
 
+def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup, run: Run) -> None:
+    """Data source, audit and verification ask the broker: all whole records below are there, the last one as
+    well, and a confirmed offset inside a record is no damage."""
+
+    async def main() -> None:
+        async with streaming(setup) as (broker, url):
+            end = broker.store.queues_table.table[TOPIC, 0].unit(30)[0]
+            for confirmed, count in ((end, 60), (end + 100, 60)):
+                confirm_only(broker, confirmed)
+                await asyncio.to_thread(check, url, confirmed, count)
+
+    def check(url: str, confirmed: int, count: int) -> None:
+        options = read_message_options("rocketmq-store", {"path": url, "includeSystemTopics": "true"})
+        folder, facts = open_store(url)
+        with closing(folder):
+            store = plan_store(folder, facts, options)
+            assert (store.bound.offset, store.bound.reason) == (confirmed, "confirm")
+            pieces = plan_pieces(folder, store, options)
+            schema = arrow_schema(schema_of(options.all_columns, ["commitLogOffset"]))
+            batches = [batch for piece in pieces for batch in read_piece(piece, options, schema)]
+            assert sum(batch.num_rows for batch in batches) == count
+
+            sight = look_at(folder)
+            assert (sight.confirmed, sight.confirmed_by, sight.bound) == (confirmed, "broker", confirmed)
+            assert find_target(folder, VerifyOptions()).ending.claimed == confirmed
+
+    run(main)
+
+
 def test_synchronous_flushing_gives_out_only_what_is_on_the_disk(setup: Setup, run: Run) -> None:
     """With SYNC_FLUSH consumers see nothing that is not on the disk, and neither does the stream."""
 
@@ -430,6 +469,81 @@ def test_a_long_list_comes_in_parts(setup: Setup, run: Run, monkeypatch: pytest.
                 assert await ask(url, lambda folder: folder._below("consumequeue")) == queues
                 assert await ask(url, lambda folder: folder._below("")) == everything
             assert len(everything) > len(whole) + len(queues) > 5
+
+    run(main)
+
+
+def test_an_answer_that_has_begun_is_never_followed_by_another(
+    setup: Setup, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When descriptors run out behind the head, the connection breaks: an error's text is no content."""
+
+    async def main() -> None:
+        async with streaming(setup) as (broker, url):
+            opened = len(os.listdir("/proc/self/fd"))
+            real, calls = os.dup, []
+
+            def failing(descriptor: int) -> int:
+                calls.append(descriptor)
+                if len(calls) == wanted:
+                    raise OSError(errno.EMFILE, "too many open files")
+                return real(descriptor)
+
+            for wanted in (1, 2, 3):
+                calls.clear()
+                with monkeypatch.context() as patched:
+                    patched.setattr(os, "dup", failing)
+                    status, answer = await raw(broker.http_port, f"/store/files/commitlog/{0:020d}")
+                assert len(calls) == wanted
+                assert status == 200
+                assert answer.endswith(b"\r\n\r\n")
+            assert (await get(f"{url}/files/commitlog/{0:020d}"))[0] == 200
+            await setup.until(lambda: len(os.listdir("/proc/self/fd")) <= opened)
+
+    run(main)
+
+
+def test_an_index_file_is_given_out_only_when_nothing_is_added_any_more(setup: Setup, run: Run) -> None:
+    """Neither a foreign file behind it nor a header that is not written yet makes an index file readable."""
+
+    async def main() -> None:
+        async with streaming(setup) as (broker, url):
+            first, newest = (f"index/{each.name}" for each in sorted((setup.folder / "index").iterdir()))
+            (setup.folder / "index" / "~backup").write_bytes(b"x")
+            assert (await get(f"{url}/files/{newest}"))[0] == 404
+            assert [each.path for each in await ask(url, lambda folder: folder.files("index"))] == [first]
+
+            path = setup.folder / first
+            header = IndexHeader.decode(path.read_bytes()[: HEADER.size])
+            end = header.end_offset
+            with path.open("r+b") as file:
+                file.write(replace(header, end_offset=end - 1_000).encode())
+            confirm_only(broker, end)
+            assert (await get(f"{url}/files/{first}"))[0] == 404
+            broker.store.confirmation.load(end + 1)
+            assert (await get(f"{url}/files/{first}"))[0] == 200
+
+    run(main)
+
+
+def test_letters_that_no_encoding_has_are_refused(setup: Setup, run: Run) -> None:
+    """Bytes that are no UTF-8, plain or escaped, in paths and queries, are a refusal and no failure."""
+
+    async def main() -> None:
+        async with streaming(setup) as (broker, _):
+            for name in (b"\xff", b"%FF", b"%ED%B3%BF", b"\xed\xb3\xbf"):
+                for target in (
+                    b"/store/files/consumequeue/" + name + b"/0/00000000000000000000",
+                    b"/store/files?under=" + name,
+                    b"/store/files?under=consumequeue/" + name + b"&after=" + name,
+                    b"/store/checksums?path=consumequeue/" + name + b"/0/00000000000000000000",
+                ):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
+                    writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    answer = await reader.read()
+                    writer.close()
+                    await writer.wait_closed()
+                    assert int(answer.split(b" ", 2)[1]) in (200, 400, 404), (target, answer)
 
     run(main)
 

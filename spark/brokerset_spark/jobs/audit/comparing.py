@@ -225,6 +225,7 @@ def _confirmed(maps: Sequence[ReplicaMap], view: ControllerView | None) -> Itera
 def _by(each: ReplicaMap) -> str:
     return {
         "given": "you say",
+        "broker": "its broker says",
         "checkpoint": "its checkpoint says",
         "committed": "its DLedger checkpoint says",
     }.get(each.confirmed_by, "it says")

@@ -91,6 +91,8 @@ def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
     entries = bool(facts.ledger.files)
     if confirmed is None and entries:
         confirmed, by = committed_end(folder, facts), "committed"
+    elif confirmed is None and (told := folder.confirmed_offset()) is not None:
+        confirmed, by = told, "broker"
     elif confirmed is None:
         stored = facts.checkpoint.confirm_phy_offset if facts.checkpoint else 0
         confirmed, by = (stored or None), "checkpoint"

@@ -43,8 +43,6 @@ def export(
     staging = Staging(target)
     with staging.locked():
         staging.finish()  # what was decided before is done first, whatever is wanted now
-        if not staging.folder.exists():
-            staging.folder.mkdir()
         report = _Export(runner, url, staging, options, since_manifest, progress).run()
     report.seconds = time.monotonic() - begun
     return report

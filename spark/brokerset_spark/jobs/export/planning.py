@@ -64,16 +64,13 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
     wanted = options.wanted
     if since is not None:
         wanted = replace(wanted, start_offset=max(wanted.start_offset, since))
-    confirmed = options.confirmed_offset
-    if confirmed is None and isinstance(folder, HttpFolder):
-        confirmed = folder.confirmed_offset()
     reading = MessageOptions(
         paths=(facts.url,),
         broker_name=identity["brokerName"],
         wanted=wanted,
         split_size=options.split_size,
         tail_bound=options.tail_bound,
-        confirmed_offset=confirmed,
+        confirmed_offset=options.confirmed_offset,
     )
     store = plan_store(folder, facts, reading)
     if since is not None:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +22,16 @@ from brokerset_spark.jobs.export.writing import DATA
 from brokerset_spark.jobs.report import JobFailed
 
 ENDING: Final = ".brokerset-staging"
+LOCK: Final = "lock"
 PLAN: Final = "plan.json"
 RESULTS: Final = "results"
 COMMIT: Final = "commit.json"
 TREE: Final = "tree"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
+
+_LOCK_ATTEMPTS: Final = 10
+"""How often the lock may be deleted by another export between being opened and being locked."""
 
 
 class Staging:
@@ -41,19 +45,35 @@ class Staging:
     def locked(self) -> Iterator[None]:
         """Make the folder and keep others out of it; JobFailed if another export is at work."""
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        self.folder.mkdir(exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = self._lock()
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                advice = "wait until it has ended, or choose another target"
-                raise JobFailed(f"another export writes {self.target}", advice) from error
-            yield
+                yield
+            finally:
+                if self.folder.exists() and os.listdir(self.folder) == [LOCK]:
+                    shutil.rmtree(self.folder)
         finally:
-            if self.folder.exists() and os.listdir(self.folder) == ["lock"]:
-                shutil.rmtree(self.folder)
             os.close(descriptor)
+
+    def _lock(self) -> int:
+        """A locked descriptor of the file that has the name now: another export may just have deleted it."""
+        for _ in range(_LOCK_ATTEMPTS):
+            self.folder.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):
+                descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.fstat(descriptor), os.stat(self.folder / LOCK)):
+                        return descriptor
+                except BlockingIOError:
+                    os.close(descriptor)
+                    break
+                except OSError:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)
+        advice = "wait until it has ended, or choose another target"
+        raise JobFailed(f"another export writes {self.target}", advice)
 
     def plan(self) -> dict[str, Any] | None:
         """The plan of an export that was begun here."""
@@ -61,16 +81,19 @@ class Staging:
 
     def begin(self, plan: dict[str, Any]) -> None:
         """Start anew: whatever an export with another plan left is deleted."""
-        for each in self.folder.iterdir():
-            if each.name != "lock":
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        self.discard()
         (self.folder / DATA).mkdir()
         (self.folder / RESULTS).mkdir()
         write_atomically(self.folder / PLAN, orjson.dumps(plan))
 
     def discard(self) -> None:
-        """Delete everything: there is nothing to go on with."""
-        shutil.rmtree(self.folder)
+        """Delete everything but the lock, which is still held: there is nothing to go on with.
+
+        The decision goes last: until then whoever comes next finishes what is left to do.
+        """
+        for each in sorted(self.folder.iterdir(), key=lambda path: path.name == COMMIT):
+            if each.name != LOCK:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def results(self) -> dict[int, dict[str, Any]]:
         """Results of tasks that were done before, as far as their files are all there."""
@@ -112,7 +135,7 @@ class Staging:
             write_atomically(tree / MANIFEST, text)
             write_atomically(tree / SUCCESS, b"")
             self._show(tree)
-        shutil.rmtree(self.folder)
+        self.discard()
         return manifest
 
     def _show(self, tree: Path) -> None:

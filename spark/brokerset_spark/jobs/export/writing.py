@@ -17,8 +17,8 @@ from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import Stop
 from brokerset_spark.sources.batches import Batches, Filter, Source, reason_of
 from brokerset_spark.sources.columns import MESSAGE_COLUMNS, arrow_schema, schema_of
-from brokerset_spark.stores.folder import StoreFolder, open_folder
-from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, bounds, read_range
+from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 
 TASK: Final = "brokerset_spark.jobs.export.writing:write_range"
@@ -113,7 +113,8 @@ def _write(row: Row, folder: Path) -> dict[str, Any]:
                 partitions.add(batch)
             if damages and options.on_corrupt == "fail":
                 break
-        damages += _damages(store, wanted, outcome)
+        found = damaged_ranges(store, wanted, outcome)
+        damages += [(begin, end, reason_of(stop)) for begin, end, stop in found]
         files = partitions.close()
     except FileNotFoundError:
         reason = "expired" if is_expired(store, wanted) else "missing-file"
@@ -158,13 +159,3 @@ def _built(batches: Batches, chunk: Chunk, damages: list[tuple[int, int, str]]) 
         return
     if batch is not None:
         yield batch
-
-
-def _damages(store: StoreFolder, wanted: Range, outcome: Outcome) -> list[tuple[int, int, str]]:
-    """Where the range has no records though it should."""
-    found = [(begin, end, reason_of(stop)) for begin, end, stop in outcome.skipped]
-    clean = outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT)
-    if not clean and not (outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < 8):
-        _, until = bounds(store, wanted)
-        found.append((outcome.end, max(until, outcome.end), reason_of(outcome.stop)))
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -698,6 +699,61 @@ def test_two_exports_of_one_target_do_not_mix(made: Made, target: Path) -> None:
     other = staging.Staging(target)
     with other.locked(), pytest.raises(JobFailed, match="another export writes"):
         run(made.write(), target)
+
+
+def test_what_was_decided_is_finished_under_the_same_lock(
+    made: Made, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finishing what an earlier export decided, and discarding what is of no use, keep others out."""
+    with monkeypatch.context() as patched:
+        patched.setattr(staging.Staging, "finish", dying_when_decided(staging.Staging.finish))
+        with pytest.raises(Killed):
+            run(made.write(), target)
+    one, other = staging.Staging(target), staging.Staging(target)
+
+    with one.locked():
+        assert one.finish() is not None
+        with pytest.raises(JobFailed, match="another export writes"), other.locked():
+            pass
+        one.discard()
+        with pytest.raises(JobFailed, match="another export writes"), other.locked():
+            pass
+
+    assert not staging_of(target).exists()
+    check(target, made.records)
+
+
+def dying_when_decided(finish: Callable[[staging.Staging], Any]) -> Callable[[staging.Staging], Any]:
+    def wrapped(folder: staging.Staging) -> Any:
+        if (folder.folder / staging.COMMIT).exists():
+            raise Killed
+        return finish(folder)
+
+    return wrapped
+
+
+def test_a_lock_that_was_deleted_meanwhile_is_none(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever locks a file that another export has deleted since locks the new one instead."""
+    one = staging.Staging(target)
+    real = fcntl.flock
+    deleted: list[int] = []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not deleted:
+            deleted.append(descriptor)
+            shutil.rmtree(one.folder)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+
+    with (
+        one.locked(),
+        pytest.raises(JobFailed, match="another export writes"),
+        staging.Staging(target).locked(),
+    ):
+        pass
+
+    assert len(deleted) == 1
 
 
 def test_another_plan_begins_anew(made: Made, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

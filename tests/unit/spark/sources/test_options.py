@@ -70,6 +70,7 @@ def test_all_problems_at_once() -> None:
         ({"startingCommitLogOffset": "5", "endingCommitLogOffset": "4"}, "lies behind endingCommitLogOffset"),
         ({"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "lies behind endingTimestamp"),
         ({"tailBound": "confirm"}, "needs confirmedOffset"),
+        ({"tailBound": "confirm", "path": "http://a:1/store,/b"}, "needs confirmedOffset"),
         ({"damagedRanges": "rows", "onCorrupt": "fail"}, "needs onCorrupt=skip or stop"),
         ({"columns": "damage"}, "damage needs damagedRanges=rows"),
         ({"columns": "topic,TOPIC"}, "named twice"),
@@ -81,6 +82,13 @@ def test_all_problems_at_once() -> None:
 def test_options_that_exclude_each_other(options: dict[str, str], told: str) -> None:
     """What cannot be together is told."""
     assert any(told in each for each in problems(**options))
+
+
+def test_a_stream_tells_what_is_confirmed() -> None:
+    """`tailBound=confirm` needs no offset when brokers give the stores out."""
+    found = read(path="http://a:1/store,https://b:1/store", tailBound="confirm")
+
+    assert (found.tail_bound, found.confirmed_offset) == ("confirm", None)
 
 
 def test_missing_path() -> None:

@@ -20,7 +20,9 @@ LOG = "commitlog/00000000000000000000"
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
 
-def whole(handler: BaseHTTPRequestHandler, keep: int | None = None) -> None:
+def whole(
+    handler: BaseHTTPRequestHandler, keep: int | None = None, *, tag: str = "a", content: bytes = CONTENT
+) -> None:
     """Answer a range as a broker does; with `keep` break off after so many bytes."""
     found = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers["Range"] or "")
     assert found is not None
@@ -31,8 +33,9 @@ def whole(handler: BaseHTTPRequestHandler, keep: int | None = None) -> None:
     handler.send_response(206)
     handler.send_header("Content-Length", str(end - start))
     handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(CONTENT)}")
+    handler.send_header("ETag", f'"{tag}"')
     handler.end_headers()
-    handler.wfile.write(CONTENT[start:end][:keep])
+    handler.wfile.write(content[start:end][:keep])
     if keep is not None:
         handler.close_connection = True
 
@@ -125,6 +128,27 @@ def test_a_reading_that_breaks_off_goes_on_where_it_was(served: Stream, folder: 
 
     assert read(folder) == CONTENT
     assert len(served.requests) == 3 * ATTEMPTS_MAX + 1
+
+
+def test_two_states_of_a_file_are_never_mixed(served: Stream, folder: HttpFolder) -> None:
+    """A file that has changed when a broken reading goes on is read from the beginning of the piece."""
+    served.answers = [
+        lambda handler, _: whole(handler, 5_000, content=b"?" * len(CONTENT)),
+        lambda handler, _: whole(handler, tag="b"),
+    ]
+
+    assert read(folder) == CONTENT
+    assert len(served.requests) == 3
+
+
+def test_a_file_that_always_changes_is_given_up(served: Stream, folder: HttpFolder) -> None:
+    """Beginning a piece anew is bounded, also when each connection brings something."""
+    served.answers = [lambda handler, number: whole(handler, 5_000, tag=str(number))]
+
+    with pytest.raises(StreamFailed, match="changes whenever"):
+        read(folder)
+
+    assert len(served.requests) == 2 * ATTEMPTS_MAX
 
 
 def test_a_server_that_brings_nothing_is_given_up(
@@ -242,6 +266,51 @@ def test_the_token_comes_from_the_environment(
 
     tokens = [token for _, token in served.requests]
     assert tokens == [None, "Bearer from-file", "Bearer from-text", "Bearer given"]
+
+
+def test_a_token_that_cannot_be_sent_is_told_and_not_shown(
+    served: Stream, folder: HttpFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A missing token file is no missing file of the store, and no error has the token in it."""
+    served.answers = [lambda handler, _: whole(handler)]
+    monkeypatch.setenv("BROKERSET_STORE_TOKEN_FILE", str(tmp_path / "nothing"))
+    with pytest.raises(StreamRefused, match="nothing, which BROKERSET_STORE_TOKEN_FILE names"):
+        read(folder)
+
+    monkeypatch.setenv("BROKERSET_STORE_TOKEN", "secret\r\nX-Other: 1")
+    with pytest.raises(StreamRefused, match="control character") as caught:
+        read(folder)
+    assert "secret" not in str(caught.value)
+    assert served.requests == []
+
+    monkeypatch.setenv("BROKERSET_STORE_TOKEN", "sécret")
+    assert read(folder) == CONTENT
+    assert served.requests[0][1] == "Bearer sécret".encode().decode("latin-1")
+
+
+def test_an_answer_without_bytes_ends_the_reading(served: Stream, folder: HttpFolder) -> None:
+    """A server that answers ranges with nothing is not asked for ever."""
+
+    def empty(handler: BaseHTTPRequestHandler, _: int) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Length", "0")
+        handler.send_header("Content-Range", "bytes 0-0/100")
+        handler.end_headers()
+
+    refused: Answer = lambda handler, _: refuse(handler, 500)  # noqa: E731
+    served.answers = [empty, refused]
+
+    with pytest.raises(StreamFailed, match="other bytes"):
+        read(folder)
+
+
+@pytest.mark.parametrize("listing", [b"{}", b'{"files": [{}], "next": null}', b'{"files": 5, "next": null}'])
+def test_a_listing_that_is_none_is_told(served: Stream, folder: HttpFolder, listing: bytes) -> None:
+    """JSON of another kind is an error that says where it came from."""
+    served.answers = [lambda handler, _: refuse(handler, 200, listing)]
+
+    with pytest.raises(StreamFailed, match="/files tells no"):
+        folder.files("commitlog")
 
 
 def test_topics_are_escaped(served: Stream, folder: HttpFolder) -> None:

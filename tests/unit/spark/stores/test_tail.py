@@ -169,6 +169,30 @@ def test_bounds_that_were_told(tmp_path: Path) -> None:
         bound_of(folder, look(folder), mode="checkpoint")
 
 
+class Told(LocalFolder):
+    """A folder whose broker tells what it confirmed."""
+
+    confirmed: int | None = None
+
+    def confirmed_offset(self) -> int | None:  # type: ignore[override]  # of a disk nobody tells it
+        return self.confirmed
+
+
+def test_the_broker_that_gives_out_a_store_tells_its_bound(tmp_path: Path) -> None:
+    """What the folder's broker confirmed goes before the checkpoint, unless something else is asked for."""
+    _, places = made(tmp_path)
+    (tmp_path / "abort").touch()
+    (tmp_path / "checkpoint").write_bytes(StoreCheckpoint(confirm_phy_offset=places[30].offset).encode())
+    folder = Told(tmp_path)
+    folder.confirmed = places[20].offset + 3
+    facts = look(folder)
+
+    for mode in ("auto", "confirm"):
+        assert bound_of(folder, facts, mode=mode) == Bound(places[20].offset + 3, "confirm")
+    assert bound_of(folder, facts, confirmed=places[10].offset) == Bound(places[10].offset, "confirm")
+    assert bound_of(folder, facts, mode="checkpoint") == Bound(places[30].offset, "checkpoint")
+
+
 def test_committed_entries(tmp_path: Path) -> None:
     """A DLedger is read up to the entry that its checkpoint says is committed."""
     folder = LocalFolder(unpack_fixture(tmp_path, "dledger") / "broker-1" / "store")
