@@ -6,6 +6,6 @@ otherwise.
 """
 
 from brokerset_spark.kernels.choice import KERNELS, chosen
-from brokerset_spark.kernels.contract import PROBLEMS, Entries, Heads, Kernels, Stop, Texts, Walked
+from brokerset_spark.kernels.contract import PROBLEMS, Entries, Heads, Kernels, Pairs, Stop, Texts, Walked
 
-__all__ = ["KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Stop", "Texts", "Walked", "chosen"]
+__all__ = ["KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Pairs", "Stop", "Texts", "Walked", "chosen"]

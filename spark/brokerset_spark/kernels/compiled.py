@@ -6,6 +6,7 @@ cache. ImportError where that cannot be (see `compiling`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -22,17 +23,22 @@ from brokerset_spark.kernels.contract import (
     Heads,
     Int32s,
     Int64s,
+    Pairs,
     Stop,
     Texts,
     Walked,
 )
-from brokerset_spark.kernels.limits import check_offsets, check_range, misfit, text_misfit
+from brokerset_spark.kernels.limits import check_offsets, check_range, check_texts, misfit, text_misfit
 from brokerset_spark.kernels.table_crc import table_crc32
 
 NAME: Final = "compiled"
 
 _CRC: Final = isal_crc32() or table_crc32()
 """Address of the function for CRCs."""
+
+
+_PAIR_SIZE_MIN: Final = 4
+"""Name, mark, value and separator; the last pair of a text may lack the separator."""
 
 
 def _in_range(data: Bytes, base: int) -> bool:
@@ -123,17 +129,47 @@ def heads(data: Bytes, starts: Int64s) -> Heads:
 
 def find_property(data: Bytes, heads: Heads, name: bytes) -> Texts:
     """See `Kernels`."""
-    count = len(heads.properties)
-    if not name or b"\x01" in name or b"\x02" in name:
-        return Texts(np.full(count, -1, np.int64), np.zeros(count, np.int32))
-    starts, sizes = np.empty(count, np.int64), np.empty(count, np.int32)
-    key = np.frombuffer(name + b"\x01", np.uint8)
-    wrong = text_loops.search_property(
-        data, _longs(heads.properties), _ints(heads.properties_size), key, starts, sizes
+    return find_properties(data, heads, (name,))[0]
+
+
+def find_properties(data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
+    """See `Kernels`."""
+    keys = [b"" if not name or b"\x01" in name or b"\x02" in name else name + b"\x01" for name in names]
+    shape = len(keys), len(heads.properties)
+    starts, sizes = np.empty(shape, np.int64), np.empty(shape, np.int32)
+    wrong = text_loops.search_properties(
+        data,
+        _longs(heads.properties),
+        _ints(heads.properties_size),
+        np.frombuffer(b"".join(keys), np.uint8),
+        np.cumsum([0, *map(len, keys)], dtype=np.int64),
+        starts,
+        sizes,
     )
     if wrong >= 0:
         raise text_misfit(wrong)
-    return Texts(starts, sizes)
+    return [Texts(*each) for each in zip(starts, sizes, strict=True)]
+
+
+def split_properties(data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
+    """See `Kernels`."""
+    room = check_texts(data, starts, sizes)
+    most = (room + len(sizes)) // _PAIR_SIZE_MIN
+    offsets = np.empty(len(starts) + 1, np.int32)
+    names, values = np.empty(room, np.uint8), np.empty(room, np.uint8)
+    name_offsets, value_offsets = np.empty(most + 1, np.int32), np.empty(most + 1, np.int32)
+    count, repeated = text_loops.split_pairs(
+        data, _longs(starts), _ints(sizes), offsets, names, name_offsets, values, value_offsets
+    )
+    name_offsets, value_offsets = name_offsets[: count + 1], value_offsets[: count + 1]
+    return Pairs(
+        offsets,
+        names[: name_offsets[-1]],
+        name_offsets,
+        values[: value_offsets[-1]],
+        value_offsets,
+        bool(repeated),
+    )
 
 
 def java_hashes(data: Bytes, texts: Texts) -> Int32s:

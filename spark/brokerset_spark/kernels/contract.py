@@ -6,6 +6,7 @@ Formats: `brokerset_formats.records`, `brokerset_formats.dledger`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -137,6 +138,24 @@ class Texts(NamedTuple):
     sizes: Int32s
 
 
+PAIRS_COMPARED: int = 64
+"""Pairs of one record whose names `split_properties` compares with each other."""
+
+
+class Pairs(NamedTuple):
+    """Names and values of properties, copied one behind the other; they are cut at `*_offsets`."""
+
+    offsets: Int32s
+    """Number of the first pair of each record, and the number of all pairs."""
+
+    names: Bytes
+    name_offsets: Int32s
+    values: Bytes
+    value_offsets: Int32s
+    repeated: bool
+    """Whether a record has a name twice, or more than `PAIRS_COMPARED` pairs."""
+
+
 class Kernels(Protocol):
     """The functions of a module of kernels. None of them changes its input, but for `out`.
 
@@ -190,6 +209,17 @@ class Kernels(Protocol):
 
     def find_property(self, data: Bytes, heads: Heads, name: bytes) -> Texts:
         """Value of one property in each record; of several with the same name the last one, as Java's map."""
+        ...
+
+    def find_properties(self, data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
+        """`find_property` for several names, in one pass over the properties."""
+        ...
+
+    def split_properties(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
+        """All pairs of texts that are properties (`name 0x01 value 0x02`, repeated), in their order.
+
+        Pairs without name or value are left out. ValueError if a text leaves the data, or for 2 GiB of texts.
+        """
         ...
 
     def java_hashes(self, data: Bytes, texts: Texts) -> Int32s:

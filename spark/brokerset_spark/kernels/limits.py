@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from brokerset_spark.kernels.contract import OFFSET_MAX, Bytes, Int32s, Int64s
+
+TEXTS_MAX = 2**31 - 1
+"""Bytes of texts that are split at once: places in Arrow's arrays have 32 bits."""
 
 
 def check_range(start: int, end: int) -> None:
@@ -40,3 +45,16 @@ def misfit(number: int, starts: Int64s) -> ValueError:
 def text_misfit(number: int) -> ValueError:
     """For a text that leaves the data."""
     return ValueError(f"text {number} does not fit the buffer")
+
+
+def check_texts(data: Bytes, starts: Int64s, sizes: Int32s) -> int:
+    """Bytes of all texts; ValueError if one leaves the data, or if their ends do not fit 32 bits."""
+    if len(starts) != len(sizes):
+        raise ValueError(f"{len(starts)} starts, {len(sizes)} sizes: must be as many")
+    wrong = (starts < 0) | (sizes < 0) | (starts > len(data) - sizes.astype(np.int64))
+    if wrong.any():
+        raise text_misfit(int(wrong.argmax()))
+    total = int(sizes.sum(dtype=np.int64))
+    if total > TEXTS_MAX:
+        raise ValueError(f"{total} bytes of texts at once are more than {TEXTS_MAX}; hand in fewer")
+    return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -26,16 +27,18 @@ from brokerset_spark.kernels.contract import (
     ENTRY_MAX,
     INDEX_MAX,
     MAGIC_LEDGER_MAX,
+    PAIRS_COMPARED,
     Bytes,
     Entries,
     Heads,
     Int32s,
     Int64s,
+    Pairs,
     Stop,
     Texts,
     Walked,
 )
-from brokerset_spark.kernels.limits import check_offsets, check_range, misfit, text_misfit
+from brokerset_spark.kernels.limits import check_offsets, check_range, check_texts, misfit, text_misfit
 
 NAME: Final = "pure"
 
@@ -343,6 +346,37 @@ def find_property(data: Bytes, heads: Heads, name: bytes) -> Texts:
                 starts[number], sizes[number] = start + at + len(key) + 1, len(value)
             at += len(chunk) + 1
     return Texts(starts, sizes)
+
+
+def find_properties(data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
+    """See `Kernels`."""
+    return [find_property(data, heads, name) for name in names]
+
+
+def split_properties(data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
+    """See `Kernels`."""
+    check_texts(data, starts, sizes)
+    view = data.data
+    names: list[bytes] = []
+    values: list[bytes] = []
+    offsets = [0]
+    repeated = False
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        for chunk in bytes(view[start : start + size]).split(b"\x02"):
+            name, _, value = chunk.partition(b"\x01")
+            if name and value:
+                names.append(name)
+                values.append(value)
+        own = names[offsets[-1] :]
+        repeated = repeated or len(own) > PAIRS_COMPARED or len(set(own)) < len(own)
+        offsets.append(len(names))
+    return Pairs(np.array(offsets, np.int32), *_joined(names), *_joined(values), repeated)
+
+
+def _joined(texts: list[bytes]) -> tuple[Bytes, Int32s]:
+    """All texts, and where they begin and end."""
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64).astype(np.int32)
+    return np.frombuffer(b"".join(texts), np.uint8), ends
 
 
 def java_hashes(data: Bytes, texts: Texts) -> Int32s:

@@ -48,6 +48,10 @@ def _values(kernels: Kernels) -> Iterator[list[object]]:
     yield [each.tolist() for each in heads]
     for texts in (kernels.find_property(data, heads, b"KEYS"), Texts(heads.topic, heads.topic_size)):
         yield [each.tolist() for each in texts] + [kernels.java_hashes(data, texts).tolist()]
+    for texts in kernels.find_properties(data, heads, (b"TAGS", b"", b"KEYS")):
+        yield [each.tolist() for each in texts]
+    pairs = kernels.split_properties(data, heads.properties, heads.properties_size)
+    yield [each.tolist() for each in pairs[:5]] + [pairs.repeated]
     positions = walked.starts + np.arange(len(walked.starts)) * ENTRY_HEAD_SIZE
     entries = np.zeros(len(data) + len(walked.starts) * ENTRY_HEAD_SIZE, np.uint8)
     kernels.to_entries(data, walked.starts, walked.sizes, entries, positions, 0, first_index=7, term=2)

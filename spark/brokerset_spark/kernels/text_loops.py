@@ -2,48 +2,133 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
 from brokerset_spark.kernels.compiling import (
+    BOOL,
     BYTES,
     INT,
     INT32S,
     INT64S,
+    OUT,
     OUT_INT32S,
-    OUT_INT64S,
+    TABLE_INT32S,
+    TABLE_INT64S,
     address_of,
     compiled,
+    copy_bytes,
     load8,
+    load64,
+    several,
 )
-from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
+from brokerset_spark.kernels.contract import PAIRS_COMPARED, Bytes, Int32s, Int64s
+
+_TWOS: Final = 0x0202020202020202
+_ONES: Final = 0x0101010101010101
+_TOPS: Final = -0x7F7F7F7F7F7F7F80
 
 
-@compiled(INT, BYTES, INT64S, INT32S, BYTES, OUT_INT64S, OUT_INT32S)
-def search_property(
-    data: Bytes, properties: Int64s, properties_sizes: Int32s, key: Bytes, starts: Int64s, sizes: Int32s
+@compiled(INT, INT, INT)
+def chunk_end(at: int, end: int) -> int:
+    """Address of the first byte 2 from `at` on, or `end`; eight bytes at once that have none."""
+    while end - at >= 8:
+        word = load64(at) ^ _TWOS
+        if (word - _ONES) & ~word & _TOPS:
+            break
+        at += 8
+    while at < end and load8(at) != 2:
+        at += 1
+    return at
+
+
+@compiled(BOOL, INT, INT, INT)
+def same_bytes(left: int, right: int, size: int) -> bool:
+    """Whether so many bytes at two addresses are the same."""
+    at = 0
+    while at < size and load8(left + at) == load8(right + at):
+        at += 1
+    return at == size
+
+
+@compiled(INT, BYTES, INT64S, INT32S, BYTES, INT64S, TABLE_INT64S, TABLE_INT32S)
+def search_properties(
+    data: Bytes,
+    properties: Int64s,
+    properties_sizes: Int32s,
+    keys: Bytes,
+    key_bounds: Int64s,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int32],
 ) -> int:
-    """Fill `starts` and `sizes`; `key` ends in a 1. Number of a text outside the data, or -1."""
-    address, limit, key_size = address_of(data), len(data), len(key)
-    first = key[0]
+    """Fill a row of `starts` and `sizes` for each key; number of a text outside the data, or -1.
+
+    Keys end in a 1 and lie one behind the other, cut at `key_bounds`; an empty one is nowhere.
+    """
+    address, limit, keys_address = address_of(data), len(data), address_of(keys)
+    count = len(key_bounds) - 1
     for number in range(len(properties)):
         start, size = properties[number], properties_sizes[number]
         if start < 0 or size < 0 or start > limit - size:
             return number
-        found, found_size = -1, 0
-        position, end = start, start + size
-        while position < end:
-            matches = end - position > key_size and load8(address + position) == first
-            at = 1
-            while matches and at < key_size:
-                matches = load8(address + position + at) == key[at]
-                at += 1
-            chunk = position
-            while position < end and load8(address + position) != 2:
-                position += 1
-            if matches and position - chunk > key_size:
-                found, found_size = chunk + key_size, position - chunk - key_size
-            position += 1
-        starts[number] = found
-        sizes[number] = found_size
+        for kind in range(count):
+            starts[kind, number], sizes[kind, number] = -1, 0
+        at, end = address + start, address + start + size
+        while at < end:
+            stop = chunk_end(at, end)
+            for kind in range(count):
+                key, key_size = keys_address + key_bounds[kind], key_bounds[kind + 1] - key_bounds[kind]
+                if key_size > 0 and stop - at > key_size and same_bytes(at, key, key_size):
+                    starts[kind, number] = at + key_size - address
+                    sizes[kind, number] = stop - at - key_size
+            at = stop + 1
     return -1
+
+
+@compiled(several(2), BYTES, INT64S, INT32S, OUT_INT32S, OUT, OUT_INT32S, OUT, OUT_INT32S)
+def split_pairs(
+    data: Bytes,
+    starts: Int64s,
+    text_sizes: Int32s,
+    offsets: Int32s,
+    names: Bytes,
+    name_offsets: Int32s,
+    values: Bytes,
+    value_offsets: Int32s,
+) -> tuple[int, int]:
+    """Fill all but the first three, which lie in the data; number of pairs, and 1 if names may repeat."""
+    address, names_address, values_address = address_of(data), address_of(names), address_of(values)
+    pairs = name_end = value_end = repeated = 0
+    offsets[0], name_offsets[0], value_offsets[0] = 0, 0, 0
+    for number in range(len(starts)):
+        at, first = address + starts[number], pairs
+        end = at + text_sizes[number]
+        while at < end:
+            stop, mark = chunk_end(at, end), at
+            while mark < stop and load8(mark) != 1:
+                mark += 1
+            name_size, value_size = mark - at, stop - mark - 1
+            if name_size > 0 and value_size > 0:
+                if pairs - first >= PAIRS_COMPARED:
+                    repeated = 1
+                other = first
+                while repeated == 0 and other < pairs:
+                    begin = name_offsets[other]
+                    alike = name_offsets[other + 1] - begin == name_size
+                    if alike and same_bytes(names_address + begin, at, name_size):
+                        repeated = 1
+                    other += 1
+                copy_bytes(names_address + name_end, at, name_size)
+                copy_bytes(values_address + value_end, mark + 1, value_size)
+                name_end += name_size
+                value_end += value_size
+                pairs += 1
+                name_offsets[pairs], value_offsets[pairs] = name_end, value_end
+            at = stop + 1
+        offsets[number + 1] = pairs
+    return pairs, repeated
 
 
 @compiled(INT, INT, INT)

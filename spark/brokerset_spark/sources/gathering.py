@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 
-_NAME_END: Final = 1
-_VALUE_END: Final = 2
 _TABLE_MAX: Final = 4 << 20
 """Places of a table in which repeated names are counted; a larger one costs more than sorting."""
 
@@ -124,38 +123,24 @@ def property_maps(properties: pa.BinaryArray, type_: pa.MapType) -> pa.MapArray:
         empty = pa.array([], pa.string())
         return pa.MapArray.from_arrays(offsets, empty, empty, type=type_)
     flat = np.frombuffer(buffers[2], np.uint8, int(bounds[-1]))
-    base, flat = int(bounds[0]), flat[int(bounds[0]) :]
-    bounds = bounds - base
-    begins, ends = _pieces(flat, bounds)
-    marks = np.flatnonzero(flat == _NAME_END)
-    filled = ends > begins
-    if not filled.all():
-        begins, ends = begins[filled], ends[filled]
-    middle = marks
-    if len(marks) != len(begins) or not ((marks > begins) & (marks + 1 < ends)).all():
-        middle = np.append(marks, len(flat))[np.searchsorted(marks, begins)]
-        good = (middle > begins) & (middle + 1 < ends)
-        begins, ends, middle = begins[good], ends[good], middle[good]
-    owner = np.repeat(np.arange(count), np.diff(np.searchsorted(begins, bounds)))
-    names = gather(flat, begins, (middle - begins).astype(np.int32))
-    kept = _last_of_each(owner, names)
-    if kept is not None:
-        begins, ends, middle, owner = begins[kept], ends[kept], middle[kept], owner[kept]
-        names = names.take(pa.array(kept))
-    values = gather(flat, middle + 1, (ends - middle - 1).astype(np.int32))
-    counts = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(owner, minlength=count), out=counts[1:])
-    return pa.MapArray.from_arrays(pa.array(counts), as_text(names), as_text(values), type=type_)
+    pairs = KERNELS.split_properties(flat, bounds[:-1], np.diff(bounds).astype(np.int32))
+    names = _cut(pairs.names, pairs.name_offsets)
+    values = _cut(pairs.values, pairs.value_offsets)
+    offsets = pairs.offsets
+    if pairs.repeated:
+        owner = np.repeat(np.arange(count), np.diff(offsets))
+        kept = _last_of_each(owner, names)
+        if kept is not None:
+            names, values = names.take(pa.array(kept)), values.take(pa.array(kept))
+            offsets = np.searchsorted(kept, offsets).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), as_text(names), as_text(values), type=type_)
 
 
-def _pieces(flat: Bytes, bounds: Int64s) -> tuple[Int64s, Int64s]:
-    """Where the pairs begin and end: separators and the ends of records divide them."""
-    is_mark = np.append(flat == _VALUE_END, False)
-    is_cut = is_mark.copy()
-    is_cut[bounds[1:]] = True
-    cuts = np.flatnonzero(is_cut)
-    starts = np.concatenate([bounds[:1], cuts[:-1]])
-    return np.minimum(starts + is_mark[starts], cuts), cuts
+def _cut(flat: Bytes, offsets: Int32s) -> pa.BinaryArray:
+    """The pieces between these offsets, without a copy."""
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
+    )
 
 
 def _last_of_each(owner: Int64s, names: pa.BinaryArray) -> Int64s | None:

@@ -38,7 +38,7 @@ from brokerset_spark.sources.options import (
 )
 from brokerset_spark.sources.plan import broker_name_of, expand, open_store
 from brokerset_spark.stores.folder import StoreFolder, open_folder
-from brokerset_spark.stores.layout import StoreFacts
+from brokerset_spark.stores.layout import StoreFacts, look
 
 _READ: Final = 4 << 20
 _QUEUE_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -251,7 +251,7 @@ class EpochReader(_TableReader):
 
     def rows(self, folder: StoreFolder, file: TableFile) -> Iterator[tuple[int, Values]]:
         """All epochs of the store."""
-        _, facts = open_store(folder.url)
+        facts = look(folder)
         history = facts.epochs
         if history is None:
             return

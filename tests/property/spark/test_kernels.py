@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from brokerset_formats.records import (
 )
 from brokerset_spark.kernels import Kernels, Stop, Texts, pure
 from brokerset_spark.kernels.contract import Bytes
+from brokerset_spark.sources import gathering
 
 compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
 
@@ -212,11 +214,11 @@ def test_walk_accepts_what_the_formats_accept(log: tuple[Bytes, int]) -> None:
             stop = Stop.BAD_OFFSET
             break
         try:
-            record = decode_record(raw, position)
-            body = record.body
-        except RecordError:
-            body = None  # the topic is no text, which the log does not mind
-        if body is not None and crc31(body) != struct.unpack_from(">I", raw, position + 8)[0]:
+            body = decode_record(raw, position).body
+        except RecordError:  # the topic is no text, which the log does not mind
+            heads = pure.heads(data, np.array([position]))
+            body = raw[int(heads.body[0]) :][: int(heads.body_size[0])]
+        if crc31(body) != struct.unpack_from(">I", raw, position + 8)[0]:
             stop = Stop.BAD_CRC
             break
         starts.append(position)
@@ -225,8 +227,6 @@ def test_walk_accepts_what_the_formats_accept(log: tuple[Bytes, int]) -> None:
     for kernels in (pure, compiled):
         found = kernels.walk(data, 0, len(data), base, final=True, crc=True)
 
-        if found.stop is Stop.BAD_CRC and stop is not Stop.BAD_CRC:
-            continue  # a record whose topic is no text
         lengths = {Stop.BAD_MAGIC, Stop.BAD_SIZE, Stop.BAD_LENGTHS}
         assert found.starts.tolist() == starts
         assert found.position == position
@@ -314,6 +314,103 @@ def test_last_value(raw: bytes) -> None:
         assert (data[start : start + size].tobytes() if start >= 0 else b"") == expected
         if raw.count(b"TAGS") == 1:
             assert (find_property(raw, b"TAGS") or b"") == expected
+
+
+RAW_PROPERTIES = st.one_of(
+    st.sampled_from(PROPERTIES),
+    st.lists(
+        st.sampled_from([b"TAGS", b"KEYS", b"\x01", b"\x02", b"v", b"T", b"long value", b"\x80\x82\x03"]),
+        max_size=24,
+    ).map(b"".join),
+    st.integers(60, 70).map(lambda count: b"".join(b"n%d\x01v\x02" % number for number in range(count))),
+)
+
+
+def texts_of(raws: list[bytes]) -> tuple[Bytes, Texts]:
+    """Data that hold these texts between other bytes."""
+    data = b""
+    starts = []
+    for raw in raws:
+        data += b"\x01x"
+        starts.append(len(data))
+        data += raw
+    sizes = np.array([len(raw) for raw in raws], np.int32)
+    return np.frombuffer(data + b"T\x01v", np.uint8), Texts(np.array(starts, np.int64), sizes)
+
+
+@given(
+    st.lists(RAW_PROPERTIES, max_size=6),
+    st.lists(st.sampled_from([b"TAGS", b"KEYS", b"T", b"", b"n1", b"TA\x01", b"TAGSTAGS"]), max_size=4),
+)
+@settings(max_examples=400)
+def test_several_properties(raws: list[bytes], names: list[bytes]) -> None:
+    """In one pass each name is found where a search for it alone finds it, by both kernels."""
+    data, texts = texts_of(raws)
+    empty = pure.heads(np.empty(0, np.uint8), np.empty(0, np.int64))
+    heads = empty._replace(properties=texts.starts, properties_size=texts.sizes)
+
+    found = compiled.find_properties(data, heads, names)
+
+    assert len(found) == len(names)
+    for name, each, same in zip(names, found, pure.find_properties(data, heads, names), strict=True):
+        assert_same(each, pure.find_property(data, heads, name))
+        assert_same(same, each)
+        assert_same(compiled.find_property(data, heads, name), each)
+
+
+@given(st.lists(RAW_PROPERTIES, max_size=6))
+@settings(max_examples=400)
+def test_split_properties(raws: list[bytes]) -> None:
+    """Both give all whole pairs in their order, and say when a name may be there twice."""
+    data, texts = texts_of(raws)
+
+    for kernels in (pure, compiled):
+        found = kernels.split_properties(data, texts.starts, texts.sizes)
+
+        repeated = False
+        assert len(found.offsets) == len(raws) + 1
+        for number, raw in enumerate(raws):
+            pairs = [chunk.partition(b"\x01")[::2] for chunk in raw.split(b"\x02")]
+            wanted = [pair for pair in pairs if all(pair)]
+            got = [
+                (
+                    found.names[found.name_offsets[at] : found.name_offsets[at + 1]].tobytes(),
+                    found.values[found.value_offsets[at] : found.value_offsets[at + 1]].tobytes(),
+                )
+                for at in range(found.offsets[number], found.offsets[number + 1])
+            ]
+            assert got == wanted
+            repeated |= len(dict(wanted)) < len(wanted) or len(wanted) > 64
+        assert found.repeated is repeated
+
+
+@given(st.lists(RAW_PROPERTIES, max_size=6))
+@settings(max_examples=300)
+def test_property_maps(raws: list[bytes]) -> None:
+    """A record's map in a frame is that of the formats library, whatever its properties are."""
+    kind = pa.map_(pa.string(), pa.string())
+
+    maps = gathering.property_maps(pa.array([b"left out", *raws], pa.binary())[1:], kind)
+
+    assert len(maps) == len(raws)
+    for raw, got in zip(raws, maps.to_pylist(), strict=True):
+        wanted: dict[str, str] = {}
+        for chunk in raw.split(b"\x02"):
+            name, _, value = chunk.partition(b"\x01")
+            if name and value:
+                wanted.pop(name.decode(errors="replace"), None)
+                wanted[name.decode(errors="replace")] = value.decode(errors="replace")
+        assert got == list(wanted.items())
+
+
+@pytest.mark.parametrize("kernels", [pure, compiled])
+@pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, -1), (0, 11), (9, 2)])
+def test_split_outside(kernels: Kernels, start: int, size: int) -> None:
+    """A text that leaves the data is refused and not read."""
+    data = np.zeros(10, np.uint8)
+
+    with pytest.raises(ValueError, match="text 1 does not fit"):
+        kernels.split_properties(data, np.array([0, start], np.int64), np.array([1, size], np.int32))
 
 
 @given(

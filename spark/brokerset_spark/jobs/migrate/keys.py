@@ -47,12 +47,12 @@ def key_hashes(
     prefixes = np.array(
         [java_hash(f"{name.decode(errors='replace')}#") & 0xFFFFFFFF for name in names], np.uint32
     )
-    unique = _hashes(data, KERNELS.find_property(data, heads, b"UNIQ_KEY"), prefixes[ids])
-    keys = KERNELS.find_property(data, heads, b"KEYS")
+    unique_texts, keys, tag_texts = KERNELS.find_properties(data, heads, (b"UNIQ_KEY", b"KEYS", b"TAGS"))
+    unique = _hashes(data, unique_texts, prefixes[ids])
     unique_rows = np.flatnonzero(indexed & (unique[0] >= 0))
     plain, special = _split(data, keys, indexed)
     single = _hashes(data, Texts(keys.starts[plain], keys.sizes[plain]), prefixes[ids[plain]])
-    tags = _hashes(data, KERNELS.find_property(data, heads, b"TAGS"), _prefixes(names, "#T#")[ids])
+    tags = _hashes(data, tag_texts, _prefixes(names, "#T#")[ids])
     tagged = np.flatnonzero(indexed & (tags[0] >= 0))
     rows = [unique_rows, plain, tagged]
     hashes = [unique[1][unique_rows], single[1], tags[1][tagged]]

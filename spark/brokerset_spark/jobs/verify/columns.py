@@ -12,8 +12,15 @@ from brokerset_spark.kernels import Heads, Kernels, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk
 
+CRC_PROPERTY = b"__CRC32#"
+TAGS_PROPERTY = b"TAGS"
+
 _CRC_FIELD = 20
 """Bytes at the end of a record that its property CRC does not cover: the property itself."""
+
+
+_TOPICS_TRIED = 16
+"""Topics met before that all records are compared with; the records of others are sorted by topic."""
 
 
 @dataclass(slots=True)
@@ -57,15 +64,24 @@ class Columns:
 def _same_texts(data: Bytes, starts: Int64s, sizes: Int32s, first: bytes) -> bool:
     if not bool(np.all(sizes == len(first))):
         return False
-    gathered = data[starts[:, None] + np.arange(len(first))]
-    return bool(np.all(gathered == np.frombuffer(first, np.uint8)))
+    if not first:
+        return True
+    pieces = np.ndarray((len(data) - len(first) + 1,), np.dtype((np.void, len(first))), data, strides=(1,))
+    return pieces[starts].tobytes() == first * len(starts)
 
 
 def topic_numbers(data: Bytes, heads: Heads, topics: Topics, kernels: Kernels) -> Int32s:
     """The number of each record's topic; equal hashes of different topics are told apart."""
     hashes = kernels.java_hashes(data, Texts(heads.topic, heads.topic_size))
     found = np.zeros(len(hashes), np.int32)
-    order = np.argsort(hashes, kind="stable")
+    left = np.arange(len(hashes))
+    for name in topics.names[:_TOPICS_TRIED] if len(left) else []:
+        alike = hashes[left] == java_hash(name.decode(errors="replace"))
+        group = left[alike]
+        if len(group) and _same_texts(data, heads.topic[group], heads.topic_size[group], name):
+            found[group] = topics.numbers[name]
+            left = left[~alike]
+    order = left[np.argsort(hashes[left], kind="stable")]
     edges = np.flatnonzero(np.diff(hashes[order])) + 1
     for group in np.split(order, edges) if len(order) else []:
         start, size = int(heads.topic[group[0]]), int(heads.topic_size[group[0]])
@@ -79,11 +95,13 @@ def topic_numbers(data: Bytes, heads: Heads, topics: Topics, kernels: Kernels) -
     return found
 
 
-def columns_of(chunk: Chunk, heads: Heads, topics: Topics, delays: list[int], kernels: Kernels) -> Columns:
-    """The columns of a chunk's records."""
+def columns_of(
+    chunk: Chunk, heads: Heads, topics: Topics, delays: list[int], tag_texts: Texts, kernels: Kernels
+) -> Columns:
+    """The columns of a chunk's records, whose TAGS are `tag_texts`."""
     data = chunk.data
     numbers = topic_numbers(data, heads, topics, kernels)
-    tags = kernels.java_hashes(data, kernels.find_property(data, heads, b"TAGS")).astype(np.int64)
+    tags = kernels.java_hashes(data, tag_texts).astype(np.int64)
     delayed = np.zeros(len(numbers), np.bool_)
     schedule = topics.numbers.get(SCHEDULE_TOPIC.encode())
     if schedule is not None:
@@ -124,9 +142,8 @@ def _deliver_times(
             delayed[number] = True
 
 
-def bad_property_crcs(chunk: Chunk, heads: Heads, kernels: Kernels) -> list[int]:
-    """Numbers of records whose property CRC is there and wrong."""
-    texts = kernels.find_property(chunk.data, heads, b"__CRC32#")
+def bad_property_crcs(chunk: Chunk, texts: Texts) -> list[int]:
+    """Numbers of records whose property CRC is there (in `texts`) and wrong."""
     bad = []
     for number in np.flatnonzero(texts.starts >= 0).tolist():
         start, size = int(chunk.starts[number]), int(chunk.sizes[number])
@@ -175,8 +192,8 @@ def keys_of(chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, kernel
     data = chunk.data
     live = (heads.sys_flag & 0xC) != 0xC
     parts: list[tuple[Int64s, Int64s, bool]] = []
-    for kind in _KINDS:
-        texts = kernels.find_property(data, heads, kind.name)
+    found = kernels.find_properties(data, heads, [kind.name for kind in _KINDS])
+    for kind, texts in zip(_KINDS, found, strict=True):
         have = np.flatnonzero((texts.starts >= 0) & live)
         if len(have):
             plain = have[_is_plain(data, texts.starts[have], texts.sizes[have], kind.words)]

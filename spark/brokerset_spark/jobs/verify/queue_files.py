@@ -10,12 +10,15 @@ import numpy as np
 
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.units import UNIT, UnitReader
+from brokerset_spark.jobs.verify.units import UNIT, UnitReader, Units
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.stores.folder import open_folder
 
 BLOCK: Final = 65_536
 """Units that are read at once."""
+
+ZERO_BYTES: Final = 4096 * UNIT_SIZE
+"""Bytes looked at together for zeros: files are preallocated, and that of a small queue is mostly zeros."""
 
 SINGLE_MAX: Final = 256
 """Runs of unclaimed units that one queue tells one by one."""
@@ -53,13 +56,15 @@ def _check_queue(reader: UnitReader, queue: dict[str, Any], row: Row) -> Iterato
     runs: list[list[int]] = []  # kind, first, end, offset of the first, size of the first
     begun = False  # whether a unit of a message was seen: place holders behind it are wrong
     for file in reader.files(topic, queue_id):
-        for first in range(file.first, file.end, BLOCK):
-            count = min(BLOCK, file.end - first)
-            units = reader.read(topic, queue_id, first, count)
+        for first, last in _blocks(reader.written(file)):
+            units = _without_tail(reader.read(topic, queue_id, first, last - first))
+            if not len(units):
+                continue
+            count = len(units)
             numbers = np.arange(first, first + count)
             offset = units["offset"].astype(np.int64)
             size = units["size"].astype(np.int64)
-            zero = units.view(np.uint8).reshape(-1, UNIT_SIZE).max(axis=1) == 0
+            zero = (offset == 0) & (size == 0) & (units["tags"] == 0)
             claimed = _inside(numbers, claims)
             blank = (offset == 0) & (size == BLANK_SIZE) & ~zero
             expired = ~zero & ~blank & (offset < row["first"]) & (offset >= 0) & (size > 0)
@@ -95,6 +100,20 @@ def _check_queue(reader: UnitReader, queue: dict[str, Any], row: Row) -> Iterato
             }
         )
     yield Result({"kind": "queue", "topic": topic, "queue": queue_id, **counts})
+
+
+def _blocks(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges in pieces of at most `BLOCK`."""
+    for begin, end in ranges:
+        for first in range(begin, end, BLOCK):
+            yield first, min(first + BLOCK, end)
+
+
+def _without_tail(units: Units) -> Units:
+    """The units without most of the zeros behind the last written one; zeros say nothing about a queue."""
+    raw = units.view(np.uint8)
+    filled = np.flatnonzero(np.maximum.reduceat(raw, np.arange(0, len(raw), ZERO_BYTES)))
+    return units[: (int(filled[-1]) + 1) * ZERO_BYTES // UNIT_SIZE] if len(filled) else units[:0]
 
 
 def _add_runs(

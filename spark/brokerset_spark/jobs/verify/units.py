@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,8 +14,8 @@ from numpy.typing import NDArray
 
 from brokerset_formats.queue_units import BLANK_SIZE, EXTENSION_ADDRESS_MAX, UNIT_SIZE
 from brokerset_spark.jobs.verify.columns import Columns, Topics
-from brokerset_spark.kernels.contract import Int64s
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.kernels.contract import Int32s, Int64s
+from brokerset_spark.stores.folder import LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import QUEUES
 
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -96,6 +98,27 @@ class UnitReader:
                 return each.path
         return files[0].path if files else f"{QUEUES}/{topic}/{queue_id}"
 
+    def written(self, file: UnitFile) -> list[tuple[int, int]]:
+        """Queue offsets `[first, end)` outside the file's holes, ascending: in a hole all units are zeros.
+
+        Of a file that is not on this machine, or on a file system that knows no holes, everything.
+        """
+        if not isinstance(self._folder, LocalFolder):
+            return [(file.first, file.end)]
+        descriptor = os.open(self._folder.root / file.path, os.O_RDONLY)
+        try:
+            spans = _data_spans(descriptor, (file.end - file.first) * UNIT_SIZE)
+        finally:
+            os.close(descriptor)
+        found: list[tuple[int, int]] = []
+        for begin, end in spans:
+            first, last = file.first + begin // UNIT_SIZE, file.first - (-end // UNIT_SIZE)
+            if found and first < found[-1][1]:  # both spans have a part of one unit
+                first = found[-1][1]
+            if first < last:
+                found.append((first, last))
+        return found
+
     def read(self, topic: str, queue_id: int, first: int, count: int) -> Units:
         """Units from queue offset `first` on; zeros where there is no file."""
         found = np.zeros(count, UNIT)
@@ -106,6 +129,27 @@ class UnitReader:
                 target = raw[(begin - first) * UNIT_SIZE : (end - first) * UNIT_SIZE]
                 self._folder.read_into(each.path, (begin - each.first) * UNIT_SIZE, target)
         return found
+
+
+def _data_spans(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """Bytes `[begin, end)` below `size` that lie outside holes, ascending."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return found
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return [*found, (at, size)]
+            raise
+        if begin >= size:
+            return found
+        found.append((begin, min(end, size)))
+        at = end
+    return found
 
 
 def compare(
@@ -135,13 +179,11 @@ def queue_runs(
     chosen = np.flatnonzero(columns.queued)
     if len(chosen) == 0:
         return []
-    keys = columns.topic[chosen].astype(np.int64) << 32 | columns.queue_id[chosen].view(np.uint32).astype(
-        np.int64
-    )
+    keys = _queue_keys(columns.topic[chosen], columns.queue_id[chosen])
     order = np.argsort(keys, kind="stable")
     chosen, keys = chosen[order], keys[order]
     steps = np.diff(columns.queue_offset[chosen]) != 1
-    edges = np.flatnonzero(steps | (np.diff(keys) != 0)) + 1
+    edges = np.flatnonzero(steps | (keys[1:] != keys[:-1])) + 1
     rows = []
     for run in np.split(chosen, edges):
         topic = topic_text(topics.names[int(columns.topic[run[0]])])
@@ -172,6 +214,14 @@ def queue_runs(
         )
         row["bad"] = _bad_runs(kinds, first, offset, units)
     return rows
+
+
+def _queue_keys(topics: Int32s, queue_ids: Int32s) -> NDArray[Any]:
+    """A number for each record's queue, of 16 bits if they suffice: numpy sorts those by counting."""
+    width = int(queue_ids.max()) + 1
+    if queue_ids.min() >= 0 and (int(topics.max()) + 1) * width <= 1 << 16:
+        return (topics.astype(np.int64) * width + queue_ids).astype(np.uint16)
+    return topics.astype(np.int64) << 32 | queue_ids.view(np.uint32).astype(np.int64)
 
 
 def _bad_runs(kinds: NDArray[np.int8], first: int, offset: Int64s, units: Units) -> list[list[int]]:
