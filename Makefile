@@ -14,7 +14,7 @@ IMAGE ?= brokerset:dev
 HELM ?= helm
 SETS ?= 1000
 
-.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos failover sim coverage evidence bench bench-spark e2e e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -107,7 +107,9 @@ endif
 bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full)
 	python tests/bench/spark.py --size $(BENCH)
 
-e2e: setup  ## processes started, killed and restarted as a user does
+e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
+
+e2e-processes: setup  ## processes started, killed and restarted as a user does
 	pytest -q tests/e2e --ignore tests/e2e/kubernetes
 
 e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, the one of KUBECONFIG, or tests/cluster
@@ -126,7 +128,7 @@ chart: setup  ## copy the CRDs into the chart, check it, pack it into dist/ (HEL
 wheel: setup  ## build the wheel, install it into an empty environment, start it
 	./tests/wheel.sh
 
-full: check test e2e e2e-kubernetes wheel coverage evidence  ## all of it at full size
+full: check test e2e wheel coverage evidence  ## all of it at full size
 	pytest -q -m slow
 	$(MAKE) sim SEEDS=10000
 	$(MAKE) interop INTEROP=all
