@@ -29,10 +29,8 @@ FORBIDDEN = [
     ("create", "pods/exec"),
     ("create", "pods/attach"),
     ("create", "pods/portforward"),
-    ("get", "pods/log"),
     ("create", "serviceaccounts/token"),
     ("delete", "brokersets.brokerset.io"),
-    ("create", "persistentvolumeclaims"),
     ("delete", "persistentvolumes"),
     ("delete", "namespaces"),
     ("create", "clusterroles.rbac.authorization.k8s.io"),
@@ -43,6 +41,13 @@ FORBIDDEN = [
     ("delete", "deployments.apps"),
 ]
 """What neither the operator nor a broker may do."""
+
+FOR_JOBS = [
+    ("create", "jobs.batch"),
+    ("create", "persistentvolumeclaims"),
+    ("get", "pods/log"),
+]
+"""What the operator may do because of jobs on store files, and a broker may not."""
 
 
 def rights_of(rules: Iterable[Mapping[str, Any]]) -> set[Right]:
@@ -129,7 +134,7 @@ def test_the_operator_has_the_rights_of_the_chart_alone(cluster: Cluster) -> Non
     assert at_home == chart_rights(cluster, "ClusterRole", "Role")
     assert not [right for right in at_home if "*" in right]
     resources = {resource for _, resource, _, _ in at_home}
-    assert not resources & {"secrets", "pods/exec", "pods/log", "pods/attach", "pods/portforward", "*"}
+    assert not resources & {"secrets", "pods/exec", "pods/attach", "pods/portforward", "*"}
 
 
 def test_brokers_may_move_their_masters_service_and_controllers_have_no_account(
@@ -151,15 +156,30 @@ def test_brokers_may_move_their_masters_service_and_controllers_have_no_account(
     assert not [path for path in mounts if "serviceaccount" in path]
 
 
+def may(cluster: Cluster, user: str, verb: str, resource: str, namespace: str = "default") -> bool:
+    """What the API server answers to `kubectl auth can-i`."""
+    kind, _, below = resource.partition("/")  # kubectl takes what is behind a slash for a name
+    options = [f"--as={user}", f"--subresource={below}"]
+    try:
+        answer = cluster.kubectl("auth", "can-i", verb, kind, *options, namespace=namespace)
+    except CommandFailed as error:
+        answer = error.out
+    assert answer.strip() in ("yes", "no"), answer
+    return answer.strip() == "yes"
+
+
 @pytest.mark.parametrize(("verb", "resource"), FORBIDDEN, ids=lambda value: str(value).replace("/", "-"))
 def test_nobody_of_ours_may(cluster: Cluster, verb: str, resource: str) -> None:
     """The API server answers no, for the operator and for a broker's account."""
-    kind, _, below = resource.partition("/")  # kubectl takes what is behind a slash for a name
     for user in (account(SYSTEM, OPERATOR), account("default", "orders-broker")):
-        options = [f"--as={user}", f"--subresource={below}"]
-        with pytest.raises(CommandFailed) as refused:
-            cluster.kubectl("auth", "can-i", verb, kind, *options, namespace="default")
-        assert refused.value.out.strip() == "no"
+        assert not may(cluster, user, verb, resource)
+
+
+@pytest.mark.parametrize(("verb", "resource"), FOR_JOBS, ids=lambda value: str(value).replace("/", "-"))
+def test_the_operator_alone_may(cluster: Cluster, verb: str, resource: str) -> None:
+    """The API server answers yes for the operator, and no for a broker's account."""
+    assert may(cluster, account(SYSTEM, OPERATOR), verb, resource)
+    assert not may(cluster, account("default", "orders-broker"), verb, resource)
 
 
 def test_the_operators_namespace_refuses_pods_with_privileges(cluster: Cluster) -> None:

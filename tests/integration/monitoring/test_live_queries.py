@@ -193,6 +193,7 @@ def an_operator() -> Figures:
     conditions = [
         {"type": "Ready", "status": "True", "reason": "AsWanted"},
         {"type": "Progressing", "status": "True", "reason": "Rolling"},
+        {"type": "AuditPassed", "status": "False", "reason": "ErrorsFound"},
     ]
     figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions})
     return figures
