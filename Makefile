@@ -104,8 +104,8 @@ else
 	@echo "not measured here: Java's replication and failover; \`make bench BENCH=full\` does"
 endif
 
-bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full)
-	python tests/bench/spark.py --size $(BENCH)
+bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full; small: one process, one run each)
+	python tests/bench/spark.py --size $(BENCH) $(if $(filter small,$(BENCH)),--processes 1 --runs 1)
 
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 
