@@ -188,7 +188,7 @@ def submit_arguments(facts: JobFacts) -> str:
         "spark.executor.memory": EXECUTOR_HEAP,
         "spark.executor.memoryOverhead": EXECUTOR_OVERHEAD,
         "spark.driver.host": "$(POD_IP)",
-        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.driver.bindAddress": "$(POD_IP)",  # Spark 4.3 gives executors this address, not the host's
         "spark.driver.port": str(DRIVER_PORT),
         "spark.blockManager.port": str(BLOCKS_PORT),
         "spark.local.dir": LOCAL_FOLDER,

@@ -60,7 +60,7 @@ def prepare_environment() -> None:
 def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSession]:
     """A session that ends with the context; one that is there already (a notebook's) is used and stays.
 
-    JobFailed if pyspark is not installed, or Java not found.
+    JobFailed if pyspark is not installed, Java not found, or Spark does not start.
     """
     prepare_environment()
     try:
@@ -69,6 +69,8 @@ def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSe
     except ModuleNotFoundError as error:
         advice = 'pip install "brokerset[spark]", or leave --engine at processes'
         raise JobFailed(f"{error.name} is not installed", advice) from error
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
@@ -81,6 +83,9 @@ def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSe
     except (PySparkRuntimeError, FileNotFoundError) as error:
         advice = "install Java 17 or newer and set JAVA_HOME, or leave --engine at processes"
         raise JobFailed(f"Spark does not start: {error}", advice) from error
+    except Py4JJavaError as error:
+        advice = "look at what it wrote above; where executors are pods, at their logs and Events, too"
+        raise JobFailed(f"Spark does not start: {error.java_exception.toString()}", advice) from error
     try:
         yield session
     finally:

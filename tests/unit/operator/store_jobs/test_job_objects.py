@@ -151,6 +151,8 @@ def test_executors_may_have_pods_and_never_touch_claims() -> None:
     assert settings["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
     assert settings["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
     assert settings["spark.executor.instances"] == "2"
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        assert settings[name] == "$(POD_IP)", "executors connect to the address that the driver listens on"
     source = "spark.kubernetes.executor.volumes.persistentVolumeClaim.source"
     assert settings[f"{source}.mount.readOnly"] == "true"
     (binding,) = (each for each in objects if each["kind"] == "RoleBinding")
