@@ -194,15 +194,16 @@ class Crashes:
         return group.set.process(look.master)
 
     async def _common(self, old: Path, new: Path) -> int:
-        """Where two logs begin to differ, once something new is in the second one."""
+        """End of the last record that two logs share, once something new is in the second one."""
         begin = max(log_begin(old), log_begin(new))
         same = first_difference([old, new], begin, min(log_end(old), log_end(new)))
         if zeros_from(old, same):
-            return same  # the old master has nothing of its own
+            return max(begin, records_end(new, same))  # the old master has nothing of its own
         deadline = time.monotonic() + 10
         while zeros_from(new, same) and time.monotonic() < deadline:  # noqa: ASYNC110  # a file sets no event
             await asyncio.sleep(0.05)
-        return first_difference([old, new], begin, same)
+        # Records begin alike (length, magic), so bytes agree for a little longer than records do.
+        return max(begin, records_end(new, first_difference([old, new], begin, same)))
 
 
 def compare_is_prefix(master: Path, follower: Path) -> bool:
