@@ -1,0 +1,1 @@
+"""Taking over from Java RocketMQ, and giving back: `brokerset adopt` and `brokerset upgrade`."""
