@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from monitoring.panels import ALL, Dashboard, Panel
+from monitoring.panels import ALL as OTHERS
+from monitoring.panels import Dashboard, Panel
+from monitoring.store_job_panels import STORE_JOBS
 
 from brokerset_operator.resources.alerts import (
     BROKER_ALERTS,
@@ -28,6 +30,7 @@ from brokerset_operator.resources.alerts import (
 from brokerset_operator.resources.monitoring import groups_of_all_sets, groups_of_operator
 
 ROOT: Final = Path(__file__).parents[1]
+ALL: Final = (*OTHERS, STORE_JOBS)
 CHART: Final = ROOT / "charts" / "brokerset"
 
 SCHEMA_VERSION: Final = 39

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
+from brokerset_spec.manifest_reader import ManifestReader, name_anew
 from brokerset_spec.pod_template import check_pod_template
 from brokerset_spec.problems import (
     BROKER_NAME_SHAPE,
@@ -22,10 +23,6 @@ from brokerset_spec.problems import (
     SET_NAME_SHAPE,
     ManifestError,
     Problem,
-    is_covered,
-    shape_problems,
-    without_faults,
-    without_nulls,
 )
 from brokerset_spec.setting_fields import (
     SettingField,
@@ -300,21 +297,7 @@ def read_manifest(document: object) -> BrokerSet:
 
     A field that is null counts as left out, as it does for the Kubernetes API.
     """
-    if not isinstance(document, dict):
-        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}"
-        raise ManifestError([Problem("", "is not a BrokerSet manifest", example)])
-    given: dict[str, Any] = without_nulls(document)
-    try:
-        manifest = BrokerSet.model_validate(given)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=True)
-        found = shape_problems(details, BrokerSet, EXAMPLES)
-        partial = _without_faults(given, [detail["loc"] for detail in details])
-        found += [p for p in check_manifest(partial) if not is_covered(p.path, found)] if partial else []
-        raise ManifestError(found) from None
-    if problems := check_manifest(manifest):
-        raise ManifestError(problems)
-    return manifest
+    return _READER.read(document)
 
 
 def check_manifest(manifest: BrokerSet) -> list[Problem]:
@@ -432,14 +415,15 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     return [Problem(f"spec.{path}", reason, advice) for when, path, reason, advice in asked if when]
 
 
-def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> BrokerSet | None:
-    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
-    rest = without_faults(document, locations)
-    rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
-    try:
-        return BrokerSet.model_validate(rest)
-    except ValidationError:
-        return None
+_READER: Final = ManifestReader(
+    model=BrokerSet,
+    api_version=API_VERSION,
+    kind=KIND,
+    outline="metadata: {name: …}",
+    examples=EXAMPLES,
+    check=check_manifest,
+    complete=name_anew,
+)
 
 
 assert NAME_PATTERN.pattern in BROKER_NAME_SHAPE, "two places say what a broker name looks like"

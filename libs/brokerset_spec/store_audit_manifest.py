@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX
+from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
 from brokerset_spec.problems import (
     BROKER_NAME_SHAPE,
     IMAGE_SHAPE,
     SCHEDULE_SHAPE,
     ZONE_SHAPE,
-    ManifestError,
     Problem,
-    is_covered,
-    shape_problems,
-    without_faults,
-    without_nulls,
 )
 from brokerset_spec.store_job_parts import (
-    EXECUTORS_MAX,
     ClaimName,
+    Executors,
     FolderPath,
     JobMetadata,
     JobPart,
     Limits,
     SetRef,
     engine_problems,
-    limits_problems,
+    resources_problems,
 )
 
 KIND: Final = "StoreAudit"
@@ -93,8 +89,8 @@ class AuditSpec(JobPart):
     engine: Literal["processes", "spark"] = "processes"
     """What reads: processes of one pod for each replica, or Spark in it."""
 
-    executors: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
-    """Spark executors in pods of their own for each replica, on its node; 0: none."""
+    executors: Executors = Executors()
+    """Spark executors in pods of their own, for each replica, on its node."""
 
     image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
     """Image of the jobs; none means what the operator was installed with."""
@@ -119,21 +115,7 @@ def read_store_audit(document: object) -> StoreAudit:
 
     A field that is null counts as left out, as it does for the Kubernetes API.
     """
-    if not isinstance(document, dict):
-        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
-        raise ManifestError([Problem("", "is not a StoreAudit manifest", example)])
-    given: dict[str, Any] = without_nulls(document)
-    try:
-        audit = StoreAudit.model_validate(given)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=True)
-        found = shape_problems(details, StoreAudit, EXAMPLES)
-        rest = _without_faults(given, [detail["loc"] for detail in details])
-        found += [p for p in check_store_audit(rest) if not is_covered(p.path, found)] if rest else []
-        raise ManifestError(found) from None
-    if problems := check_store_audit(audit):
-        raise ManifestError(problems)
-    return audit
+    return _READER.read(document)
 
 
 def check_store_audit(audit: StoreAudit) -> list[Problem]:
@@ -142,7 +124,7 @@ def check_store_audit(audit: StoreAudit) -> list[Problem]:
     return [
         *_contradictions(spec),
         *engine_problems(spec.engine, spec.executors),
-        *limits_problems(spec.limits),
+        *resources_problems(spec.limits, spec.executors, spec.engine),
     ]
 
 
@@ -151,14 +133,17 @@ def _contradictions(spec: AuditSpec) -> Iterable[Problem]:
         yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
 
 
-def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> StoreAudit | None:
-    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
-    rest = without_faults(document, locations)
-    rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
-    spec = rest.setdefault("spec", {})
-    if isinstance(spec, dict) and not (isinstance(spec.get("brokerSetRef"), dict) and spec["brokerSetRef"]):
-        spec["brokerSetRef"] = {"name": "unnamed"}
-    try:
-        return StoreAudit.model_validate(rest)
-    except ValidationError:
-        return None
+def _complete(rest: dict[str, Any]) -> None:
+    name_anew(rest)
+    refer_to_set(rest)
+
+
+_READER: Final = ManifestReader(
+    model=StoreAudit,
+    api_version=API_VERSION,
+    kind=KIND,
+    outline="metadata: {name: …}, spec: …",
+    examples=EXAMPLES,
+    check=check_store_audit,
+    complete=_complete,
+)

@@ -29,6 +29,9 @@ EXECUTORS_MAX: Final = 64
 
 PATH_LENGTH_MAX: Final = 200
 
+SPARK_MEMORY_MIN: Final = 1 << 30
+"""Least bytes of a pod with Spark in it: Java's heap takes 512 MiB, its Python processes as much."""
+
 
 class JobPart(BaseModel):
     """Strict, and with Kubernetes' spelling."""
@@ -77,21 +80,55 @@ class Limits(JobPart):
     """What each pod asks for and may use at most."""
 
 
-def engine_problems(engine: str, executors: int) -> Iterable[Problem]:
+class Executors(JobPart):
+    """Spark executors in pods of their own, beside the one that drives them."""
+
+    instances: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
+    """How many; 0: none."""
+
+    resources: Resources = Resources()
+    """What each asks for and may use at most: cpu and memory; by default 1 and 1536Mi."""
+
+
+def engine_problems(engine: str, executors: Executors) -> Iterable[Problem]:
     """Say what is wrong with an engine and its executors together."""
-    if executors and engine != "spark":
-        reason = f"asks for {executors} executors, and {engine} has none"
+    if executors.instances and engine != "spark":
+        reason = f"asks for {executors.instances} executors, and {engine} has none"
         yield Problem("spec.executors", reason, "set engine to spark, or leave executors out")
 
 
-def limits_problems(limits: Limits) -> Iterable[Problem]:
-    """Say what is asked for though it may not be used."""
-    for name, asked in limits.resources.requests.items():
-        most = limits.resources.limits.get(name)
+def resources_problems(limits: Limits, executors: Executors, engine: str) -> Iterable[Problem]:
+    """Say what of the resources of a job's pods cannot be had, or is too little."""
+    driver, path = limits.resources, "spec.limits.resources"
+    yield from _more_than_allowed(driver, path)
+    memory = driver.limits.get("memory")
+    if engine == "spark" and memory is not None and amount_of(memory) < SPARK_MEMORY_MIN:
+        yield Problem(f"{path}.limits.memory", *_too_little(memory))
+    given, path = executors.resources, "spec.executors.resources"
+    yield from _more_than_allowed(given, path)
+    for part, amounts in (("requests", given.requests), ("limits", given.limits)):
+        for name in sorted(set(amounts) - {"cpu", "memory"}):
+            advice = "leave it out: executors take cpu and memory"
+            yield Problem(f"{path}.{part}.{name}", "is nothing that Spark asks for", advice)
+        memory = amounts.get("memory")
+        if memory is not None and amount_of(memory) < SPARK_MEMORY_MIN:
+            yield Problem(f"{path}.{part}.memory", *_too_little(memory))
+    asked, most = given.requests.get("memory"), given.limits.get("memory")
+    if asked is not None and most is not None and amount_of(asked) < amount_of(most):
+        reason = f"asks for {asked}, and {most} may be used; Spark makes both the same"
+        yield Problem(f"{path}.requests.memory", reason, "give one of them, or the same twice")
+
+
+def _too_little(memory: int | str) -> tuple[str, str]:
+    return f"{memory} is too little for Java and Python together", "give 1Gi or more"
+
+
+def _more_than_allowed(resources: Resources, path: str) -> Iterable[Problem]:
+    for name, asked in resources.requests.items():
+        most = resources.limits.get(name)
         if most is not None and amount_of(asked) > amount_of(most):
             reason = f"{asked} are asked for, and at most {most} may be used"
-            path = f"spec.limits.resources.requests.{name}"
-            yield Problem(path, reason, "lower it, or raise the limit")
+            yield Problem(f"{path}.requests.{name}", reason, "lower it, or raise the limit")
 
 
 def bytes_of(quantity: str | None) -> int | None:

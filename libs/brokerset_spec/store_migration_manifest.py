@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from brokerset_formats.names import TOPIC_SIZE_MAX
 from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX, REPLICAS_MAX
+from brokerset_spec.manifest_reader import ManifestReader, name_anew
 from brokerset_spec.problems import (
     BROKER_NAME_SHAPE,
     IMAGE_SHAPE,
-    ManifestError,
     Problem,
-    is_covered,
-    shape_problems,
-    without_faults,
-    without_nulls,
 )
 from brokerset_spec.store_job_parts import (
-    EXECUTORS_MAX,
     ClaimName,
+    Executors,
     FolderPath,
     JobMetadata,
     JobPart,
@@ -29,7 +25,7 @@ from brokerset_spec.store_job_parts import (
     SetRef,
     Size,
     engine_problems,
-    limits_problems,
+    resources_problems,
 )
 
 KIND: Final = "StoreMigration"
@@ -130,8 +126,8 @@ class MigrationSpec(JobPart):
     engine: Literal["processes", "spark"] = "processes"
     """What works: processes of one pod, or Spark in it."""
 
-    executors: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
-    """Spark executors in pods of their own, on the same node; 0: none."""
+    executors: Executors = Executors()
+    """Spark executors in pods of their own, on the same node."""
 
     image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
     """Image of the job; none means what the operator was installed with."""
@@ -164,21 +160,7 @@ def read_store_migration(document: object) -> StoreMigration:
 
     A field that is null counts as left out, as it does for the Kubernetes API.
     """
-    if not isinstance(document, dict):
-        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
-        raise ManifestError([Problem("", "is not a StoreMigration manifest", example)])
-    given: dict[str, Any] = without_nulls(document)
-    try:
-        migration = StoreMigration.model_validate(given)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=True)
-        found = shape_problems(details, StoreMigration, EXAMPLES)
-        rest = _without_faults(given, [detail["loc"] for detail in details])
-        found += [p for p in check_store_migration(rest) if not is_covered(p.path, found)] if rest else []
-        raise ManifestError(found) from None
-    if problems := check_store_migration(migration):
-        raise ManifestError(problems)
-    return migration
+    return _READER.read(document)
 
 
 def check_store_migration(migration: StoreMigration) -> list[Problem]:
@@ -187,7 +169,7 @@ def check_store_migration(migration: StoreMigration) -> list[Problem]:
     return [
         *_target_problems(migration),
         *engine_problems(spec.engine, spec.executors),
-        *limits_problems(spec.limits),
+        *resources_problems(spec.limits, spec.executors, spec.engine),
     ]
 
 
@@ -204,12 +186,8 @@ def _target_problems(migration: StoreMigration) -> Iterable[Problem]:
         yield Problem("spec.options.topics", f"{name} is listed twice", "list each topic once")
 
 
-def _without_faults(
-    document: dict[str, Any], locations: list[tuple[int | str, ...]]
-) -> StoreMigration | None:
-    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
-    rest = without_faults(document, locations)
-    rest.update(apiVersion=API_VERSION, kind=KIND, metadata={"name": "unnamed"})
+def _complete(rest: dict[str, Any]) -> None:
+    name_anew(rest)
     spec = rest.get("spec")
     if isinstance(spec, dict):
         source, target = spec.setdefault("source", {}), spec.setdefault("target", {})
@@ -217,7 +195,14 @@ def _without_faults(
             source.setdefault("claimName", "unnamed")
         if isinstance(target, dict) and not target.keys() & {"broker", "claimName"}:
             target["claimName"] = "unnamed-too"
-    try:
-        return StoreMigration.model_validate(rest)
-    except ValidationError:
-        return None
+
+
+_READER: Final = ManifestReader(
+    model=StoreMigration,
+    api_version=API_VERSION,
+    kind=KIND,
+    outline="metadata: {name: …}, spec: …",
+    examples=EXAMPLES,
+    check=check_store_migration,
+    complete=_complete,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from brokerset_formats.names import (
@@ -16,16 +16,12 @@ from brokerset_formats.names import (
     TOPIC_SIZE_MAX,
 )
 from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, NAME_LENGTH_MAX
+from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
 from brokerset_spec.problems import (
     BROKER_NAME_SHAPE,
     OBJECT_NAME_SHAPE,
     SET_NAME_SHAPE,
-    ManifestError,
     Problem,
-    is_covered,
-    shape_problems,
-    without_faults,
-    without_nulls,
 )
 
 KIND: Final = "Topic"
@@ -133,23 +129,7 @@ def read_topic(document: object) -> Topic:
 
     A field that is null counts as left out, as it does for the Kubernetes API.
     """
-    if not isinstance(document, dict):
-        example = f"write apiVersion: {API_VERSION}, kind: {KIND}, metadata: {{name: …}}, spec: …"
-        raise ManifestError([Problem("", "is not a Topic manifest", example)])
-    given: dict[str, Any] = without_nulls(document)
-    try:
-        topic = Topic.model_validate(given)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=True)
-        found = shape_problems(details, Topic, EXAMPLES)
-        partial = _without_faults(given, [detail["loc"] for detail in details])
-        found += (
-            [p for p in check_topic_manifest(partial) if not is_covered(p.path, found)] if partial else []
-        )
-        raise ManifestError(found) from None
-    if problems := check_topic_manifest(topic):
-        raise ManifestError(problems)
-    return topic
+    return _READER.read(document)
 
 
 def check_topic_manifest(topic: Topic) -> list[Problem]:
@@ -178,16 +158,19 @@ def _contradictions(spec: TopicSpec) -> Iterable[Problem]:
         yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
 
 
-def _without_faults(document: dict[str, Any], locations: list[tuple[int | str, ...]]) -> Topic | None:
-    """Return what is left of the manifest without its ill-shaped fields, if that is a manifest."""
-    rest = without_faults(document, locations)
+def _complete(rest: dict[str, Any]) -> None:
     metadata = rest.get("metadata")
-    named = metadata if isinstance(metadata, dict) and "name" in metadata else {"name": "unnamed"}
-    rest.update(apiVersion=API_VERSION, kind=KIND, metadata=named)
-    spec = rest.setdefault("spec", {})
-    if isinstance(spec, dict) and not (isinstance(spec.get("brokerSetRef"), dict) and spec["brokerSetRef"]):
-        spec["brokerSetRef"] = {"name": "unnamed"}
-    try:
-        return Topic.model_validate(rest)
-    except ValidationError:
-        return None
+    if not (isinstance(metadata, dict) and "name" in metadata):
+        name_anew(rest)
+    refer_to_set(rest)
+
+
+_READER: Final = ManifestReader(
+    model=Topic,
+    api_version=API_VERSION,
+    kind=KIND,
+    outline="metadata: {name: …}, spec: …",
+    examples=EXAMPLES,
+    check=check_topic_manifest,
+    complete=_complete,
+)

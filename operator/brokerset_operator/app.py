@@ -30,6 +30,7 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
+from brokerset_operator.own_kinds import OwnKinds
 from brokerset_operator.round_queue import GONE, Key, Round, RoundQueue
 from brokerset_operator.set_rounds import SetRounds
 from brokerset_operator.settings import OperatorSettings
@@ -56,15 +57,12 @@ CHILDREN: Final = (
 """Kinds whose events mark the set that their label names; their metadata alone is watched. The optional kinds
 are watched too, for as long as the cluster has them."""
 
-KINDS_SECONDS: Final = 5.0
-"""Pause until it is looked again whether the cluster knows BrokerSets."""
-
 ROUNDS_SECONDS_MAX: Final = 10.0
 """Longest time that rounds have to end when the process is told to stop; then they are broken off."""
 
 OnEvent = Callable[[str, str, Mapping[str, Any]], None]
-WatchSets = Callable[[Access, Sequence[str], OnEvent], Awaitable[None]]
-"""Watches BrokerSets and Topics until cancelled: `handlers.run_kopf`."""
+WatchSets = Callable[[Access, Sequence[str], Sequence[Kind], OnEvent], Awaitable[None]]
+"""Watches objects of these kinds until cancelled: `handlers.run_kopf`."""
 
 
 class OperatorProcess:
@@ -119,6 +117,13 @@ class OperatorProcess:
         self.figures.watch_queue(self.queue)
         self.calm = CalmSets(clock, self._watching, self._facts.optional_kinds, self._random)
         self.marks = Marks(self.queue, self.calm, lambda kind: self.figures.events.labels(kind).inc())
+        self.own_kinds = OwnKinds(
+            self.client,
+            self._namespaces,
+            know=self.marks.know,
+            gone=self.marks.kind_gone,
+            told=lambda kind, served: self.figures.kind_served.labels(kind).set(served),
+        )
         resync = float(settings.resync_seconds)
         self._sets = SetRounds(
             means,
@@ -149,7 +154,7 @@ class OperatorProcess:
             resync,
             settings.spark_image,
             settings.spark_role,
-            self.figures.status,
+            self.figures.migration,
             randomness=self._random,
         )
         self._rounds: dict[str, Round] = {
@@ -209,16 +214,18 @@ class OperatorProcess:
         self.health.starting = True
         self.figures.leads.set(1)
         try:
-            await self._until_kinds_are_known()
+            await self.own_kinds.begin()
             watches = [watch for kind in CHILDREN for watch in self._watches(kind)]
             watches += self._job_watches()
             self.health.watches = watches
-            await self._know_all()
             self.health.starting = False
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(watch.run(), name=f"watch {watch.name}") for watch in watches]
                 tasks.append(group.create_task(self._watch_optional(watches), name="watch optional kinds"))
-                tasks.append(group.create_task(self._watch_sets_and_topics(), name="watch sets and topics"))
+                tasks.append(
+                    group.create_task(self.own_kinds.watch(self._watch_own), name="watch sets and topics")
+                )
+                tasks.append(group.create_task(self.own_kinds.follow(), name="follow kinds"))
                 tasks.append(group.create_task(self._compare(), name="compare"))
                 await self.queue.run()
                 for task in tasks:
@@ -255,8 +262,9 @@ class OperatorProcess:
             for namespace in self._namespaces
         ]
 
-    async def _watch_sets_and_topics(self) -> None:
-        await self._watch_sets(self._access, self._settings.namespace_list, self.marks.set_or_topic_event)
+    async def _watch_own(self, served: Sequence[Kind]) -> None:
+        namespaces = self._settings.namespace_list
+        await self._watch_sets(self._access, namespaces, served, self.marks.set_or_topic_event)
 
     async def _watch_optional(self, always: Sequence[Watch]) -> None:
         """Watch the optional kinds for as long as the cluster has them."""
@@ -284,25 +292,11 @@ class OperatorProcess:
                     ]
                 await asyncio.sleep(CLUSTER_SECONDS)
 
-    async def _know_all(self) -> None:
-        """List what people write before the first round: what one may do depends on the others."""
-        for kind in kinds.OWN:
-            for namespace in self._namespaces:
-                while True:
-                    try:
-                        listing = await self.client.list(kind, namespace)
-                    except KubeError as error:
-                        log.warning("sets and topics cannot be listed", reason=str(error))
-                        await asyncio.sleep(KINDS_SECONDS)
-                    else:
-                        break
-                self.marks.know(kind.kind, listing.items)
-
     async def _compare(self) -> None:
         """See now and then whether kopf has told everything: sets of which nothing is heard rest on it."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
-            for kind in kinds.OWN:
+            for kind in self.own_kinds.served:
                 before = self.marks.known(kind.kind)
                 try:
                     listings = [
@@ -325,23 +319,6 @@ class OperatorProcess:
     def _watching(self) -> bool:
         now = asyncio.get_running_loop().time()
         return all(watch.lack(now) is None for watch in self.health.watches)
-
-    async def _until_kinds_are_known(self) -> None:
-        """Wait for the custom resource definitions: who installs the operator may install them later."""
-        while True:
-            missing = []
-            for kind in kinds.OWN:
-                try:
-                    known = await self.client.serves(kind)
-                except KubeError as error:
-                    log.warning("cluster cannot be asked what it knows", reason=str(error))
-                    known = False
-                if not known:
-                    missing.append(kind.kind)
-            if not missing:
-                return
-            log.warning("cluster lacks custom resource definitions", missing=missing, advice="apply crds/")
-            await asyncio.sleep(KINDS_SECONDS)
 
     async def _round(self, key: Key) -> float | None:
         again = await self._rounds.get(key.kind, self._sets.round)(key)

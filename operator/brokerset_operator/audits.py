@@ -130,7 +130,7 @@ class AuditRounds:
     async def _observe(self, live: Object) -> tuple[ObservedAudit, Object | None]:
         meta = meta_of(live)
         audit, problems = _read(live)
-        executors = audit is not None and audit.spec.executors > 0
+        executors = audit is not None and audit.spec.executors.instances > 0
         mine = await belongings(
             self.means, AUDIT, meta.name, meta.namespace, uid=meta.uid, executors=executors
         )
@@ -221,10 +221,10 @@ class AuditRounds:
         return {str(pod["metadata"]["name"]): pod for pod in listing.items}
 
     async def _results(self, meta: Meta, mine: Belongings) -> dict[str, str | None]:
-        """What maps say whose Jobs are done, and whose ConfigMap is not there yet."""
+        """What Jobs of replicas say that are done, and whose ConfigMap is not there yet."""
         found: dict[str, str | None] = {}
         for name, job in mine.jobs.items():
-            if labels.step_of(job) != labels.MAP:
+            if labels.step_of(job) == labels.REDUCE:
                 continue
             outcome = outcome_of(job, pods_of(name, mine.pods))
             if outcome.state != "done" or _is_kept(job, mine):
@@ -350,10 +350,11 @@ def _verdict(live: Mapping[str, Any]) -> Verdict | None:
 
 
 def _is_kept(job: Object, mine: Belongings) -> bool:
-    """Whether the map of a Job's run is in its ConfigMap already."""
+    """Whether what a Job said is in its ConfigMap already."""
     pod = (job["metadata"].get("labels") or {}).get(labels.AUDITED_POD)
     return any(
         labels.run_of(each) == labels.run_of(job)
+        and labels.step_of(each) == labels.step_of(job)
         and (each["metadata"].get("annotations") or {}).get(labels.AUDITED_POD) == pod
         for each in mine.config_maps.values()
     )

@@ -16,7 +16,7 @@ import kopf
 import structlog
 
 from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.kinds import OWN, Kind
+from brokerset_operator.kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class KopfEnded(Exception):
     """kopf has stopped although nobody asked it to."""
 
 
-def make_registry(access: Access, told: OnEvent) -> kopf.OperatorRegistry:
+def make_registry(access: Access, kinds: Sequence[Kind], told: OnEvent) -> kopf.OperatorRegistry:
     """The handlers: for each kind one that passes events on; one says how to reach the API server."""
     registry = kopf.OperatorRegistry()
 
@@ -56,7 +56,7 @@ def make_registry(access: Access, told: OnEvent) -> kopf.OperatorRegistry:
     def login(**_: Any) -> kopf.ConnectionInfo:
         return connection_info(access)
 
-    for kind in OWN:
+    for kind in kinds:
         _pass_on(kind, registry, told)
     return registry
 
@@ -108,11 +108,11 @@ def connection_info(access: Access) -> kopf.ConnectionInfo:
     )
 
 
-async def run_kopf(access: Access, namespaces: Sequence[str], told: OnEvent) -> None:
-    """Watch until cancelled; `told` is called in this loop. Raises `KopfEnded`."""
+async def run_kopf(access: Access, namespaces: Sequence[str], kinds: Sequence[Kind], told: OnEvent) -> None:
+    """Watch these kinds until cancelled; `told` is called in this loop. Raises `KopfEnded`."""
     loop = asyncio.get_running_loop()
     thread = _KopfThread(
-        access, namespaces, lambda *event: _post(loop, told, *event), lambda: _post(loop, ended.set)
+        access, namespaces, kinds, lambda *event: _post(loop, told, *event), lambda: _post(loop, ended.set)
     )
     ended = asyncio.Event()
     _pass_logs_on()
@@ -137,10 +137,15 @@ class _KopfThread(threading.Thread):
     """Runs one kopf operator."""
 
     def __init__(
-        self, access: Access, namespaces: Sequence[str], told: OnEvent, ended: Callable[[], None]
+        self,
+        access: Access,
+        namespaces: Sequence[str],
+        kinds: Sequence[Kind],
+        told: OnEvent,
+        ended: Callable[[], None],
     ) -> None:
         super().__init__(name="kopf", daemon=True)
-        self._registry = make_registry(access, told)
+        self._registry = make_registry(access, kinds, told)
         self._settings = make_settings()
         self._namespaces = tuple(namespaces)
         self._ended = ended

@@ -68,6 +68,10 @@ class Marks:
             self.mark(key, fresh=True)
         return late
 
+    def kind_gone(self, kind: str) -> None:
+        """The cluster does not serve a kind any more: rounds find that its objects are gone."""
+        self.compare(kind, (), self.known(kind))
+
     def known(self, kind: str) -> frozenset[Key]:
         """The objects of a kind of which was heard."""
         return frozenset(key for key in self._interests if key.kind == kind)

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics
+from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics, migration_metrics
 from brokerset_operator.kube.errors import Request
 from brokerset_operator.round_queue import Key, RoundQueue
 
@@ -58,6 +58,12 @@ class Figures:
             f"{PREFIX}watch_events", "Events of watches, by resource.", ("resource",), registry=self.registry
         )
         self.leads = Gauge(f"{PREFIX}leads", "1 while this process leads.", registry=self.registry)
+        self.kind_served = Gauge(
+            f"{PREFIX}kind_served",
+            "1 while the cluster serves a kind of ours and lets the operator read it, else 0.",
+            ("kind",),
+            registry=self.registry,
+        )
         self.succeeded_at: dict[Key, float] = {}
         """When the last round of each object succeeded, in the loop's time."""
 
@@ -66,6 +72,9 @@ class Figures:
 
         self.audits: dict[Key, AuditFigures] = {}
         """What the last run of each StoreAudit found."""
+
+        self.migrations: dict[Key, str] = {}
+        """The phase of each StoreMigration."""
 
         self._known: Callable[[Key], bool] = lambda key: True
 
@@ -100,11 +109,17 @@ class Figures:
         self.status(key, status)
         self.audits[key] = audit_figures(status)
 
+    def migration(self, key: Key, status: Mapping[str, Any]) -> None:
+        """A round of a StoreMigration has found, or written, this status."""
+        self.status(key, status)
+        self.migrations[key] = str(status.get("phase") or "Pending")
+
     def forget(self, key: Key) -> None:
         """The object is gone."""
         self.succeeded_at.pop(key, None)
         self.conditions.pop(key, None)
         self.audits.pop(key, None)
+        self.migrations.pop(key, None)
 
     def watch_queue(self, queue: RoundQueue) -> None:
         """Show how full a queue is, and the age of each object's last success."""
@@ -156,6 +171,7 @@ class _QueueView(Collector):
                 holds.add_metric((key.kind, key.namespace, key.name, kind, reason), float(value))
         yield holds
         yield from audit_metrics(self._figures.audits)
+        yield from migration_metrics(self._figures.migrations)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

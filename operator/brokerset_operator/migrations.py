@@ -73,7 +73,7 @@ class MigrationRounds:
     async def _observe(self, live: Object) -> ObservedMigration:
         meta = meta_of(live)
         migration, problems = _read(live)
-        executors = migration is not None and migration.spec.executors > 0
+        executors = migration is not None and migration.spec.executors.instances > 0
         mine = await belongings(
             self.means, MIGRATION, meta.name, meta.namespace, uid=meta.uid, executors=executors
         )

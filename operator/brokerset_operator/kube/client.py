@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -232,12 +232,17 @@ class KubeClient:
 
     async def serves(self, kind: Kind) -> bool:
         """Whether the cluster knows a kind."""
-        request = Request("get", kind.plural, kind.group)
+        return bool(await self.serves_which((kind,)))
+
+    async def serves_which(self, wanted: Sequence[Kind]) -> tuple[Kind, ...]:
+        """Those kinds, all of one group and version, that the cluster knows."""
+        first = wanted[0]
         try:
-            found = await self._call(request, "GET", kind.root)
+            found = await self._call(Request("get", first.plural, first.group), "GET", first.root)
         except NotFound:
-            return False
-        return any(resource.get("name") == kind.plural for resource in found.get("resources") or ())
+            return ()
+        names = {resource.get("name") for resource in found.get("resources") or ()}
+        return tuple(kind for kind in wanted if kind.plural in names)
 
     # -- writing ------------------------------------------------------------------------------------------
 

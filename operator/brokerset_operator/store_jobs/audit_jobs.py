@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -11,15 +11,12 @@ from brokerset_operator.plan.objects import part
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.audit_facts import ObservedAudit
-from brokerset_operator.store_jobs.audit_work import Run, Share
-from brokerset_operator.store_jobs.job_objects import (
-    STATUS_FILE,
-    JobFacts,
-    Mounted,
-    engine_options,
-)
+from brokerset_operator.store_jobs.audit_work import Asked, Run, Share
+from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
+from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.store_audit_manifest import StoreAudit
+from brokerset_spec.store_job_parts import Executors
 
 STORES_MOUNT: Final = "/stores"
 """Below it a broker's volume under its pod's name: findings name a store by its path."""
@@ -31,6 +28,7 @@ REPORT_MOUNT: Final = "/report"
 MAPS_MOUNT: Final = "/maps"
 MAP_KEY: Final = "map.json"
 VIEW_KEY: Final = "controllers.json"
+LOOK_KEY: Final = "look.json"
 HAS_VIEW: Final = f"{names.DOMAIN}/has-controllers"
 """Annotation of a map's ConfigMap: whether `VIEW_KEY` is in it, for who reads its metadata only."""
 
@@ -46,9 +44,20 @@ def map_job_name(audit: str, run: int, share: Share) -> str:
     return f"{audit}-{run}-{share.index}-{share.ordinal}"
 
 
-def reduce_job_name(audit: str, run: int, index: int) -> str:
-    """Name of the Job that compares the replicas of a group."""
-    return f"{audit}-{run}-{index}-reduce"
+def reduce_job_name(audit: str, run: int, index: int, number: int = 0) -> str:
+    """Name of the Job that compares the replicas of a group; `number`: after this round of questions."""
+    name = f"{audit}-{run}-{index}-reduce"
+    return f"{name}-{number}" if number else name
+
+
+def look_job_name(audit: str, run: int, share: Share, number: int) -> str:
+    """Name of the Job that asks a replica what differs."""
+    return f"{map_job_name(audit, run, share)}-{labels.look_step(number)}"
+
+
+def look_name(audit: str, share: Share, number: int) -> str:
+    """Name of the ConfigMap with what a replica has answered."""
+    return f"{audit}-{labels.look_step(number)}-{share.index}-{share.ordinal}"
 
 
 def map_name(audit: str, share: Share) -> str:
@@ -62,7 +71,7 @@ def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: b
     spec = audit.spec
     volume = f"{STORES_MOUNT}/{share.pod}"
     mounts = [Mounted(name="store", claim=share.claim, path=volume)]
-    command = ["audit", "map", f"{volume}/{STORE_FOLDER}"]
+    command = ["audit", "map", store_url(share)]
     if share.confirmed_offset is not None:
         command += ["--confirm-offset", str(share.confirmed_offset)]
     if shared_volume and spec.report.claim_name is not None:
@@ -78,36 +87,82 @@ def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: b
         command=[*command, *engine_options(spec.engine, spec.limits, spec.executors)],
         mounts=mounts,
         beside_pod=share.pod,
+        engine=spec.engine,
         executors=spec.executors,
         labels={labels.AUDITED_SET: spec.broker_set_ref.name, labels.AUDITED_POD: share.pod},
     )
 
 
+def look_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> JobFacts:
+    """The Job that asks a replica what differs; it reads little, and needs no Spark."""
+    audit = _manifest(observed)
+    spec = audit.spec
+    volume = f"{STORES_MOUNT}/{share.pod}"
+    command = ["audit", "look", store_url(share), "--bound", str(asked.bound)]
+    command += [f"--list={start}:{end}" for start, end in asked.lists]
+    command += [f"--show={offset}:{size}" for offset, size in asked.shows]
+    return _facts(
+        observed,
+        run,
+        name=look_job_name(audit.metadata.name, run.number, share, asked.number),
+        step=labels.look_step(asked.number),
+        command=[*command, *engine_options("processes", spec.limits, Executors())],
+        mounts=[Mounted(name="store", claim=share.claim, path=volume)],
+        beside_pod=share.pod,
+        labels={labels.AUDITED_SET: spec.broker_set_ref.name, labels.AUDITED_POD: share.pod},
+    )
+
+
+def store_url(share: Share) -> str:
+    """Where a replica's store is in the pods of its Jobs, as findings name it."""
+    return f"{STORES_MOUNT}/{share.pod}/{STORE_FOLDER}"
+
+
 def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> NewObject:
     """The ConfigMap that keeps what the Job of a replica said, and the controllers of its group."""
-    audit = _manifest(observed).metadata.name
     views = observed.audited.views if observed.audited is not None else {}
     data = {MAP_KEY: text}
     if share.group in views:
         data[VIEW_KEY] = json.dumps(views[share.group], sort_keys=True)
-    has_view = str(VIEW_KEY in data).lower()
+    has_view = {HAS_VIEW: str(VIEW_KEY in data).lower()}
+    name = map_name(_manifest(observed).metadata.name, share)
+    return _kept(observed, run, share, name, labels.MAP, data, has_view)
+
+
+def look_object(observed: ObservedAudit, run: Run, share: Share, number: int, text: str) -> NewObject:
+    """The ConfigMap that keeps what a replica has answered."""
+    name = look_name(_manifest(observed).metadata.name, share, number)
+    return _kept(observed, run, share, name, labels.look_step(number), {LOOK_KEY: text}, {})
+
+
+def _kept(
+    observed: ObservedAudit,
+    run: Run,
+    share: Share,
+    name: str,
+    step: str,
+    data: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> NewObject:
+    audit = _manifest(observed).metadata.name
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": map_name(audit, share),
+            "name": name,
             "namespace": observed.meta.namespace,
-            "labels": labels.labels(labels.AUDIT, audit, run=run.number, step=labels.MAP),
-            "annotations": {HAS_VIEW: has_view, labels.AUDITED_POD: share.pod},
+            "labels": labels.labels(labels.AUDIT, audit, run=run.number, step=step),
+            "annotations": {**annotations, labels.AUDITED_POD: share.pod},
             "ownerReferences": labels.owner(labels.AUDIT, audit, observed.meta.uid),
         },
-        "data": data,
+        "data": dict(data),
     }
 
 
 def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report: str | None) -> JobFacts:
     """The Job that compares the maps of a group's replicas that were read; `report` as `report_name` says."""
     index = read[0].index
+    answers = run.answered(index)
     audit = _manifest(observed)
     name = audit.metadata.name
     files = [f"{MAPS_MOUNT}/{share.pod}.json" for share in read]
@@ -124,6 +179,13 @@ def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report:
         command.append("--no-page")
     sources = []
     for share in read:
+        for asked in answers:
+            if asked.pod == share.pod:
+                path = f"{share.pod}-{asked.number}.json"
+                command += ["--look", f"{MAPS_MOUNT}/{path}"]
+                entry = {"key": LOOK_KEY, "path": path}
+                answer = {"name": look_name(name, share, asked.number), "items": [entry]}
+                sources.append({"configMap": answer})
         items = [{"key": MAP_KEY, "path": f"{share.pod}.json"}]
         if share is newest:
             items.append({"key": VIEW_KEY, "path": VIEW_KEY})
@@ -131,7 +193,7 @@ def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report:
     return _facts(
         observed,
         run,
-        name=reduce_job_name(name, run.number, index),
+        name=reduce_job_name(name, run.number, index, max((each.number for each in answers), default=0)),
         step=labels.REDUCE,
         command=command,
         mounts=mounts,

@@ -6,7 +6,7 @@ the same one after a crash, goes on with it and does not begin another. Its Jobs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,22 +14,27 @@ from brokerset_operator.kube.kinds import kind_named
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent, ObjectRef
 from brokerset_operator.model.observed import Object
 from brokerset_operator.plan.objects import part, text, time_text
+from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_facts import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.audit_jobs import (
     MAP_BYTES_MAX,
+    look_job,
+    look_name,
+    look_object,
     map_job,
-    map_job_name,
     map_name,
     map_object,
     reduce_job,
     reduce_job_name,
     report_name,
 )
+from brokerset_operator.store_jobs.audit_questions import questions
 from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
 from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
 from brokerset_operator.store_jobs.conditions import Verdict
-from brokerset_operator.store_jobs.job_objects import JobFacts, executor_objects, job_object
+from brokerset_operator.store_jobs.job_objects import job_object
+from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.outcomes import (
     Outcome,
     Summary,
@@ -39,6 +44,7 @@ from brokerset_operator.store_jobs.outcomes import (
     read_summary,
 )
 from brokerset_operator.store_jobs.schedule import Schedule, read_schedule
+from brokerset_operator.store_jobs.spark_pods import executor_objects
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_audit_manifest import StoreAudit
 
@@ -152,7 +158,13 @@ class _Round:
         said = None if self.schedule is None else f"{spec.schedule} {spec.time_zone}"
         if said != self.work.schedule:
             since = self.observed.created if self.work.schedule is None else self.observed.now
-            self.work = self.work.at(schedule=said, since=since)
+            self.work = self.work.at(schedule=said, since=since, begun=0.0)
+        self.work = self.work.at(set_name=spec.broker_set_ref.name)
+        if self.schedule is None or spec.suspend:
+            self.work = self.work.at(begun=0.0, period=0)
+        elif not self.work.begun:
+            now = self.observed.now
+            self.work = self.work.at(begun=now, period=self.schedule.longest_pause(now))
 
     def _wanted_now(self) -> tuple[str, int] | None:
         """Why a run begins now, and the second since when it is due; None when none does."""
@@ -223,6 +235,8 @@ class _Round:
                 # Written down first, as every step; the Job is made in the next round.
                 self.work = self.work.at(run=replace(run, step="reduce"))
                 self._look(SOON_SECONDS)
+        elif run.step == "look":
+            self.work = self.work.at(run=self._look_on(run))
         else:
             self._reduce(run)
 
@@ -238,24 +252,30 @@ class _Round:
 
     def _map_one(self, run: Run, share: Share) -> str | None:
         """Get one replica on; returns why it cannot be read."""
-        name = map_job_name(self.name, run.number, share)
-        outcome = self._outcome(name)
+        facts = map_job(self.observed, run, share, shared_volume=self.observed.report_is_shared)
         waits = self.observed.now - run.started >= GIVEN_UP_SECONDS
+        return self._get_on(facts, share, waits, lambda text: map_object(self.observed, run, share, text))
+
+    def _get_on(
+        self, facts: JobFacts, share: Share, waits: bool, kept: Callable[[str], NewObject]
+    ) -> str | None:
+        """Make the Job of a replica, or keep what it said; `waits`: for too long by now. As `_map_one`."""
+        outcome = self._outcome(facts.name)
         match outcome.state:
             case "done":
-                found = self.observed.results.get(name)
+                found = self.observed.results.get(facts.name)
                 if found is None:
-                    return "its Job ended, and its log has no map"
+                    return "its Job ended, and its log has no result"
                 if len(found.encode()) > MAP_BYTES_MAX:
-                    return f"its map has more than {MAP_BYTES_MAX} bytes, which no ConfigMap takes"
-                self.actions.append(ApplyObject(map_object(self.observed, run, share, found)))
+                    return f"its result has more than {MAP_BYTES_MAX} bytes, which no ConfigMap takes"
+                self.actions.append(ApplyObject(kept(found)))
                 self._look(SOON_SECONDS)
             case "failed":
                 return outcome.message or "its Job failed"
             case "missing":
                 replica = self._replica(share)
                 if replica is not None and replica.running:
-                    self._make(map_job(self.observed, run, share, shared_volume=self._shared_volume()))
+                    self._make(facts)
                 elif waits:
                     return "its broker does not run"
             case _:
@@ -265,6 +285,30 @@ class _Round:
                     self.status.note(f"{share.pod}: {outcome.message}")
         return None
 
+    def _look_on(self, run: Run) -> Run:
+        """Get a round of questions on; what nobody answers is left out, and the stretch is told."""
+        by_pod = {share.pod: share for share in run.shares}
+        waits = self.observed.now - run.asked_at >= GIVEN_UP_SECONDS
+        asked, open_ = [], False
+        for each in run.asked:
+            if each.number == run.round and each.failed is None:
+                share, number = by_pod[each.pod], each.number
+                if self._is_there(run, look_name(self.name, share, number)):
+                    asked.append(each)
+                    continue
+                facts = look_job(self.observed, run, share, each)
+                failed = self._get_on(facts, share, waits, self._keeping(run, share, number))
+                each = each if failed is None else replace(each, failed=failed[:500])
+                open_ = open_ or failed is None
+            asked.append(each)
+        if open_:
+            return replace(run, asked=tuple(asked))
+        self._look(SOON_SECONDS)
+        return replace(run, asked=tuple(asked), step="reduce")
+
+    def _keeping(self, run: Run, share: Share, number: int) -> Callable[[str], NewObject]:
+        return lambda text: look_object(self.observed, run, share, number, text)
+
     def _reduce(self, run: Run) -> None:
         """Compare group by group; the run ends when all were compared, or one cannot be."""
         report = report_name(self.audit, self.work.runs)
@@ -272,22 +316,32 @@ class _Round:
         for share in run.shares:
             if share.failed is None:
                 read.setdefault(share.index, []).append(share)
-        summaries: list[Summary] = []
+        summaries: dict[int, Summary] = {}
         for index, shares in read.items():
             found = self._reduce_group(run, index, shares, report)
             if isinstance(found, str):
                 self._end(run, Ending(reasons.FAILED, found))
                 return
             if found is not None:
-                summaries.append(found)
-        if len(summaries) == len(read):
-            self._end(run, Ending(reasons.PASSED, "", merged(summaries), report))
+                summaries[index] = found
+        if len(summaries) < len(read):
+            return
+        asked = questions(run, summaries.values())
+        if asked:
+            # Written down first, as every step.
+            run = replace(run, step="look", asked=(*run.asked, *asked), asked_at=self.observed.now)
+            self.work = self.work.at(run=run)
+            self._look(SOON_SECONDS)
+            return
+        silent = "; ".join(f"{each.pod} did not answer: {each.failed}" for each in run.asked if each.failed)
+        self._end(run, Ending(reasons.PASSED, silent, merged(summaries.values()), report))
 
     def _reduce_group(
         self, run: Run, index: int, shares: list[Share], report: str | None
     ) -> Summary | str | None:
         """What the comparison of a group gave, why there is none, or None while it is on."""
-        name = reduce_job_name(self.name, run.number, index)
+        number = max((each.number for each in run.answered(index)), default=0)
+        name = reduce_job_name(self.name, run.number, index, number)
         outcome = self._outcome(name)
         match outcome.state:
             case "missing":
@@ -310,7 +364,7 @@ class _Round:
         self._look(SOON_SECONDS)
 
     def _make(self, facts: JobFacts) -> None:
-        if facts.executors:
+        if facts.executors.instances:
             for each in executor_objects(facts, self.observed.spark_role):
                 key = f"{each['kind']}/{each['metadata']['name']}"
                 if key not in self.observed.other and each["metadata"]["name"] not in self.observed.maps:
@@ -357,7 +411,7 @@ class _Round:
         if not (spec.image or self.observed.image):
             advice = "give spec.image, or install the operator with spark.image"
             return "False", reasons.NO_IMAGE, f"it is not known which image the jobs run; {advice}"
-        if spec.executors and not self.observed.spark_role:
+        if spec.executors.instances and not self.observed.spark_role:
             advice = "install it with spark.executors=true, or leave executors out"
             return (
                 "False",
@@ -391,16 +445,16 @@ class _Round:
         return outcome_of(self.observed.jobs.get(job), pods_of(job, self.observed.pods))
 
     def _is_read(self, run: Run, share: Share) -> bool:
-        found = self.observed.maps.get(map_name(self.name, share))
+        return self._is_there(run, map_name(self.name, share))
+
+    def _is_there(self, run: Run, name: str) -> bool:
+        found = self.observed.maps.get(name)
         return found is not None and labels.run_of(found) == run.number
 
     def _replica(self, share: Share) -> Replica | None:
         audited: AuditedSet | None = self.observed.audited
         found = audited.replicas if audited is not None else ()
         return next((replica for replica in found if replica.pod == share.pod), None)
-
-    def _shared_volume(self) -> bool:
-        return self.observed.report_is_shared
 
     def _look(self, seconds: float) -> None:
         self.look = min(self.look, max(SOON_SECONDS, seconds))

@@ -10,6 +10,7 @@ from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.plan.objects import items, part, seconds, text, time_text
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.audit_facts import ObservedAudit
+from brokerset_operator.store_jobs.audit_jobs import store_url
 from brokerset_operator.store_jobs.audit_work import Run, Work, write_work
 from brokerset_operator.store_jobs.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.store_jobs.outcomes import FINDINGS_KEPT, Summary
@@ -19,6 +20,14 @@ UNREAD: Final = "replica-unread"
 """Code of the finding that a replica could not be read."""
 
 EVENT_CHARACTERS_MAX: Final = 900
+
+BROKERS_KEPT: Final = 256
+"""Replicas of which the status says how they fared."""
+
+COMPARED: Final = "Compared"
+ACCUSED: Final = "Accused"
+UNREAD_BROKER: Final = "Unread"
+"""How a replica fared: no error that is listed names it, one does, or it was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +69,14 @@ class AuditStatus:
         result = _result(run, ending, errors)
         last = _run_record(self.observed.now, run, ending, result, findings, errors, total)
         if before and result != reasons.REPLACED:
-            self._kept["history"] = [dict(before), *items(self._kept, "history")]
+            older = {name: value for name, value in before.items() if name != "brokers"}
+            self._kept["history"] = [older, *items(self._kept, "history")]
         if result == reasons.REPLACED:
             self._kept["history"] = [last, *items(self._kept, "history")]
             self._trim()
             return
         known = {_identity(each) for each in items(self._kept, "findings")}
-        self._kept["lastRun"] = last
+        self._kept["lastRun"] = {**last, "brokers": _brokers(run, ending, findings)}
         if result != reasons.FAILED:
             self._kept["findings"] = list(findings)
             self._kept["counts"] = dict(counts)
@@ -224,6 +234,21 @@ def _run_record(
         found["bytesRead"] = ending.summary.bytes_read
         if ending.report is not None:
             found["report"] = ending.report
+    return found
+
+
+def _brokers(run: Run, ending: Ending, findings: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How each replica fared; without a comparison nothing is said of those that were read."""
+    accused = {str(each.get("store") or "") for each in findings if each["level"] == "error"}
+    found = []
+    for share in run.shares[:BROKERS_KEPT]:
+        if share.failed is not None:
+            result = UNREAD_BROKER
+        elif ending.summary is None:
+            continue
+        else:
+            result = ACCUSED if store_url(share) in accused else COMPARED
+        found.append({"pod": share.pod, "group": share.group, "result": result})
     return found
 
 

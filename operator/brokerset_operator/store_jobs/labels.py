@@ -31,6 +31,9 @@ AUDIT_NOW: Final = f"{names.DOMAIN}/audit-now"
 
 MAP: Final = "map"
 REDUCE: Final = "reduce"
+LOOK: Final = "look"
+"""Beginning of the steps in which replicas are asked what differs; the number of the round follows."""
+
 MIGRATE: Final = "migrate"
 VERIFY: Final = "verify"
 
@@ -55,6 +58,11 @@ def labels(kind: str, name: str, *, run: int, step: str, **more: str) -> dict[st
         STEP: step,
         **more,
     }
+
+
+def look_step(number: int) -> str:
+    """Step of a round of questions."""
+    return f"{LOOK}-{number}"
 
 
 def owner(kind: str, name: str, uid: str) -> list[dict[str, Any]]:

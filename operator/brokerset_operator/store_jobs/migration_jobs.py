@@ -8,9 +8,10 @@ from brokerset_operator.model import names
 from brokerset_operator.plan.objects import requested
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
-from brokerset_operator.store_jobs.job_objects import STATUS_FILE, JobFacts, Mounted, engine_options
+from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
+from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
 from brokerset_operator.store_jobs.migration_facts import ObservedMigration
-from brokerset_spec.store_job_parts import bytes_of
+from brokerset_spec.store_job_parts import Executors, bytes_of
 from brokerset_spec.store_migration_manifest import StoreMigration
 
 SOURCE_MOUNT: Final = "/source"
@@ -75,6 +76,7 @@ def migrate_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
         step=labels.MIGRATE,
         command=[*command, *engine_options(spec.engine, spec.limits, spec.executors)],
         mounts=mounts,
+        engine=spec.engine,
         executors=spec.executors,
         deadline_seconds=deadline_seconds,
     )
@@ -89,7 +91,7 @@ def verify_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
         observed,
         name=verify_job_name(migration.metadata.name),
         step=labels.VERIFY,
-        command=[*command, *engine_options("processes", spec.limits, 0)],
+        command=[*command, *engine_options("processes", spec.limits, Executors())],
         mounts=[Mounted(name="target", claim=migration.target_claim, path=TARGET_MOUNT)],
         deadline_seconds=deadline_seconds,
     )

@@ -14,7 +14,8 @@ from brokerset_operator.plan.objects import part, text, time_text
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.audit_status import error_text
 from brokerset_operator.store_jobs.conditions import Verdict, condition
-from brokerset_operator.store_jobs.job_objects import JobFacts, executor_objects, job_object
+from brokerset_operator.store_jobs.job_objects import job_object
+from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.migration_facts import ObservedMigration
 from brokerset_operator.store_jobs.migration_jobs import (
     migrate_job,
@@ -24,6 +25,7 @@ from brokerset_operator.store_jobs.migration_jobs import (
     verify_job_name,
 )
 from brokerset_operator.store_jobs.outcomes import Outcome, Summary, outcome_of, pods_of, read_summary
+from brokerset_operator.store_jobs.spark_pods import executor_objects
 from brokerset_spec.store_migration_manifest import StoreMigration
 
 SOON_SECONDS: Final = 0.2
@@ -142,7 +144,7 @@ def _problem(observed: ObservedMigration, migration: StoreMigration) -> Verdict 
     if not (spec.image or observed.image):
         advice = "give spec.image, or install the operator with spark.image"
         return "False", reasons.NO_IMAGE, f"it is not known which image the job runs; {advice}"
-    if spec.executors and not observed.spark_role:
+    if spec.executors.instances and not observed.spark_role:
         advice = "install it with spark.executors=true, or leave executors out"
         told = f"the operator may not give jobs the right to make pods; {advice}"
         return "False", reasons.EXECUTORS_FORBIDDEN, told
@@ -178,7 +180,7 @@ def _end_jobs(observed: ObservedMigration) -> list[Action]:
 
 def _made(observed: ObservedMigration, facts: JobFacts) -> tuple[Action, ...]:
     found: list[Action] = []
-    if facts.executors:
+    if facts.executors.instances:
         for each in executor_objects(facts, observed.spark_role):
             if f"{each['kind']}/{each['metadata']['name']}" not in observed.other:
                 found.append(ApplyObject(each))

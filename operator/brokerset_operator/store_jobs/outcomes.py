@@ -19,6 +19,9 @@ FINDINGS: Final = 1
 
 FINDINGS_KEPT: Final = 20
 TEXT_LENGTH_MAX: Final = 1024
+REQUESTS_MAX: Final = 16
+"""Replicas of which a comparison may want to know more."""
+
 CODES_MAX: Final = 64
 
 _LEVELS: Final = ("error", "warning", "info")
@@ -74,6 +77,8 @@ class Summary:
     total: int
     errors: int
     bytes_read: int
+    further: tuple[Mapping[str, Any], ...] = ()
+    """What a comparison wants to know of replicas to say more."""
 
     @property
     def worst(self) -> str:
@@ -107,6 +112,7 @@ def read_summary(said: str) -> Summary | None:
         max(_number(found.get("findingsTotal")), len(findings)),
         errors,
         _number(found.get("bytesRead")),
+        tuple(items(found, "further")[:REQUESTS_MAX]),
     )
 
 

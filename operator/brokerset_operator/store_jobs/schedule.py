@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice, pairwise
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from brokerset_spec.problems import Problem
+
+RUNS_LOOKED_AT: Final = 32
+"""Runs of a schedule of which the pauses are looked at: those of a month that has one each night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,13 @@ class Schedule:
         """The first time that is due after `now`; None when there is none within 50 years."""
         found = next(CronSim(self.text, self._local(int(now))), None)
         return None if found is None else found.timestamp()
+
+    def longest_pause(self, now: float) -> int:
+        """Seconds between two of the next runs, where they are farthest from each other; 0 for none."""
+        times = [
+            each.timestamp() for each in islice(CronSim(self.text, self._local(int(now))), RUNS_LOOKED_AT)
+        ]
+        return max((int(later - sooner) for sooner, later in pairwise(times)), default=0)
 
     def _local(self, seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC).astimezone(self.zone)

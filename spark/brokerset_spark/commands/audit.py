@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,9 +13,12 @@ from brokerset_spark.commands.options import JobOptions, job_options
 from brokerset_spark.jobs.audit import (
     AuditOptions,
     ControllerView,
+    Look,
     MapOptions,
     ReplicaMap,
+    Request,
     audit_with_maps,
+    look,
     map_replica,
     parse_view,
 )
@@ -45,7 +49,8 @@ def audit() -> None:
     """Compare the replicas of one broker: epochs, ends, and every confirmed byte.
 
     `audit STORE STORE STORE` reads all of them. Where they are on different machines, `audit map STORE` runs
-    near each, and `audit reduce MAP MAP MAP` needs only the maps.
+    near each, and `audit reduce MAP MAP MAP` needs only the maps. What differs is named after `audit look
+    STORE` has answered what the reduce's summary asks each store.
     """
 
 
@@ -153,32 +158,85 @@ def map_command(
     )
     with job.running() as (runner, progress):
         found = map_replica(runner, store, options, progress=progress)
-    text = found.to_json() + b"\n"
-    if output is None:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
-        return
-    beside = output.with_name(f".{output.name}.part")
-    beside.write_bytes(text)
-    beside.replace(output)
-    click.echo(f"{output}: {found.records:,} records of {found.name}, {found.first:,} to {found.bound:,}")
+    if _write(output, found.to_json() + b"\n"):
+        click.echo(f"{output}: {found.records:,} records of {found.name}, {found.first:,} to {found.bound:,}")
+
+
+class _Pair(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments here
+    """Two numbers, as `0:16777216`."""
+
+    name = "pair"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Read them; UsageError for anything else."""
+        if isinstance(value, tuple):
+            return int(value[0]), int(value[1])
+        one, _, other = str(value).partition(":")
+        if not (one.isdecimal() and other.isdecimal() and max(len(one), len(other)) <= 18):
+            self.fail(f"{value!r} is no pair of numbers; write it like 0:16777216", param, ctx)
+        return int(one), int(other)
+
+
+@audit.command("look")
+@click.argument("store")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write the answer there. [default: standard output, one line]")  # fmt: skip
+@click.option("--bound", type=click.IntRange(min=0), required=True, metavar="OFFSET",
+              help="Up to where the store was mapped.")  # fmt: skip
+@click.option("--list", "lists", type=_Pair(), multiple=True, metavar="FROM:TO",
+              help="List the records of this stretch, each with a hash.")  # fmt: skip
+@click.option("--show", "shows", type=_Pair(), multiple=True, metavar="OFFSET:BYTES",
+              help="Show what stands there: the record, or as many bytes.")  # fmt: skip
+@_KEEP_PAGES
+@job_options
+def look_command(
+    store: str,
+    output: Path | None,
+    bound: int,
+    lists: tuple[tuple[int, int], ...],
+    shows: tuple[tuple[int, int], ...],
+    keep_page_cache: bool,
+    job: JobOptions,
+) -> None:
+    """Answer what a reduce's summary asks of a store, so that the next one names the record that differs."""
+    if output is not None:
+        check_place(output, [store])
+    request = Request(store, bound, lists, shows)
+    with job.running() as (runner, _):
+        found = look(runner, request, rate=job.rate, drop_cache=not keep_page_cache)
+    if _write(output, found.to_json() + b"\n"):
+        click.echo(f"{output}: {len(found.records):,} records listed, {len(found.shown)} shown")
 
 
 @audit.command("reduce")
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--look", "looks", type=click.Path(path_type=Path, dir_okay=False), multiple=True,
+              metavar="FILE", help="What a store has answered to an earlier reduce.")  # fmt: skip
 @_CONTROLLER
 @_PAGE
 @_NO_PAGE
 @job_options
 def reduce_command(
-    maps: tuple[Path, ...], controller: Path | None, page: Path | None, no_page: bool, job: JobOptions
+    maps: tuple[Path, ...],
+    looks: tuple[Path, ...],
+    controller: Path | None,
+    page: Path | None,
+    no_page: bool,
+    job: JobOptions,
 ) -> None:
-    """Compare replicas by their maps. A stretch that differs is named, not the record in it."""
+    """Compare replicas by their maps. A stretch that differs is named, and with answers the record in it.
+
+    What is to be asked of which store is in the summary (`--summary FILE`), under `further`.
+    """
     found = [_map(path) for path in maps]
+    answers = [_answer(path) for path in looks]
     names = {each.identity.broker_name for each in found if each.identity}
     view = None if controller is None else _view(controller, names.pop() if len(names) == 1 else None)
     with job.running() as (runner, progress):
-        report, found = audit_with_maps(runner, found, AuditOptions(view=view), progress=progress)
+        options = AuditOptions(view=view, looks=answers)
+        report, found = audit_with_maps(runner, found, options, progress=progress)
     _hand_out(report, found, job, page, no_page, ())
 
 
@@ -187,6 +245,25 @@ def _map(path: Path) -> ReplicaMap:
         return ReplicaMap.from_json(path.read_bytes())
     except ValueError as error:
         raise NoInput(f"{path}: {error}", "make it with `audit map STORE -o FILE`") from error
+
+
+def _answer(path: Path) -> Look:
+    try:
+        return Look.from_json(path.read_bytes())
+    except ValueError as error:
+        raise NoInput(f"{path}: {error}", "make it with `audit look STORE -o FILE`") from error
+
+
+def _write(output: Path | None, text: bytes) -> bool:
+    """To a file as a whole, or to standard output; returns whether it was a file."""
+    if output is None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+        return False
+    beside = output.with_name(f".{output.name}.part")
+    beside.write_bytes(text)
+    beside.replace(output)
+    return True
 
 
 def _view(path: Path, broker_name: str | None) -> ControllerView:

@@ -760,7 +760,50 @@ STORE_JOBS: Final = (
         "executors without Spark",
         "only Spark has executors; set engine to spark, or leave executors out",
         "spec.executors: asks for 3 executors, and processes has none",
+        executors={"instances": 3},
+    ),
+    _audit(
+        "executors as a number",
+        "spec.executors: Invalid value",
+        "spec.executors: is not an object with fields",
+        engine="spark",
         executors=3,
+    ),
+    _audit(
+        "an executor too small for Spark",
+        "the memory is too little for Java and Python together; give 1Gi or more",
+        "spec.executors.resources.limits.memory: 512Mi is too little for Java and Python together",
+        engine="spark",
+        executors={"instances": 1, "resources": {"limits": {"memory": "512Mi"}}},
+    ),
+    _audit(
+        "two amounts of memory for an executor",
+        "less memory is asked for than may be used, and Spark makes both the same",
+        "spec.executors.resources.requests.memory: asks for 1Gi, and 2Gi may be used",
+        engine="spark",
+        executors={
+            "instances": 1,
+            "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        },
+    ),
+    _migration(
+        "more asked for than an executor may use",
+        "more is asked for than may be used; lower the request, or raise the limit",
+        "spec.executors.resources.requests.cpu: 2 are asked for, and at most 1500m may be used",
+        executors={"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}},
+    ),
+    _migration(
+        "an executor with a disk",
+        "executors take cpu and memory; leave everything else out",
+        "spec.executors.resources.requests.ephemeral-storage: is nothing that Spark asks for",
+        executors={"resources": {"requests": {"ephemeral-storage": "1Gi"}}},
+    ),
+    _migration(
+        "a driver too small for Spark",
+        "the memory is too little for Java and Python together; give 1Gi or more",
+        "spec.limits.resources.limits.memory: 900Mi is too little for Java and Python together",
+        engine="spark",
+        limits={"resources": {"limits": {"memory": "900Mi"}}},
     ),
     _audit(
         "a group that is audited twice",
@@ -831,6 +874,23 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
     "an audit that is changed": (AUDIT, {}, {"spec": {"schedule": "0 4 * * *", "suspend": True}}),
     "an audit without a schedule": (AUDIT, None, {"spec": {"schedule": LEFT_OUT}}),
     "a migration": (MIGRATION, None, {}),
+    "executors of every size": (
+        MIGRATION,
+        None,
+        {
+            "spec": {
+                "engine": "spark",
+                "executors": {
+                    "instances": 3,
+                    "resources": {
+                        "requests": {"cpu": "500m", "memory": "2Gi"},
+                        "limits": {"cpu": 2, "memory": "2048Mi"},
+                    },
+                },
+                "limits": {"resources": {"limits": {"memory": "1Gi"}}},
+            }
+        },
+    ),
     "a migration to a broker": (
         MIGRATION,
         None,

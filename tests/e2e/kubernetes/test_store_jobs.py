@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from tests.e2e.kubernetes.deployed import Deployed
-from tests.e2e.kubernetes.rig import SYSTEM, Cluster, Object, until
+from tests.e2e.kubernetes.rig import SYSTEM, Cluster, Object, client_pod, until
 
 RUN_SECONDS: Final = 240.0
 """A run of a few megabytes: some pods start one after another."""
@@ -35,6 +35,39 @@ print(json.dumps({"epoch": pairs[-1][0], "was": last, "is": moved, "record": beg
 """
 """In a broker's pod: its last epoch begins a record later, and one byte of a message is another."""
 
+SOUND_DAMAGE: Final = """
+import glob, json, pathlib, struct, zlib
+
+log = sorted(glob.glob("/data/store/commitlog/*"))[0]
+data = pathlib.Path(log).read_bytes()
+at = data.index(b"the-later-body-0100")
+begin = max(where for where in range(0, at - 4) if data[where + 4:where + 8] in (b"\\xda\\xa3\\x20\\xa7", b"\\xda\\xa3\\x20\\xab"))
+size = struct.unpack(">i", data[at - 4:at])[0]
+body = bytearray(data[at:at + size])
+body[-1] ^= 1
+queue, offset = struct.unpack(">i4xq", data[begin + 12:begin + 28])
+with open(log, "r+b") as stream:
+    stream.seek(begin + 8)
+    stream.write(struct.pack(">I", zlib.crc32(body) & 0x7FFFFFFF))
+    stream.seek(at)
+    stream.write(body)
+print(json.dumps({"record": begin, "queue": queue, "queueOffset": offset}))
+"""
+"""In a broker's pod: one byte of a message is another, and its checksum says that it was always so."""
+
+REPORTS_CLAIM: Final = "audit-reports"
+READER: Final = "reader"
+"""Pod that has the volume of reports."""
+
+READ_REPORTS: Final = """
+import json, pathlib
+found = {}
+for path in sorted(pathlib.Path("/reports").rglob("*")):
+    if path.is_file():
+        found[str(path.relative_to("/reports"))] = path.read_text()
+print(json.dumps(found))
+"""
+
 FIGURES: Final = """
 import sys, urllib.request
 print(urllib.request.urlopen(f"http://{sys.argv[1]}:8080/metrics", timeout=5).read().decode())
@@ -49,6 +82,39 @@ def audit(namespace: str, **spec: Any) -> Object:
         "metadata": {"name": "nightly", "namespace": namespace},
         "spec": {"brokerSetRef": {"name": "orders"}, "limits": {"deadlineSeconds": 600}, **spec},
     }
+
+
+def reports_claim() -> Object:
+    """A volume for reports that is mounted on one node at a time."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": REPORTS_CLAIM},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}},
+    }
+
+
+def read_reports(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Names and contents of the files in the volume of reports."""
+    if cluster.get("pod", READER, namespace) is None:
+        pod = client_pod(READER, cluster.image, cluster.provider.pull_policy)
+        spec = pod["spec"]
+        volume = {"name": "reports", "persistentVolumeClaim": {"claimName": REPORTS_CLAIM, "readOnly": True}}
+        spec["volumes"].append(volume)
+        spec["containers"][0]["volumeMounts"].append({"name": "reports", "mountPath": "/reports"})
+        cluster.apply(pod, namespace=namespace)
+        cluster.kubectl(
+            "wait", f"pod/{READER}", "--for=condition=Ready", "--timeout=60s", namespace=namespace, seconds=70
+        )
+    found: dict[str, str] = json.loads(cluster.execute(READER, namespace, "python", "-", given=READ_REPORTS))
+    return found
+
+
+def ask(cluster: Cluster, namespace: str, value: str) -> Object:
+    """Ask for a run, and wait until it has ended."""
+    latest = last_run(cluster, namespace)["number"]
+    cluster.annotate("storeaudit", "nightly", namespace, audit_now=value)
+    return wait_run(cluster, namespace, latest)
 
 
 def last_run(cluster: Cluster, namespace: str) -> Object:
@@ -84,7 +150,9 @@ def test_an_audit_names_what_somebody_changed_on_one_volume(cluster: Cluster, na
     until("another master leads", lambda: orders.epoch() > before, 60)
     orders.wait_settled(3, 1)
     client.send("events", [f"the-later-body-{number:04}" for number in range(200)])
-    cluster.apply(audit(namespace, schedule="* * * * *"))
+    cluster.apply(reports_claim(), namespace=namespace)
+    kept = {"claimName": REPORTS_CLAIM, "keepRuns": 2}
+    cluster.apply(audit(namespace, schedule="* * * * *", report=kept))
 
     first = wait_run(cluster, namespace)
 
@@ -96,11 +164,11 @@ def test_an_audit_names_what_somebody_changed_on_one_volume(cluster: Cluster, na
 
     cluster.patch("storeaudit", "nightly", namespace, {"spec": {"suspend": True}})
     until("no run is on", lambda: phase(cluster, namespace) == "Suspended", RUN_SECONDS)
-    latest = last_run(cluster, namespace)["number"]
     slave = next(pod for pod in sorted(orders.ids()) if pod != orders.master())
+    check_what_only_a_comparison_sees(cluster, namespace, slave)
+
     changed = json.loads(cluster.execute(slave, namespace, "python", "-", given=DAMAGE))
-    cluster.annotate("storeaudit", "nightly", namespace, audit_now="1")
-    found = wait_run(cluster, namespace, latest)
+    found = ask(cluster, namespace, "2")
 
     assert (found["result"], found["reason"]) == ("FindingsFound", "Request"), found
     status = cluster.must_get("storeaudit", "nightly", namespace)["status"]
@@ -129,14 +197,47 @@ def test_an_audit_names_what_somebody_changed_on_one_volume(cluster: Cluster, na
         ), notes
     figures = operator_figures(cluster, client.pod, namespace)
     labels = f'name="nightly",namespace="{namespace}"'
-    assert f'brokerset_audit_findings{{code="damage",{labels}}} 1.0' in figures
-    assert f"brokerset_audit_errors{{{labels}}} {float(found['errors'])}" in figures
+    of_set = f'broker_set="orders",{labels}'
+    assert f'brokerset_audit_findings{{broker_set="orders",code="damage",{labels}}} 1.0' in figures
+    fared = f'group="orders-0",{labels},replica="{slave}",result="Accused"'
+    assert f'brokerset_audit_replica{{broker_set="orders",{fared}}} 1.0' in figures
+    assert f"brokerset_audit_errors{{{of_set}}} {float(found['errors'])}" in figures
+
+    files = read_reports(cluster, namespace)
+    names = {f"audits/nightly-{number:03}-0.{kind}" for number in range(2) for kind in ("json", "html")}
+    assert set(files) == names, "of three runs or more the last two are kept"
+    report = json.loads(files[f"{found['report']}-0.json"])
+    assert {each["code"] for each in report["findings"]} >= {"damage", "epoch-start"}
+    assert report["findingsTotal"] == found["findings"]
+    assert changed["file"] in files[f"{found['report']}-0.html"]
+    assert all(text.startswith("<!DOCTYPE html>") for name, text in files.items() if name.endswith(".html"))
 
     cluster.kubectl("delete", "storeaudit", "nightly", namespace=namespace)
     until("its Jobs are gone", lambda: not cluster.items("jobs", namespace), 60)
     until(
         "nobody says anything of the data", lambda: orders.condition("AuditPassed")["reason"] == "Absent", 30
     )
+
+
+def check_what_only_a_comparison_sees(cluster: Cluster, namespace: str, slave: str) -> None:
+    """Replicas are read where they are, each alone; still the record is named, by the answers to two rounds."""
+    changed = json.loads(cluster.execute(slave, namespace, "python", "-", given=SOUND_DAMAGE))
+
+    found = ask(cluster, namespace, "1")
+
+    assert found["result"] == "FindingsFound", found
+    findings = cluster.must_get("storeaudit", "nightly", namespace)["status"]["findings"]
+    errors = [each for each in findings if each["level"] == "error"]
+    assert {each["code"] for each in errors} == {"bytes"}, errors
+    where = f"topic events, queue {changed['queue']}, queue offset {changed['queueOffset']},"
+    for each in errors:
+        assert each["offset"] == changed["record"]
+        assert each["store"] == f"/stores/{slave}/store", "it stands alone against two"
+        assert where in each["text"]
+        assert "bodyCRC" in each["text"]
+    fared = {each["pod"]: each["result"] for each in found["brokers"]}
+    assert {pod for pod, result in fared.items() if result == "Accused"} == {slave}
+    assert len(fared) == 3
 
 
 def phase(cluster: Cluster, namespace: str) -> str:

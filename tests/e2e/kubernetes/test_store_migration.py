@@ -25,6 +25,11 @@ OLD_GROUP: Final = "fx-group"
 TOPIC: Final = "fx-plain"
 
 OLD_CLAIM: Final = "old-broker"
+EXECUTOR: Final = {
+    "instances": 1,
+    "resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": 1, "memory": "1200Mi"}},
+}
+
 OLD_POD: Final = "old-broker-0"
 TARGET_CLAIM: Final = "data-orders-0-0"
 """Of the first broker of the set `orders`."""
@@ -223,7 +228,7 @@ def test_spark_executors_rewrite_a_store_in_pods_of_their_own(chart: Cluster, na
     old = put_old_store(chart, namespace)
     stop_old_broker(chart, namespace)
     small = {"rewrite": True, "fileSize": "512Ki"}
-    chart.apply(migration(namespace, engine="spark", executors=1, options=small))
+    chart.apply(migration(namespace, engine="spark", executors=EXECUTOR, options=small))
     waits(chart, namespace, "ExecutorsForbidden")
 
     chart.install("--set", "spark.executors=true")
@@ -271,6 +276,9 @@ def check_executor(pod: Object, driver: Object) -> None:
     assert sorted(claims.values()) == sorted([OLD_CLAIM, TARGET_CLAIM])
     (container,) = spec["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    asked, most = container["resources"]["requests"], container["resources"]["limits"]
+    assert (asked["cpu"], asked["memory"]) == ("600m", "1200Mi")
+    assert (most["cpu"], most["memory"]) == ("1", "1200Mi")
     writable = {
         claims[mount["name"]]
         for mount in container["volumeMounts"]

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from brokerset_operator.app import OnEvent, OperatorProcess
-from brokerset_operator.kube import kinds
 from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
+from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.kube.watching import Watch
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
@@ -92,14 +92,16 @@ def condition(live: Mapping[str, Any] | None, kind: str) -> dict[str, Any] | Non
     return next((one for one in conditions if one["type"] == kind), None)
 
 
-async def watch_plainly(access: Access, namespaces: Sequence[str], told: OnEvent) -> None:
+async def watch_plainly(
+    access: Access, namespaces: Sequence[str], served: Sequence[Kind], told: OnEvent
+) -> None:
     """Watch what people write with our own watches, in the place of kopf."""
 
     def passed_on(kind: str) -> Callable[[str, Mapping[str, Any]], None]:
         return lambda event, live: told(kind, event, live)
 
     async with KubeClient(access, manager="watcher") as client, asyncio.TaskGroup() as group:
-        for kind in kinds.OWN:
+        for kind in served:
             for namespace in namespaces or (None,):
                 watch = Watch(client, kind, passed_on(kind.kind), namespace=namespace, metadata_only=False)
                 group.create_task(watch.run())

@@ -205,6 +205,43 @@ def test_a_run_ends_in_the_status_the_sets_condition_and_events() -> None:
     run(work())
 
 
+def test_answers_of_replicas_are_kept_beside_their_maps_and_given_to_the_next_comparison() -> None:
+    """A replica has a map and an answer in one run; neither is taken for the other."""
+
+    async def work() -> None:
+        async with bench() as found:
+            found.ask()
+            await found.until_written()
+            for name in list(found.jobs()):
+                found.finish(name, log='{"mapVersion":1}\n')
+            await found.until_written()
+            (reduce,) = [name for name in found.jobs() if name.endswith("reduce")]
+            wanted = ",".join(
+                f'{{"url":"/stores/orders-0-{number}/store","bound":9,"lists":[[0,9]],"shows":[]}}'
+                for number in (0, 1)
+            )
+            found.finish(reduce, message=f'{{"clean":false,"findings":[],"further":[{wanted}]}}', code=1)
+            await found.until_written()
+            looks = [name for name in found.jobs() if name.endswith("look-1")]
+            assert len(looks) == 2
+
+            for name in looks:
+                found.finish(name, log='{"lookVersion":1}\n')
+            await found.until_written()
+
+            kept = found.kube.get("configmaps", "nightly-look-1-0-1", NAMESPACE)
+            assert kept is not None
+            assert kept["data"] == {"look.json": '{"lookVersion":1}'}
+            (again,) = [name for name in found.jobs() if name.endswith("reduce-1")]
+            found.finish(again, message='{"clean":false,"findings":[]}', code=1)
+            await found.until_written()
+            assert found.status()["lastRun"]["result"] == "FindingsFound"
+            assert found.kube.get("configmaps", "nightly-look-1-0-1", NAMESPACE) is None
+            assert sorted(found.jobs()) == sorted([reduce, again])
+
+    run(work())
+
+
 def _disown(live: dict[str, Any]) -> None:
     live["metadata"]["ownerReferences"] = []
 

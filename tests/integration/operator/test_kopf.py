@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerset_operator.handlers import KopfEnded, connection_info, make_settings, run_kopf
+from brokerset_operator.kube import kinds
 from brokerset_operator.kube.credentials import Access
 from brokerset_rig.fake_kube import FakeKube, Fault
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, until
@@ -34,7 +35,7 @@ class Heard:
 @asynccontextmanager
 async def kopf_runs(kube: FakeKube, *namespaces: str) -> AsyncIterator[Heard]:
     heard = Heard()
-    heard.task = asyncio.create_task(run_kopf(Access(kube.url), namespaces, heard.told))
+    heard.task = asyncio.create_task(run_kopf(Access(kube.url), namespaces, kinds.OWN, heard.told))
     try:
         yield heard
     finally:

@@ -22,14 +22,29 @@ AUDIT = {
     "apiVersion": "brokerset.io/v1alpha1",
     "kind": "StoreAudit",
     "metadata": {"name": "nightly", "namespace": NAMESPACE},
-    "spec": {"brokerSetRef": {"name": "orders"}},
+    "spec": {"brokerSetRef": {"name": "orders"}, "schedule": "0 3 * * *"},
     "status": {
-        "lastRun": {"number": 1, "completionTime": "2026-03-03T03:01:00Z", "errors": 1, "bytesRead": 10},
+        "lastRun": {
+            "number": 1,
+            "result": "FindingsFound",
+            "startTime": "2026-03-03T03:00:00Z",
+            "completionTime": "2026-03-03T03:01:00Z",
+            "errors": 1,
+            "bytesRead": 10,
+            "brokers": [{"pod": "orders-0-1", "group": "orders-0", "result": "Accused"}],
+        },
         "lastSuccessTime": "2026-03-02T03:01:00Z",
         "counts": {"damage": 1},
     },
 }
 """One that has run before."""
+
+MIGRATION = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreMigration",
+    "metadata": {"name": "take-over", "namespace": NAMESPACE},
+    "spec": {"source": {"claimName": "old"}, "target": {"claimName": "new"}},
+}
 
 
 def documented() -> Families:
@@ -59,10 +74,12 @@ def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
         async with FakeKube() as kube, operator(kube) as running:
             kube.put(broker_set())
             kube.put(AUDIT)
+            kube.put(MIGRATION)
             await until(lambda: condition(kube.get("brokersets", "orders", NAMESPACE), "Ready"))
             await until(lambda: condition(kube.get("storeaudits", "nightly", NAMESPACE), "Ready"))
             await until(lambda: running.process.figures.succeeded_at)
             await until(lambda: running.process.figures.audits)
+            await until(lambda: running.process.figures.migrations)
             return generate_latest(running.process.figures.registry).decode()
 
     page, live = documented(), exported(asyncio.run(scrape()))

@@ -311,10 +311,10 @@ def test_only_the_named_namespaces_are_looked_after() -> None:
 
 
 def test_custom_resources_may_be_installed_later() -> None:
-    """An operator without its CRDs is not ready, waits, and goes on when they are there."""
+    """An operator without the CRD of BrokerSets is not ready, and waits."""
 
     async def work() -> None:
-        async with FakeKube(absent=frozenset({"Topic"})) as kube, operator(kube) as one:
+        async with FakeKube(absent=frozenset({"BrokerSet"})) as kube, operator(kube) as one:
             await until(lambda: one.process.elector.leads)
             await until(lambda: kube.count("update", "leases") > 0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 from brokerset_operator.resources.pod_template import USER_ID
@@ -48,6 +50,52 @@ def test_the_image_of_jobs_finds_its_compiled_kernels_again() -> None:
     entrypoint = ROOT / "spark" / "entrypoint.sh"
     assert "COPY spark/entrypoint.sh" in image
     assert entrypoint.stat().st_mode & 0o111, "it is copied as it is"
+
+
+def test_the_image_of_jobs_drives_spark_for_who_submits_to_the_cluster(tmp_path: Path) -> None:
+    """Spark starts a driver's container with `driver` and options of spark-submit, which runs in the pod."""
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text('#!/bin/sh\nprintf "%s\\n" "$SPARK_HOME" "$@"\n')
+    submit.chmod(0o755)
+    environment = {**os.environ, "SPARK_HOME": str(tmp_path), "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"}
+    given = [
+        "--properties-file",
+        "/opt/spark/conf/spark.properties",
+        "local:///x/__main__.py",
+        "verify",
+        "a b",
+    ]
+
+    done = subprocess.run(
+        [ROOT / "spark" / "entrypoint.sh", "driver", *given],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+
+    assert done.stdout.splitlines() == [
+        str(tmp_path),
+        "--conf",
+        "spark.driver.bindAddress=10.0.0.7",
+        "--deploy-mode",
+        "client",
+        *given,
+    ]
+
+
+def test_what_the_image_of_jobs_is_told_it_runs() -> None:
+    done = subprocess.run(
+        [ROOT / "spark" / "entrypoint.sh", "echo", "driver", "a b"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+
+    assert done.stdout == "driver a b\n"
 
 
 def test_the_image_of_jobs_has_what_brokers_have_in_the_same_versions() -> None:

@@ -16,6 +16,7 @@ FOLLOWER = LEADER.replace("controller-0", "controller-1")
 OF_GROUP = f'{LEADER},cluster="c",broker_set="orders-0"'
 OPERATOR = 'namespace="system",pod="operator-0"'
 OBJECT = f'{OPERATOR},kind="BrokerSet",exported_namespace="shop",name="orders"'
+STORE_AUDIT = f'{OPERATOR},exported_namespace="shop",name="nightly",broker_set="orders"'
 OF_TOPIC = OBJECT.replace("BrokerSet", "Topic")
 LAG = f'{MASTER},consumer_group="g",topic="t",is_system="false",is_retry="false"'
 DEAD = f'{MASTER},consumer_group="g",topic="t",is_system="false"'
@@ -347,6 +348,23 @@ TIMES = (
         40,
         {f'brokerset_operator_rounds_total{{{OPERATOR},kind="BrokerSet",outcome="failure"}}': rising(0, 2)},
         quiet_minute=12,
+    ),
+    Time(
+        ("BrokersetAuditOverdue",),
+        75,
+        {
+            f"brokerset_audit_expected_since_timestamp_seconds{{{STORE_AUDIT}}}": steady(0),
+            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600),
+        },
+        quiet_minute=55,
+    ),
+    Time(
+        (),
+        300,
+        {
+            f"brokerset_audit_expected_since_timestamp_seconds{{{STORE_AUDIT}}}": rising(0, 60),
+            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600),
+        },
     ),
     Time(
         ("BrokersetOperatorBehind",),

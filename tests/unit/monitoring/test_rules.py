@@ -47,7 +47,9 @@ ALERTS = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS, *O
 
 SECTIONS = ("## What it means", "## Impact", "## How to look", "## What to do")
 
-FIGURE = re.compile(r"\b([a-z]\w+(?=\{)|(?:rocketmq|brokerset_(?:broker|controller|operator))_\w+)")
+FIGURE = re.compile(
+    r"\b([a-z]\w+(?=\{)|(?:rocketmq|brokerset_(?:broker|controller|operator|audit|migration))_\w+)"
+)
 """Before a selector, or one of ours without."""
 
 

@@ -12,6 +12,7 @@ from brokerset_spark.jobs.audit.byte_checks import compare_bytes
 from brokerset_spark.jobs.audit.comparing import compare
 from brokerset_spark.jobs.audit.controller_view import ControllerView
 from brokerset_spark.jobs.audit.drilling import drill
+from brokerset_spark.jobs.audit.looking import Look, join
 from brokerset_spark.jobs.audit.mapping import MapOptions, map_sighted
 from brokerset_spark.jobs.audit.replica_map import ReplicaMap
 from brokerset_spark.jobs.audit.sighting import Sighting, look_at
@@ -32,6 +33,8 @@ class AuditOptions:
     drop_cache: bool = True
     cache: Path | None = None
     full: bool = False
+    looks: Sequence[Look] = ()
+    """What replicas of which there is a map only have answered to the `further` of an earlier report."""
 
 
 def map_replicas(
@@ -82,7 +85,8 @@ def audit(
 ) -> Report:
     """Audit stores by their URLs, or maps that were made before. NoInput, OSError as from the stores.
 
-    What differs is read again only where the stores were given, since a map may come from elsewhere.
+    What differs is read again only where the stores were given, since a map may come from elsewhere. For maps
+    the report says in `further` what their stores are to be asked, until `options.looks` has the answers.
     """
     report, _ = audit_with_maps(runner, sources, options, progress=progress)
     return report
@@ -107,7 +111,10 @@ def audit_with_maps(
     pairs = compare_bytes(maps)
     local = [pair for pair in pairs if max(pair.one, pair.other) < len(urls)]
     drilled = drill(runner, maps, local, rate=options.rate, drop_cache=options.drop_cache, progress=progress)
-    report = compare(maps, options.view, drilled, pairs)
+    remote = [pair for pair in pairs if min(pair.one, pair.other) >= len(urls)]
+    looked, requests = join(maps, remote, options.looks)
+    report = compare(maps, options.view, [*drilled, *looked], pairs)
+    report.further = [each.to_value() for each in requests]
     report.seconds = time.monotonic() - begun
     return report, maps
 

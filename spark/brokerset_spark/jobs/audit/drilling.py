@@ -38,7 +38,8 @@ BYTES_MAX: Final = 1 << 30
 SHOWN_BYTES_MAX: Final = 1 << 20
 """Bytes of a record that are compared to name the first byte."""
 
-_LISTED: Final = np.dtype([("offset", "<i8"), ("hash", "<u8")])
+LISTED: Final = np.dtype([("offset", "<i8"), ("hash", "<u8")])
+"""A record in a list: where it begins, and a hash of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def drill(
     listed: dict[int, list[Any]] = {}
     done = 0
     for result in runner.run(LIST_TASK, rows):
-        listed.setdefault(result.row["number"], []).append(np.frombuffer(result.data, _LISTED))
+        listed.setdefault(result.row["number"], []).append(np.frombuffer(result.data, LISTED))
         done += result.row["end"] - result.row["start"]
         progress("reading what differs by record", done, total)
     records = {number: np.sort(np.concatenate(parts), order="offset") for number, parts in listed.items()}
@@ -132,15 +133,15 @@ def drill(
     for (one, other), stretches in wanted.items():
         if not stretches:
             continue
-        differing = _differing(records.get(one), records.get(other), stretches)
+        differing = differing_offsets(records.get(one), records.get(other), stretches)
         first = _first(runner, maps, one, other, differing[0]) if differing else None
         found.append(DrilledPair(one, other, first, len(differing), tuple(stretches)))
     return found
 
 
-def _differing(one: Any, other: Any, stretches: list[Interval]) -> list[int]:
+def differing_offsets(one: Any, other: Any, stretches: Sequence[Interval]) -> list[int]:
     """Offsets of records that are not the same in both, within these stretches."""
-    empty = np.empty(0, _LISTED)
+    empty = np.empty(0, LISTED)
     parts = []
     for start, end in stretches:
         mine, theirs = (
@@ -148,7 +149,7 @@ def _differing(one: Any, other: Any, stretches: list[Interval]) -> list[int]:
             for each in (empty if one is None else one, empty if other is None else other)
         )
         odd = np.setxor1d(np.ascontiguousarray(mine).view("V16"), np.ascontiguousarray(theirs).view("V16"))
-        parts.append(np.unique(odd.view(_LISTED)["offset"]))
+        parts.append(np.unique(odd.view(LISTED)["offset"]))
     return np.concatenate(parts).tolist() if parts else []
 
 
@@ -163,7 +164,7 @@ def list_records(row: Row) -> Iterator[Result]:
             found += _listed(folder, log, entries, row, throttle)
         yield Result(
             {"number": row["number"], "start": row["start"], "end": row["end"]},
-            np.array(found, _LISTED).tobytes(),
+            np.array(found, LISTED).tobytes(),
         )
     finally:
         folder.close()
@@ -259,7 +260,7 @@ def _first(runner: Runner, maps: Sequence[ReplicaMap], one: int, other: int, off
     for number in (one, other):
         row = {"url": maps[number].url, "offset": offset, "bound": maps[number].bound, "size": size}
         (result,) = runner.run(SHOW_TASK, [row])
-        shown.append((_facts(result.row), result.data))
+        shown.append((facts_of(result.row), result.data))
     sizes = [facts.size for facts, _ in shown if facts.size]
     if sizes and any(
         not facts.size for facts, _ in shown
@@ -274,14 +275,22 @@ def _first(runner: Runner, maps: Sequence[ReplicaMap], one: int, other: int, off
                     "size": sizes[0] + head,
                 }
                 (result,) = runner.run(SHOW_TASK, [row])
-                shown[at] = (_facts(result.row), result.data)
-    (mine, raw), (theirs, other_raw) = shown
+                shown[at] = (facts_of(result.row), result.data)
+    return first_difference(offset, shown[0], shown[1], entries=maps[one].is_ledger)
+
+
+def first_difference(
+    offset: int, one: tuple[RecordFacts, bytes], other: tuple[RecordFacts, bytes], *, entries: bool
+) -> FirstDifference:
+    """Compare what two replicas show of an offset."""
+    (mine, raw), (theirs, other_raw) = one, other
     byte = first_byte(raw, other_raw)
     whole = raw if not mine.problem else other_raw if not theirs.problem else raw
-    return FirstDifference(offset, mine, theirs, byte, field_at(whole, byte, entries=maps[one].is_ledger))
+    return FirstDifference(offset, mine, theirs, byte, field_at(whole, byte, entries=entries))
 
 
-def _facts(row: Row) -> RecordFacts:
+def facts_of(row: Row) -> RecordFacts:
+    """What a task that shows a record has told."""
     return RecordFacts(
         str(row.get("problem", "")),
         int(row.get("size", 0)),

@@ -161,7 +161,7 @@ def test_a_run_that_is_due_while_one_is_on_is_left_out_or_takes_its_place(policy
             },
             reasons.CONTROLLERS_SILENT,
         ),
-        (manifest(engine="spark", executors=2), reasons.EXECUTORS_FORBIDDEN),
+        (manifest(engine="spark", executors={"instances": 2}), reasons.EXECUTORS_FORBIDDEN),
         (manifest(schedule="99 3 * * *"), reasons.INVALID_SPEC),
         (manifest(timeZone="Europe/Atlantis"), reasons.INVALID_SPEC),
         ({"manifest": None}, reasons.INVALID_SPEC),

@@ -60,7 +60,7 @@ def migration_objects(**spec: Any) -> list[dict[str, Any]]:
 
 OBJECTS = {
     "audit": lambda: audit_objects(**FULL),
-    "migration": lambda: migration_objects(engine="spark", executors=2),
+    "migration": lambda: migration_objects(engine="spark", executors={"instances": 2}),
 }
 
 
@@ -129,7 +129,7 @@ def test_a_map_reads_its_brokers_volume_on_its_node_and_cannot_write_it() -> Non
 
 def test_nothing_of_a_job_looks_like_a_part_of_the_set() -> None:
     """The operator takes what has the set's label for a part of it: it would delete it, or wait for it."""
-    for each in audit_objects(engine="spark", executors=1):
+    for each in audit_objects(engine="spark", executors={"instances": 1}):
         texts = [each["metadata"]["labels"]]
         if each["kind"] == "Job":
             texts.append(each["spec"]["template"]["metadata"]["labels"])
@@ -140,7 +140,7 @@ def test_nothing_of_a_job_looks_like_a_part_of_the_set() -> None:
 
 def test_executors_may_have_pods_and_never_touch_claims() -> None:
     """Spark deletes claims by label unless it is told not to; brokers' are in the same namespace."""
-    objects = migration_objects(engine="spark", executors=2)
+    objects = migration_objects(engine="spark", executors={"instances": 2})
     (job,) = (each for each in objects if each["kind"] == "Job")
     pod = job["spec"]["template"]["spec"]
     (arguments,) = (
@@ -166,6 +166,67 @@ def test_executors_may_have_pods_and_never_touch_claims() -> None:
     executor = json.loads(template)["spec"]
     assert executor["automountServiceAccountToken"] is False
     assert executor["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def spark_settings(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """What the first Job tells Spark; empty when it tells nothing."""
+    job = next(each for each in objects if each["kind"] == "Job")
+    variables = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    said = next((each["value"] for each in variables if each["name"] == "PYSPARK_SUBMIT_ARGS"), "")
+    return dict(each.split("=", 1) for each in said.split() if "=" in each)
+
+
+@pytest.mark.parametrize(
+    ("resources", "cores", "asked", "most", "heap", "rest"),
+    [
+        ({}, "1", "1", None, "512m", "1024m"),
+        ({"requests": {"cpu": "500m"}}, "1", "500m", None, "512m", "1024m"),
+        ({"limits": {"cpu": "2500m"}}, "3", "2500m", "2500m", "512m", "1024m"),
+        ({"requests": {"cpu": 1}, "limits": {"cpu": 4}}, "4", "1", "4", "512m", "1024m"),
+        ({"limits": {"memory": "1Gi"}}, "1", "1", None, "512m", "512m"),
+        ({"requests": {"memory": "6Gi"}}, "1", "1", None, "2048m", "4096m"),
+        ({"requests": {"memory": "3G"}, "limits": {"memory": "3G"}}, "1", "1", None, "953m", "1908m"),
+    ],
+)
+def test_executors_have_the_resources_that_the_manifest_says(
+    resources: dict[str, Any], cores: str, asked: str, most: str | None, heap: str, rest: str
+) -> None:
+    """Java's heap takes a third of the memory; Python processes, which hold the records, have the rest."""
+    settings = spark_settings(
+        migration_objects(engine="spark", executors={"instances": 2, "resources": resources})
+    )
+
+    assert settings["spark.executor.cores"] == cores
+    assert settings["spark.kubernetes.executor.request.cores"] == asked
+    assert settings.get("spark.kubernetes.executor.limit.cores") == most
+    assert (settings["spark.executor.memory"], settings["spark.executor.memoryOverhead"]) == (heap, rest)
+
+
+@pytest.mark.parametrize("executors", [{}, {"instances": 1}])
+def test_the_heap_of_a_driver_fits_its_pod(executors: dict[str, Any]) -> None:
+    """Without a limit Java's default of 1 GiB stays, and the pod asks for so much more than without Spark."""
+    small = migration_objects(
+        engine="spark", executors=executors, limits={"resources": {"limits": {"memory": "1Gi"}}}
+    )
+    plain = migration_objects(engine="spark", executors=executors)
+
+    assert spark_settings(small)["spark.driver.memory"] == "512m"
+    assert "spark.driver.memory" not in spark_settings(plain)
+    (pod,) = pods(plain)
+    assert pod["containers"][0]["resources"]["requests"]["memory"] == "1536Mi"
+    (pod,) = pods(small)
+    assert "memory" not in pod["containers"][0]["resources"]["requests"], "a limit is the request as well"
+
+
+def test_as_many_tasks_run_at_once_as_executors_have_processors() -> None:
+    """The rate of all of them together is what the manifest allows."""
+    objects = migration_objects(
+        engine="spark", executors={"instances": 3, "resources": {"limits": {"cpu": 2}}}
+    )
+
+    (job,) = (each for each in objects if each["kind"] == "Job")
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--workers") + 1] == "6"
 
 
 @pytest.mark.parametrize("make", [audit_objects, migration_objects], ids=["audit", "migration"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ import pytest
 
 from brokerset_rig.replica_stores import Log, flip, write_replica
 from brokerset_spark.jobs.audit import ReplicaMap, audit_with_maps, compare
-from brokerset_spark.jobs.report import Report
+from brokerset_spark.jobs.report import Finding, Level, Report
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.pages.audit_page import red_stretches, render
 from brokerset_spark.pages.replica_chart import LEFT, RIGHT, WIDTH, Scale, draw, stretches
@@ -158,3 +159,42 @@ def test_a_page_of_nothing_and_of_one_replica_can_be_made(tmp_path: Path, log: L
 
     assert "nothing to compare it with" in render(*one)
     assert "no replicas" in render(compare([]), [])
+
+
+def test_nothing_that_a_store_or_a_job_says_is_markup(damaged: tuple[Report, list[ReplicaMap]]) -> None:
+    """Topics, hosts, file names and controllers' words, in whatever part of the page they are told."""
+    report, maps = damaged
+    hostile = {
+        "topic": "<script>topic</script>",
+        "host": "http://<script>host</script>\"'onload='x':8080/store",
+        "file": "consumequeue/<script>file</script>/0/00000000000000000000",
+        "code": "<script>code</script>",
+        "verdict": "<script>verdict</script>",
+    }
+    maps = [replace(maps[0], url=hostile["host"], confirmed_by="<script>by</script>"), *maps[1:]]
+    found = Finding(
+        hostile["code"],
+        Level.ERROR,
+        f"topic {hostile['topic']} differs",
+        hostile["host"],
+        hostile["file"],
+        1,
+        2,
+    )
+    other = replace(found, store="<script>unknown host</script>", offset=None, end=None)
+    report = replace(
+        report, findings=[*report.findings, found, other],
+        facts=report.facts | {"verdict": hostile["verdict"]},
+    )  # fmt: skip
+
+    page = render(report, maps)
+
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert "script" not in checker.tags
+    assert "<script" not in page
+    for each in (*hostile.values(), "<script>by</script>", "<script>unknown host</script>"):
+        escaped = escape(each)
+        assert escaped in page, each
+    assert ElementTree.fromstring(re.findall(r"<svg .*?</svg>", page, re.DOTALL)[0]) is not None

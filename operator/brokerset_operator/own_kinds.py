@@ -1,0 +1,145 @@
+"""Which kinds of ours a cluster serves: BrokerSets are waited for, all others may come later or never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from brokerset_operator.kube import kinds
+from brokerset_operator.kube.client import KubeClient, Object
+from brokerset_operator.kube.errors import KubeError
+from brokerset_operator.kube.kinds import Kind
+
+log = structlog.get_logger(__name__)
+
+REQUIRED: Final = kinds.BROKER_SET
+"""Without it there is nothing to do."""
+
+MISSING_SECONDS: Final = 5.0
+"""Pause until it is looked again whether the cluster knows BrokerSets, or can list them."""
+
+LOOK_SECONDS: Final = 15.0
+"""Pause between two looks while a kind is missing; somebody may be about to install it."""
+
+REST_SECONDS: Final = 300.0
+"""Pause between two looks while all are there."""
+
+Know = Callable[[str, Iterable[Object]], None]
+"""Called with a kind that is served from now on, and all its objects; with none when it is gone."""
+
+
+class OwnKinds:
+    """Looks now and then; `served` is what may be watched and listed."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespaces: Sequence[str | None],
+        *,
+        know: Know,
+        gone: Callable[[str], None],
+        told: Callable[[str, bool], None] = lambda kind, served: None,
+    ) -> None:
+        """`gone` is called with a kind that is served no more, `told` with each kind after each look."""
+        self._client = client
+        self._namespaces = namespaces
+        self._know = know
+        self._gone = gone
+        self._told = told
+        self._changed = asyncio.Event()
+        self._reasons: dict[Kind, str] = {}
+        self.served: tuple[Kind, ...] = ()
+
+    async def begin(self) -> None:
+        """Wait until BrokerSets are served and were listed; what else is there is known then, too.
+
+        Everything that people write is listed before the first round: what one may do depends on the others.
+        """
+        while True:
+            await self.look()
+            if REQUIRED in self.served:
+                return
+            await asyncio.sleep(MISSING_SECONDS)
+
+    async def follow(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(REST_SECONDS if len(self.served) == len(kinds.OWN) else LOOK_SECONDS)
+            await self.look()
+
+    async def watch(self, watch: Callable[[Sequence[Kind]], Awaitable[None]]) -> None:
+        """Run a watch of what is served, and a new one when there is more, until cancelled.
+
+        A watch that ends after a kind has gone is made anew without it. It is not ended for that: kopf, which
+        fails by itself then, may miss a cancellation meanwhile. Raises what a watch raises otherwise.
+        """
+        while True:
+            self._changed.clear()
+            watched = self.served
+            watching = asyncio.ensure_future(watch(watched))
+            changing = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait((watching, changing), return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():
+                    await self.look()
+                    if self.served == watched:
+                        await watching
+                        return
+                    log.warning("watch ended with a kind that it watched", reason=str(_problem(watching)))
+            finally:
+                for task in (watching, changing):
+                    task.cancel()
+                await asyncio.wait((watching, changing))
+
+    async def look(self) -> None:
+        """Ask the cluster what it serves, and list what is new."""
+        try:
+            known = await self._client.serves_which(kinds.OWN)
+        except KubeError as error:
+            log.warning("cluster cannot be asked what it knows", reason=str(error))
+            return
+        if REQUIRED not in known and self.served:
+            return  # the whole group is on its way: what runs stays as it is
+        found = []
+        for kind in kinds.OWN:
+            if kind not in known:
+                self._lacks(kind, "the cluster does not know it")
+            elif kind in self.served or await self._list(kind):
+                found.append(kind)
+        for kind in self.served:
+            if kind not in found:
+                log.warning("kind is not served any more", kind=kind.kind)
+                self._gone(kind.kind)
+        if set(found) - set(self.served):
+            self._changed.set()
+        self.served = tuple(found)
+        for kind in kinds.OWN:
+            self._told(kind.kind, kind in found)
+
+    async def _list(self, kind: Kind) -> bool:
+        items: list[Any] = []
+        try:
+            for namespace in self._namespaces:
+                items += (await self._client.list(kind, namespace)).items
+        except KubeError as error:
+            self._lacks(kind, str(error))
+            return False
+        self._know(kind.kind, items)
+        if self._reasons.pop(kind, None) is not None:
+            log.info("kind is served now", kind=kind.kind)
+        return True
+
+    def _lacks(self, kind: Kind, reason: str) -> None:
+        """Say it once for each reason; of BrokerSets, without which nothing goes, each time."""
+        if kind != REQUIRED and self._reasons.get(kind) == reason:
+            return
+        self._reasons[kind] = reason
+        advice = "apply crds/, and the chart of this version: objects of this kind are not looked after"
+        log.warning("kind cannot be served", kind=kind.kind, reason=reason, advice=advice)
+
+
+def _problem(task: asyncio.Future[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
