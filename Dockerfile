@@ -48,7 +48,7 @@ COPY spark/entrypoint.sh /opt/brokerset/bin/job-entrypoint
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokerset/bin/python PYSPARK_DRIVER_PYTHON=/opt/brokerset/bin/python \
     NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
 RUN python -c "from brokerset_spark.kernels.compiled import warm; warm()" \
-    && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit"
+    && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /data

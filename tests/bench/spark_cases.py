@@ -7,7 +7,6 @@ its first, unmeasured run. Cases write only below `Work.scratch`, which is empty
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,7 +27,6 @@ from brokerset_spark.stores.reading import Chunk, Outcome, read_range, split
 PIECE = 4 << 20
 """Bytes that kernels get at once, as jobs do it."""
 
-WRITE = 1 << 20
 PURE_BYTES = 32 << 20
 """So much of a store for kernels without a compiler."""
 
@@ -225,13 +223,13 @@ def resync(work: Work) -> Amount:
     return Amount(len(noise))
 
 
-def chunks(work: Work, *, crc: bool) -> Iterator[Chunk]:
+def chunks(work: Work, *, crc: bool, piece: int = PIECE) -> Iterator[Chunk]:
     """The records of this part, read as jobs read them."""
     folder = LocalFolder(work.store)
     left = PURE_BYTES if KERNELS.NAME == "pure" else 1 << 62
     for wanted in split(tuple(work.files()), 1 << 28):
         outcome = Outcome(0, 0)
-        for chunk in read_range(folder, wanted, outcome, crc=crc, piece=PIECE):
+        for chunk in read_range(folder, wanted, outcome, crc=crc, piece=piece):
             yield chunk
             left -= chunk.end - chunk.begin
             if left <= 0:
@@ -256,27 +254,19 @@ def read(work: Work) -> Amount:
 
 
 def rewrite_with(work: Work, *, crc: bool) -> Amount:
-    """Records as entries into one file, `WRITE` bytes at once or a few more."""
-    out = work.kept.setdefault("out", np.empty(PIECE * 2, np.uint8))
-    done = records = offset = 0
-    target = os.open(work.scratch / "data", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    for chunk in chunks(work, crc=crc):
-        sizes = chunk.sizes.astype(np.int64) + ENTRY_HEAD_SIZE
-        ends = np.cumsum(sizes)
-        first = begin = 0
-        while first < len(sizes):
-            last = min(max(int(np.searchsorted(ends, begin + WRITE, "right")), first + 1), len(sizes))
-            rows = slice(first, last)
-            KERNELS.to_entries(
-                chunk.data, chunk.starts[rows], chunk.sizes[rows], out, ends[rows] - sizes[rows] - begin,
-                offset, first_index=records, term=1,
-            )  # fmt: skip
-            count = int(ends[last - 1]) - begin
-            assert os.pwrite(target, out.data[:count], offset) == count
-            first, begin, offset, records = last, begin + count, offset + count, records + last - first
-        done += chunk.end - chunk.begin
-    os.close(target)
-    return Amount(done, records)
+    """Records as entries into one file, as `migrate` writes it; neither synced nor read back, as `cp` is not."""
+    from brokerset_spark.jobs.migrate.output import Output
+    from brokerset_spark.jobs.migrate.selecting import PIECE as SMALL_PIECE
+    from brokerset_spark.jobs.migrate.writing import Rewriter
+
+    done = 0
+    with Output(work.scratch / "data", eager=False) as output:
+        log = Rewriter(output.put, base=0, ledger=True, term=1)
+        for chunk in chunks(work, crc=crc, piece=SMALL_PIECE):
+            log.put(chunk.data, chunk.starts, chunk.sizes)
+            done += chunk.end - chunk.begin
+        output.flush()
+    return Amount(done, log.count)
 
 
 @case(

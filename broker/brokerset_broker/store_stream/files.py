@@ -164,13 +164,42 @@ class StoreFiles:
                 return OpenFile(descriptor, readable, False, status)
             case Kind.INDEX:
                 is_full = wanted in self._full_indexes()
-                if not is_full or not _below(descriptor, status.st_size, bounds):
+                if not is_full or not self._is_below(descriptor, status.st_size, bounds):
                     return None
                 return OpenFile(descriptor, status.st_size, True, status)
             case Kind.SMALL:
                 if wanted.parts[-1] == "brokerIdentity" and not _granted(descriptor):
                     return None
                 return OpenFile(descriptor, status.st_size, False, status)
+
+    def _is_below(self, descriptor: int, size: int, bounds: Bounds) -> bool:
+        """Whether all entries of an index file are about what may be read; else it is left out as a whole.
+
+        The last entry is looked at besides the header, which is written after the entries of a message: the
+        next file may be there before that. Its record must end at or below the bound: replicas confirm bytes,
+        and may have half a record.
+        """
+        try:
+            header = IndexHeader.decode(os.pread(descriptor, HEADER.size, 0))
+            _, last, _, _ = UNIT.unpack(os.pread(descriptor, UNIT.size, max(0, size - UNIT.size)))
+        except (FormatError, struct.error):
+            return False
+        newest = max(header.end_offset, last)
+        return header.next_unit > 1 and newest < bounds.end and self._record_end(newest, bounds) <= bounds.end
+
+    def _record_end(self, offset: int, bounds: Bounds) -> int:
+        """Where the record at an offset of the log ends; the offset itself if its file has expired."""
+        for name, start, size in bounds.segments:
+            if start <= offset < start + size:
+                try:
+                    file = _open_below(self._log_folder, [], name)
+                except FileNotFoundError:
+                    return offset
+                try:
+                    return offset + int.from_bytes(os.pread(file, 4, offset - start), "big")
+                finally:
+                    os.close(file)
+        return offset
 
     def _descriptor(self, wanted: Wanted) -> int:
         """Open without following a symbolic link below the folders that the settings name."""
@@ -302,20 +331,6 @@ def _children(folder: Path, *, folders: bool) -> list[str]:
             and (each.is_dir(follow_symlinks=False) if folders else each.is_file(follow_symlinks=False))
         )
     return []
-
-
-def _below(descriptor: int, size: int, bounds: Bounds) -> bool:
-    """Whether all entries of an index file are about what may be read; else it is left out as a whole.
-
-    The last entry is looked at besides the header, which is written after the entries of a message: the next
-    file may be there before that.
-    """
-    try:
-        header = IndexHeader.decode(os.pread(descriptor, HEADER.size, 0))
-        _, last, _, _ = UNIT.unpack(os.pread(descriptor, UNIT.size, max(0, size - UNIT.size)))
-    except (FormatError, struct.error):
-        return False
-    return header.next_unit > 1 and max(header.end_offset, last) < bounds.end
 
 
 def _granted(descriptor: int) -> bool:

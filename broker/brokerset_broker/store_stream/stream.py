@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import os
 import socket
 import threading
@@ -26,6 +27,7 @@ from brokerset_broker.store_stream.names import Kind, Wanted, split_path, wanted
 from brokerset_broker.store_stream.pace import Pace
 from brokerset_broker.store_stream.ranges import Part, wanted_part
 from brokerset_broker.store_stream.sending import SendingEnded, send_part
+from brokerset_broker.store_stream.small_files import WHOLE_MAX, read_at_once
 from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
@@ -220,6 +222,9 @@ class StoreStream:
             if file is None:
                 return _missing(named, bounds)
             try:
+                content: bytes | None = None
+                if named.kind is Kind.SMALL and file.readable <= WHOLE_MAX:
+                    content = await self._in_thread(self._at_once, file)
                 part = wanted_part(
                     request.headers.get("Range"), request.headers.get("If-Range"), file.etag, file.readable
                 )
@@ -227,6 +232,8 @@ class StoreStream:
                     text = f"{named.path} can be read up to byte {file.readable}"
                     headers = {"Content-Range": f"bytes */{file.readable}"}
                     return _problem(416, "behind-the-end", text, headers=headers)
+                if content is not None:
+                    return _whole(file, content, part)
                 return await self._send(request, named, file, part)
             finally:
                 file.close()
@@ -260,6 +267,13 @@ class StoreStream:
         except TimeoutError:
             return _json({"path": named.path, "state": "computing"}, status=202, headers={"Retry-After": "1"})
 
+    def _at_once(self, file: OpenFile) -> bytes:
+        """In a thread."""
+        content = read_at_once(file)
+        if content is None or self._stop.wait(self._pace.take(len(content))):
+            raise _Busy
+        return content
+
     # -- answers --------------------------------------------------------------------------------------------
 
     async def _open(self, named: Wanted, bounds: Bounds) -> OpenFile | None:
@@ -271,17 +285,10 @@ class StoreStream:
     async def _send(
         self, request: web.Request, named: Wanted, file: OpenFile, part: Part
     ) -> web.StreamResponse:
-        response = web.StreamResponse(status=200 if part.whole else 206, headers=_HEADERS)
-        response.content_type = "application/octet-stream"
-        response.content_length = part.end - part.start
-        response.headers["Accept-Ranges"] = "bytes"
-        response.headers["ETag"] = file.etag
-        response.headers["Last-Modified"] = formatdate(file.status.st_mtime, usegmt=True)
         digest = self._digests.known(named.path, file.etag)
-        if digest is not None:
-            response.headers["Repr-Digest"] = f"{ALGORITHM}=:{base64.b64encode(digest).decode()}:"
-        if not part.whole:
-            response.headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{file.readable}"
+        headers = _described(file, part, digest)
+        response = web.StreamResponse(status=200 if part.whole else 206, headers=headers)
+        response.content_length = part.end - part.start
         await response.prepare(request)
         if part.start < part.end:
             try:
@@ -343,6 +350,28 @@ class StoreStream:
                 raise
         if problem is not None:
             raise SendingEnded(problem)
+
+
+def _described(file: OpenFile, part: Part, digest: bytes | None) -> dict[str, str]:
+    """The head of an answer with a part of a file."""
+    headers = _HEADERS | {
+        "Content-Type": "application/octet-stream",
+        "Accept-Ranges": "bytes",
+        "ETag": file.etag,
+        "Last-Modified": formatdate(file.status.st_mtime, usegmt=True),
+    }
+    if digest is not None:
+        headers["Repr-Digest"] = f"{ALGORITHM}=:{base64.b64encode(digest).decode()}:"
+    if not part.whole:
+        headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{file.readable}"
+    return headers
+
+
+def _whole(file: OpenFile, content: bytes, part: Part) -> web.Response:
+    headers = _described(file, part, hashlib.sha256(content).digest())
+    return web.Response(
+        body=content[part.start : part.end], status=200 if part.whole else 206, headers=headers
+    )
 
 
 def _duplicates(first: int, second: int) -> tuple[int, int]:

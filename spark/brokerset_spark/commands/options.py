@@ -10,7 +10,7 @@ A command of a job looks like this:
             report = verify_store(runner, store, …, progress=progress)
         job.finish(report)
 
-`job_options` turns `NoInput`, `JobFailed` and errors of the operating system into messages and exit codes.
+`job_options` turns whatever a job raises into a message and an exit code that is not that of findings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, N
 from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
 
 ENGINES: Final = ("processes", "spark")
+EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+"""As shells tell it; click alone would end with the code of findings."""
+
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -67,6 +71,36 @@ class Stopped(click.ClickException):
             click.echo(self.advice, err=True, file=file)
 
 
+def stopped(error: Exception) -> Stopped:
+    """What is said, and with which code the process ends, for an error that a job let through.
+
+    Never `EXIT_FINDINGS`: that code promises a report. What nobody foresaw is told with its stack.
+    """
+    match error:
+        case NoInput():
+            return Stopped(str(error), error.advice, EXIT_NO_INPUT)
+        case JobFailed():
+            return Stopped(str(error), error.advice, EXIT_FAILED)
+        case FileNotFoundError() | NotADirectoryError():
+            advice = "check the path; a store is the folder that holds commitlog/"
+            return Stopped(str(error), advice, EXIT_NO_INPUT)
+        case PermissionError():
+            advice = "run as the user of the broker, or as one that may read its files"
+            return Stopped(str(error), advice, EXIT_NO_INPUT)
+        case ModuleNotFoundError():
+            advice = 'install the missing part: pip install "brokerset[spark]"'
+            return Stopped(f"{error.name} is not installed", advice, EXIT_FAILED)
+        case OSError() | ValueError():
+            return Stopped(str(error), "", EXIT_FAILED)
+        case MemoryError():
+            return Stopped("the memory is used up", "run it with fewer --workers", EXIT_FAILED)
+    traceback.print_exception(error)
+    said = f"the job ended by an error of its own, {type(error).__name__}: {error}"
+    return Stopped(
+        said, "report it, with what stands above; nothing was found out about the store", EXIT_FAILED
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """What `job_options` read."""
@@ -100,7 +134,7 @@ class JobOptions:
                 from brokerset_spark.jobs.session import open_session
 
                 with open_session(workers=self.workers, master=self.master) as spark:
-                    yield SparkRunner(spark), progress
+                    yield SparkRunner(spark, self.workers), progress
             else:
                 runner = LocalRunner(self.workers)
                 try:
@@ -160,22 +194,12 @@ def job_options(function: Callable[..., None]) -> Callable[..., None]:
         )
         try:
             function(**given, job=job)
-        except NoInput as error:
-            raise Stopped(str(error), error.advice, EXIT_NO_INPUT) from error
-        except JobFailed as error:
-            raise Stopped(str(error), error.advice, EXIT_FAILED) from error
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise Stopped(
-                str(error), "check the path; a store is the folder that holds commitlog/", EXIT_NO_INPUT
-            ) from error
-        except PermissionError as error:
-            advice = "run as the user of the broker, or as one that may read its files"
-            raise Stopped(str(error), advice, EXIT_NO_INPUT) from error
-        except ModuleNotFoundError as error:
-            advice = 'install the missing part: pip install "brokerset[spark]"'
-            raise Stopped(f"{error.name} is not installed", advice, EXIT_FAILED) from error
-        except (OSError, ValueError) as error:
-            raise Stopped(str(error), "", EXIT_FAILED) from error
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            raise stopped(error) from error
 
     for option in reversed(_OPTIONS):
         command = option(command)

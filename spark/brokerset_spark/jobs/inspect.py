@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_spark.jobs.report import Finding, Level, Report
+from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.jobs.verify.columns import Topics, topic_numbers
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
@@ -80,14 +80,16 @@ def count_range(row: Row) -> Iterator[Result]:
     topics = Topics()
     sums: dict[tuple[int, int, int], NDArray[np.int64]] = {}
     classes = np.zeros((len(SIZE_CLASSES) + 1, 2), np.int64)
+    wanted = range_of(row)
+    read_to, gone = wanted.start, False
     try:
-        wanted = range_of(row)
         outcome = Outcome(wanted.start, wanted.start)
         throttle = Throttle(row["rate"])
         chunks = read_range(
             folder, wanted, outcome, resync=True, kernels=kernels, throttle=throttle, drop_cache=row["drop"]
         )
         for chunk in chunks:
+            read_to = chunk.end
             if len(chunk.starts) == 0:
                 continue
             heads = kernels.heads(chunk.data, chunk.starts)
@@ -99,6 +101,8 @@ def count_range(row: Row) -> Iterator[Result]:
             which = np.searchsorted(np.array(SIZE_CLASSES), heads.body_size, side="right")
             classes[:, 0] += np.bincount(which, minlength=len(classes))
             classes[:, 1] += np.bincount(which, weights=chunk.sizes, minlength=len(classes)).astype(np.int64)
+    except FileNotFoundError:
+        gone = True
     finally:
         folder.close()
     for (topic, queue_id, day), found in sums.items():
@@ -116,6 +120,7 @@ def count_range(row: Row) -> Iterator[Result]:
             "kind": "read",
             "bytes": max(0, min(wanted.end, wanted.bound) - wanted.start),
             "damaged": damaged,
+            "gone": [read_to, min(wanted.end, wanted.bound)] if gone else None,
             "path": row["path"],
         }
     )
@@ -202,6 +207,9 @@ def inspect(
                 queues=False, index=False,
             ),
         )  # fmt: skip
+    except FileNotFoundError as error:
+        advice = "if the broker runs, the file has expired: start the job again"
+        raise JobFailed(f"a file went while the store was looked at: {error}", advice) from error
     finally:
         folder.close()
     report = Report("inspect", inputs={"store": url})
@@ -236,6 +244,13 @@ def _collect(runner: Runner, rows: list[Row], report: Report, url: str, progress
             for begin, end in row["damaged"]:
                 text = f"{end - begin} bytes are no records and were passed over; `verify` says what they are"
                 report.add(Finding("damage", Level.WARNING, text, url, row["path"], begin, end))
+            if row["gone"]:
+                begin, end = row["gone"]
+                text = (
+                    "the file went while it was read, and is counted up to there: if the broker runs, it has "
+                    "expired; start the job again"
+                )
+                report.add(Finding("file-unreadable", Level.WARNING, text, url, row["path"], begin, end))
     report.counters |= {"messages": whole.count, "bytes": whole.size, "bytes.bodies": whole.body}
     report.counters |= {"topics": len(topics), "queues": len(queues), "ranges": len(rows)}
     report.facts |= {

@@ -79,6 +79,8 @@ class Report:
     findings_total: int = 0
     seconds: float = 0.0
     bytes_read: int = 0
+    further: list[dict[str, Any]] = field(default_factory=list)
+    """What would have to be read to say more, for who runs the job in steps; only the summary has it."""
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it if there is room. Errors push out milder ones."""
@@ -137,6 +139,8 @@ class Report:
             "counters": {name: n for name, n in sorted(self.counters.items()) if name.startswith("finding")},
             "findings": [],
         }
+        if self.further:
+            said["further"] = self.further
         text = orjson.dumps(said)
         for each in sorted(self.findings, key=lambda finding: list(Level).index(finding.level)):
             said["findings"].append({**asdict(each), "text": each.text[:300]})

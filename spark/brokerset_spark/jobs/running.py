@@ -9,9 +9,14 @@ bulk data travels in `Result.data`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
+import queue
+import re
 import signal
+import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from brokerset_spark.jobs.report import JobFailed
+from brokerset_spark.jobs.report import JobFailed, NoInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +37,12 @@ Row = dict[str, Any]
 
 BATCH_RESULTS: Final = 256
 """Results in one Arrow batch on their way back to the driver."""
+
+LANES_MAX: Final = 256
+"""Tasks that one driver looks after at once on Spark."""
+
+RESULTS_AHEAD: Final = 16
+"""Results that wait until the driver takes them."""
 
 ROWS_AHEAD: Final = 2
 """Rows that wait or are worked on for each worker."""
@@ -131,20 +142,104 @@ class LocalRunner:
 class SparkRunner:
     """On the executors of a session, one Spark task for each row (`mapInArrow`: no row enters the JVM)."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, tasks_at_once: int = 0) -> None:
+        """As many tasks at once as Spark has room for, or fewer: a rate is meant for so many together."""
         self._spark = spark
+        self._at_once = tasks_at_once or spark.sparkContext.defaultParallelism
 
     def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
-        """See `Runner`."""
-        if not rows:
-            return
-        texts = [(orjson.dumps(row).decode(),) for row in rows]
-        frame = self._spark.createDataFrame(
-            self._spark.sparkContext.parallelize(texts, len(texts)), "row string"
+        """See `Runner`. JobFailed, too, if Spark gives up for reasons of its own.
+
+        Each lane has its own share of the rows and one task at work. One `toLocalIterator` for all would have
+        two, however many executors there are, and `collect` would hold the results of a whole store.
+        """
+        lanes = min(len(rows), self._at_once, LANES_MAX)
+        found: queue.Queue[Result | Exception | None] = queue.Queue(RESULTS_AHEAD)
+        stopped = threading.Event()
+        group = f"brokerset-{uuid.uuid4()}"
+        threads = [
+            threading.Thread(target=self._run_lane, args=(task, rows[lane::lanes], group, found, stopped))
+            for lane in range(lanes)
+        ]
+        for each in threads:
+            each.start()
+        try:
+            for _ in threads:
+                while (result := found.get()) is not None:
+                    if isinstance(result, Exception):
+                        raise result
+                    yield result
+        finally:
+            stopped.set()
+            if any(each.is_alive() for each in threads):
+                self._spark.sparkContext.cancelJobGroup(group)
+            for each in threads:
+                while each.is_alive():
+                    with contextlib.suppress(queue.Empty):
+                        found.get_nowait()  # it may wait for room
+                    each.join(0.05)
+
+    def _run_lane(
+        self,
+        task: str,
+        rows: Sequence[Row],
+        group: str,
+        found: queue.Queue[Result | Exception | None],
+        stopped: threading.Event,
+    ) -> None:
+        try:
+            self._spark.sparkContext.setJobGroup(group, task, interruptOnCancel=True)
+            texts = [(orjson.dumps(row).decode(),) for row in rows]
+            frame = self._spark.createDataFrame(
+                self._spark.sparkContext.parallelize(texts, len(texts)), "row string"
+            )
+            done = frame.mapInArrow(_ArrowTask(task), "row string, data binary")
+            for each in done.toLocalIterator():
+                if stopped.is_set():
+                    return
+                found.put(Result(orjson.loads(each["row"]), bytes(each["data"])))
+        except Exception as error:  # the edge of a thread: whoever started it shall know
+            found.put(raised_by_task(task, error))
+        finally:
+            found.put(None)
+
+
+class TaskFailed(Exception):
+    """What a task raised, as JSON: it goes to the driver as the text of a Spark exception."""
+
+
+_RAISED: Final = re.compile(r"TaskFailed: (\{.*\})$", re.MULTILINE)
+
+
+def raised_in_task(error: Exception) -> TaskFailed:
+    """For `raised_by_task`, on the executor."""
+    told = {"kind": type(error).__name__, "text": str(error), "advice": getattr(error, "advice", "")}
+    if isinstance(error, OSError):
+        told |= {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
+    return TaskFailed(orjson.dumps(told, default=str).decode())
+
+
+def raised_by_task(task: str, error: Exception) -> Exception:
+    """What a task raised, as it would come from a process, out of what Spark makes of it."""
+    match = _RAISED.search(str(error))
+    if match is None:
+        first = next(iter(str(error).strip().splitlines()), "")
+        return JobFailed(
+            f"Spark gave up {task}: {type(error).__name__}: {first}", "look at what it wrote above"
         )
-        done = frame.mapInArrow(_ArrowTask(task), "row string, data binary")
-        for each in done.toLocalIterator(prefetchPartitions=True):
-            yield Result(orjson.loads(each["row"]), bytes(each["data"]))
+    told = orjson.loads(match[1])
+    match told["kind"]:
+        case "JobFailed":
+            return JobFailed(told["text"], told["advice"])
+        case "NoInput":
+            return NoInput(told["text"], told["advice"])
+        case "ValueError":
+            return ValueError(told["text"])
+    if told.get("errno") is not None:
+        return OSError(told["errno"], told["strerror"], told["filename"])
+    if "errno" in told:
+        return OSError(told["text"])
+    return JobFailed(f"{task} failed: {told['kind']}: {told['text']}", "look at what Spark wrote above")
 
 
 class _ArrowTask:
@@ -161,11 +256,14 @@ class _ArrowTask:
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 waiting: list[Result] = []
-                for result in function(orjson.loads(text)):
-                    waiting.append(result)
-                    if len(waiting) >= BATCH_RESULTS or result.data:
-                        yield _batch(pa, waiting)
-                        waiting = []
+                try:
+                    for result in function(orjson.loads(text)):
+                        waiting.append(result)
+                        if len(waiting) >= BATCH_RESULTS or result.data:
+                            yield _batch(pa, waiting)
+                            waiting = []
+                except Exception as error:
+                    raise raised_in_task(error) from error
                 if waiting:
                     yield _batch(pa, waiting)
 

@@ -1,11 +1,25 @@
 """The loops over bytes: walking, checking, taking apart and rewriting records.
 
 Two modules have the same functions (`contract.Kernels`): `pure` needs nothing, `compiled` needs numba and is
-some 5 to 40 times as fast. `KERNELS` is the faster one that works here; `BROKERSET_KERNELS=pure` decides
-otherwise.
+some 5 to 40 times as fast. `KERNELS` is the faster one that works here, loaded when it is first used;
+`BROKERSET_KERNELS=pure` decides otherwise.
 """
 
 from brokerset_spark.kernels.choice import KERNELS, chosen
-from brokerset_spark.kernels.contract import PROBLEMS, Entries, Heads, Kernels, Pairs, Stop, Texts, Walked
+from brokerset_spark.kernels.contract import (
+    PROBLEMS,
+    Entries,
+    Heads,
+    Kernels,
+    Laid,
+    Numbered,
+    Pairs,
+    Stop,
+    Texts,
+    Walked,
+)
 
-__all__ = ["KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Pairs", "Stop", "Texts", "Walked", "chosen"]
+__all__ = [
+    "KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Laid", "Numbered", "Pairs", "Stop", "Texts",
+    "Walked", "chosen",
+]  # fmt: skip

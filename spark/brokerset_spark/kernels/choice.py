@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from brokerset_spark.kernels import pure
 from brokerset_spark.kernels.contract import Kernels
@@ -26,4 +26,17 @@ def chosen(name: str | None) -> Kernels:
     return cast("Kernels", pure)
 
 
-KERNELS: Final = chosen(os.environ.get(VARIABLE))
+class _Best:
+    """The functions of the kernels that the environment asks for, which are loaded for the first of them.
+
+    Loading the compiled ones takes most of a second and 100 MB, and many processes need none: a driver, and
+    those in which Spark plans.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(chosen(os.environ.get(VARIABLE)), name)
+        setattr(self, name, found)  # from now on without this function
+        return found
+
+
+KERNELS: Final = cast("Kernels", _Best())

@@ -14,7 +14,7 @@ import numpy as np
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hashing import crc31 as _crc31
 from brokerset_formats.records import RECORD_SIZE_MIN
-from brokerset_spark.kernels import loops, pure, text_loops
+from brokerset_spark.kernels import copy_loops, loops, pure, text_loops
 from brokerset_spark.kernels.compiling import isal_crc32
 from brokerset_spark.kernels.contract import (
     OFFSET_MAX,
@@ -23,12 +23,23 @@ from brokerset_spark.kernels.contract import (
     Heads,
     Int32s,
     Int64s,
+    Laid,
+    Numbered,
     Pairs,
     Stop,
     Texts,
     Walked,
 )
-from brokerset_spark.kernels.limits import check_offsets, check_range, check_texts, misfit, text_misfit
+from brokerset_spark.kernels.limits import (
+    check_offsets,
+    check_range,
+    check_texts,
+    check_total,
+    check_units,
+    misfit,
+    row_misfit,
+    text_misfit,
+)
 from brokerset_spark.kernels.table_crc import table_crc32
 
 NAME: Final = "compiled"
@@ -170,6 +181,63 @@ def split_properties(data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
         value_offsets,
         bool(repeated),
     )
+
+
+def _places(data: Bytes, texts: Texts) -> tuple[Int32s, int]:
+    """Where texts end up when they lie one behind the other, and the bytes of all."""
+    if len(texts.starts) != len(texts.sizes):
+        raise ValueError(f"{len(texts.starts)} starts, {len(texts.sizes)} sizes: must be as many")
+    offsets = np.empty(len(texts.starts) + 1, np.int32)
+    total = copy_loops.lay_texts(data, _longs(texts.starts), _ints(texts.sizes), offsets)
+    if total < 0:
+        raise text_misfit(-1 - total)
+    return offsets, total
+
+
+def copy_texts(data: Bytes, texts: Texts) -> Laid:
+    """See `Kernels`."""
+    offsets, total = _places(data, texts)
+    check_total(total)
+    flat = np.empty(total, np.uint8)
+    copy_loops.copy_laid(data, _longs(texts.starts), offsets, flat)
+    return Laid(flat, offsets)
+
+
+def hex_texts(data: Bytes, heads: Texts, tails: Texts) -> Laid:
+    """See `Kernels`."""
+    if len(heads.starts) != len(tails.starts):
+        raise ValueError(f"{len(heads.starts)} texts and {len(tails.starts)} behind them: must be as many")
+    (offsets, total), (tail_offsets, tail_total) = _places(data, heads), _places(data, tails)
+    check_total(2 * (total + tail_total))
+    flat = np.empty(2 * (total + tail_total), np.uint8)
+    copy_loops.copy_digits(data, _longs(heads.starts), offsets, _longs(tails.starts), tail_offsets, flat)
+    return Laid(flat, 2 * (offsets + tail_offsets))
+
+
+def number_texts(data: Bytes, texts: Texts) -> Numbered:
+    """See `Kernels`."""
+    count = len(texts.starts)
+    if count != len(texts.sizes):
+        raise ValueError(f"{count} starts, {len(texts.sizes)} sizes: must be as many")
+    slots = np.zeros(1 << (2 * count).bit_length(), np.int32)
+    codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
+    found = copy_loops.number_distinct(data, _longs(texts.starts), _ints(texts.sizes), slots, codes, firsts)
+    if found < 0:
+        raise text_misfit(-1 - found)
+    return Numbered(codes, firsts[:found].copy())
+
+
+def count_fitting(
+    units: Bytes, rows: Int64s, offsets: Int64s, sizes: Int32s, codes: Int64s, least_code: int
+) -> int:
+    """See `Kernels`."""
+    check_units(units, rows, offsets, sizes, codes)
+    found = copy_loops.fitting_units(
+        units, _longs(rows), _longs(offsets), _ints(sizes), _longs(codes), least_code
+    )
+    if found < 0:
+        raise row_misfit(-1 - found, rows)
+    return found
 
 
 def java_hashes(data: Bytes, texts: Texts) -> Int32s:

@@ -138,6 +138,23 @@ class Texts(NamedTuple):
     sizes: Int32s
 
 
+class Laid(NamedTuple):
+    """Texts one behind the other, cut at `offsets`; these are one more than the texts."""
+
+    flat: Bytes
+    offsets: Int32s
+
+
+class Numbered(NamedTuple):
+    """Texts by number: equal ones have the same, counted in the order in which they first appear."""
+
+    codes: Int32s
+    """Of each text."""
+
+    firsts: Int64s
+    """For each number, which text is the first that has it."""
+
+
 PAIRS_COMPARED: int = 64
 """Pairs of one record whose names `split_properties` compares with each other."""
 
@@ -219,6 +236,34 @@ class Kernels(Protocol):
         """All pairs of texts that are properties (`name 0x01 value 0x02`, repeated), in their order.
 
         Pairs without name or value are left out. ValueError if a text leaves the data, or for 2 GiB of texts.
+        """
+        ...
+
+    def copy_texts(self, data: Bytes, texts: Texts) -> Laid:
+        """Copies of these texts; an empty one where there is none.
+
+        ValueError if a text leaves the data, or for 2 GiB of texts.
+        """
+        ...
+
+    def hex_texts(self, data: Bytes, heads: Texts, tails: Texts) -> Laid:
+        """The bytes of each text of `heads`, and of that of `tails` behind it, as upper-case digits.
+
+        ValueError as `copy_texts`.
+        """
+        ...
+
+    def number_texts(self, data: Bytes, texts: Texts) -> Numbered:
+        """Number texts; where there is none it counts as an empty one. ValueError if one leaves the data."""
+        ...
+
+    def count_fitting(
+        self, units: Bytes, rows: Int64s, offsets: Int64s, sizes: Int32s, codes: Int64s, least_code: int
+    ) -> int:
+        """How many queue units, from the first one on, are what rows of the columns say.
+
+        `units` are as many as `rows`, 20 bytes each; unit n must have offset, size and code of row `rows[n]`,
+        and a code of at least `least_code`. ValueError if there are fewer units, or no such row.
         """
         ...
 

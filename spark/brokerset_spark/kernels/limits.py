@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_spark.kernels.contract import OFFSET_MAX, Bytes, Int32s, Int64s
 
 TEXTS_MAX = 2**31 - 1
@@ -55,6 +56,23 @@ def check_texts(data: Bytes, starts: Int64s, sizes: Int32s) -> int:
     if wrong.any():
         raise text_misfit(int(wrong.argmax()))
     total = int(sizes.sum(dtype=np.int64))
+    check_total(total)
+    return total
+
+
+def check_units(units: Bytes, rows: Int64s, *columns: Int64s | Int32s) -> None:
+    """ValueError if there are not as many units as rows, or columns differ in length."""
+    if len(units) != len(rows) * UNIT_SIZE or len({len(each) for each in columns}) > 1:
+        lengths = [len(each) for each in columns]
+        raise ValueError(f"{len(units)} bytes of units for {len(rows)} rows, columns of {lengths}")
+
+
+def row_misfit(number: int, rows: Int64s) -> ValueError:
+    """For a unit whose row is not there."""
+    return ValueError(f"unit {number} has row {int(rows[number])}, which is not there")
+
+
+def check_total(total: int) -> None:
+    """ValueError for more bytes of texts than places of 32 bits can cut."""
     if total > TEXTS_MAX:
         raise ValueError(f"{total} bytes of texts at once are more than {TEXTS_MAX}; hand in fewer")
-    return total

@@ -39,6 +39,10 @@ from brokerset_spark.kernels.contract import (
     Walked,
 )
 from brokerset_spark.kernels.limits import check_offsets, check_range, check_texts, misfit, text_misfit
+from brokerset_spark.kernels.pure_texts import copy_texts as copy_texts
+from brokerset_spark.kernels.pure_texts import count_fitting as count_fitting
+from brokerset_spark.kernels.pure_texts import hex_texts as hex_texts
+from brokerset_spark.kernels.pure_texts import number_texts as number_texts
 
 NAME: Final = "pure"
 

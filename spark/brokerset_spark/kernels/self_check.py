@@ -8,6 +8,7 @@ import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hosts import Host
+from brokerset_formats.queue_units import UNIT
 from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
 from brokerset_spark.kernels import pure
 from brokerset_spark.kernels.choice import chosen
@@ -50,6 +51,19 @@ def _values(kernels: Kernels) -> Iterator[list[object]]:
         yield [each.tolist() for each in texts] + [kernels.java_hashes(data, texts).tolist()]
     for texts in kernels.find_properties(data, heads, (b"TAGS", b"", b"KEYS")):
         yield [each.tolist() for each in texts]
+    hosts = Texts(heads.store_host, np.where(heads.sys_flag & 0x20, 20, 8).astype(np.int32))
+    yield [each.tolist() for each in kernels.copy_texts(data, kernels.find_property(data, heads, b"TAGS"))]
+    yield [each.tolist() for each in kernels.hex_texts(data, hosts, Texts(heads.topic, heads.topic_size))]
+    yield [each.tolist() for each in kernels.number_texts(data, hosts)]
+    codes = np.arange(len(walked.starts)) - 3
+    rows = zip(walked.starts.tolist(), walked.sizes.tolist(), codes.tolist(), strict=True)
+    units = b"".join(UNIT.pack(*each) for each in rows)
+    yield [
+        kernels.count_fitting(
+            np.frombuffer(units, np.uint8), np.arange(len(codes)), walked.starts, walked.sizes, codes, least
+        )
+        for least in (-3, -2)
+    ]
     pairs = kernels.split_properties(data, heads.properties, heads.properties_size)
     yield [each.tolist() for each in pairs[:5]] + [pairs.repeated]
     positions = walked.starts + np.arange(len(walked.starts)) * ENTRY_HEAD_SIZE

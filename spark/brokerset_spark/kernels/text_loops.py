@@ -48,6 +48,8 @@ def chunk_end(at: int, end: int) -> int:
 def same_bytes(left: int, right: int, size: int) -> bool:
     """Whether so many bytes at two addresses are the same."""
     at = 0
+    while size - at >= 8 and load64(left + at) == load64(right + at):
+        at += 8
     while at < size and load8(left + at) == load8(right + at):
         at += 1
     return at == size

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from brokerset_formats.records import SysFlag
-from brokerset_spark.kernels import KERNELS, Heads, Kernels, Stop
+from brokerset_spark.kernels import KERNELS, Heads, Kernels, Numbered, Stop, Texts
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.sources import gathering
 from brokerset_spark.sources.compression import decompress
 from brokerset_spark.stores.reading import Chunk
 
 INT_MAX: Final = 2**31 - 1
+DAY_MS: Final = 86_400_000
+_NO_DAY: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,11 @@ class Source:
 class _Records:
     """Fields of the records of a chunk, each computed when it is first asked for."""
 
-    def __init__(self, chunk: Chunk, kept: Bools | None, kernels: Kernels) -> None:
-        self.data = chunk.data
-        self.base = chunk.base
-        self.starts = chunk.starts if kept is None else chunk.starts[kept]
-        self.sizes = chunk.sizes if kept is None else chunk.sizes[kept]
-        self._kernels = kernels
+    def __init__(self, chunk: Chunk, kernels: Kernels, names: tuple[bytes, ...]) -> None:
+        """`names` are the properties that are wanted by name."""
+        self.chunk, self.data, self.base = chunk, chunk.data, chunk.base
+        self.starts, self.sizes = chunk.starts, chunk.sizes
+        self._kernels, self._names = kernels, names
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -102,12 +103,43 @@ class _Records:
         return self.starts + self.base
 
     @cached_property
+    def numbered_topics(self) -> Numbered:
+        """Topics by number."""
+        return self._kernels.number_texts(self.data, Texts(self.heads.topic, self.heads.topic_size))
+
+    @cached_property
+    def topic_names(self) -> list[str]:
+        """The name to each number; damaged names may become the same text."""
+        heads, firsts = self.heads, self.numbered_topics.firsts
+        bounds = zip(heads.topic[firsts].tolist(), heads.topic_size[firsts].tolist(), strict=True)
+        return [self.data[at : at + size].tobytes().decode(errors="replace") for at, size in bounds]
+
+    @property
     def topics(self) -> pa.StringArray:
-        return gathering.as_text(gathering.gather(self.data, self.heads.topic, self.heads.topic_size))
+        return gathering.repeated(self.topic_names, self.numbered_topics.codes, self._kernels)
+
+    @cached_property
+    def properties(self) -> Texts:
+        return Texts(self.heads.properties, self.heads.properties_size)
+
+    @cached_property
+    def _named(self) -> dict[bytes, Texts]:
+        found = self._kernels.find_properties(self.data, self.heads, self._names)
+        return dict(zip(self._names, found, strict=True))
 
     def property_text(self, name: bytes) -> pa.StringArray:
-        found = self._kernels.find_property(self.data, self.heads, name)
-        return gathering.as_text(gathering.gather(self.data, found.starts, found.sizes))
+        """Value of one of the properties that are wanted."""
+        return gathering.as_text(gathering.gather(self.data, self._named[name], self._kernels))
+
+    @cached_property
+    def stored_by(self) -> Texts:
+        """Storing hosts."""
+        return gathering.host_texts(self.heads.store_host, _flag(self.heads, SysFlag.STORE_HOST_V6))
+
+    @cached_property
+    def born_at(self) -> Texts:
+        """Producers."""
+        return gathering.host_texts(self.heads.born_host, _flag(self.heads, SysFlag.BORN_HOST_V6))
 
 
 class Batches:
@@ -126,6 +158,9 @@ class Batches:
         self._schema, self._source, self._wanted = schema, source, wanted
         self._open_bodies, self._kernels = open_bodies, kernels
         self._columns = [(field, _COLUMNS[field.name.lower()]) for field in schema]
+        self._names = tuple(
+            _PROPERTIES[field.name.lower()] for field in schema if field.name.lower() in _PROPERTIES
+        )
         self._epochs = (
             np.array([epoch for epoch, _ in source.epochs], np.int32),
             np.array([start for _, start in source.epochs], np.int64),
@@ -134,10 +169,36 @@ class Batches:
     def build(self, chunk: Chunk) -> pa.RecordBatch | None:
         """The wanted records of a chunk; None if there are none."""
         records = self._filtered(chunk)
-        if not len(records):
-            return None
+        return self._built(records) if len(records) else None
+
+    def build_all(self, chunk: Chunk) -> pa.RecordBatch:
+        """All records of a chunk, wanted or not."""
+        return self._built(self._records(chunk))
+
+    def _built(self, records: _Records) -> pa.RecordBatch:
         arrays = [column(self, records, field.type) for field, column in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def by_topic_and_day(self, chunk: Chunk) -> Iterator[tuple[str, int | None, Chunk]]:
+        """The wanted records of a chunk, apart by topic and day of storing (since 1970, in UTC).
+
+        None is the day of times that Spark cannot hold.
+        """
+        records = self._filtered(chunk)
+        if not len(records):
+            return
+        codes, names = records.numbered_topics.codes, records.topic_names
+        days, day_codes = _days(records.heads.store_timestamp)
+        if len(names) == len(days) == 1:
+            yield names[0], days[0], records.chunk
+            return
+        groups = codes.astype(np.int64) * len(days) + day_codes
+        if len(names) * len(days) <= 1 << 16:
+            groups = groups.astype(np.uint16)  # numpy sorts these by counting
+        order = np.argsort(groups, kind="stable")
+        found, begins = np.unique(groups[order], return_index=True)
+        for group, rows in zip(found.tolist(), np.split(order, begins[1:]), strict=True):
+            yield names[group // len(days)], days[group % len(days)], chosen(records.chunk, rows)
 
     def damage(self, begin: int, end: int, reason: str) -> pa.RecordBatch:
         """One row for a range that could not be read: where, how long, and why; null elsewhere."""
@@ -151,8 +212,11 @@ class Batches:
         arrays = [pa.array([values.get(field.name.lower())], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def _records(self, chunk: Chunk) -> _Records:
+        return _Records(chunk, self._kernels, self._names)
+
     def _filtered(self, chunk: Chunk) -> _Records:
-        wanted, records = self._wanted, _Records(chunk, None, self._kernels)
+        wanted, records = self._wanted, self._records(chunk)
         if not len(records):
             return records
         if chunk.begin < wanted.start_offset or chunk.end > wanted.end_offset:
@@ -166,10 +230,7 @@ class Batches:
         return records
 
     def _kept(self, records: _Records, kept: Bools) -> _Records:
-        if kept.all():
-            return records
-        chunk = Chunk(records.data, records.base, records.starts, records.sizes)
-        return _Records(chunk, kept, self._kernels)
+        return records if kept.all() else self._records(chosen(records.chunk, np.flatnonzero(kept)))
 
     def _by_head(self, records: _Records) -> Bools:
         times = records.heads.store_timestamp
@@ -180,15 +241,15 @@ class Batches:
 
     def _by_topic(self, records: _Records) -> Bools:
         """A few topics have many records: each topic is judged once."""
-        coded = records.topics.dictionary_encode()
-        names: list[str] = coded.dictionary.to_pylist()
-        codes = coded.indices.to_numpy()
-        kept: Bools = np.array([topic_wanted(self._wanted, name) for name in names], np.bool_)[codes]
+        codes, names = records.numbered_topics.codes, records.topic_names
+        fits = np.array([topic_wanted(self._wanted, name) for name in names], np.bool_)
+        kept: Bools = np.ones(len(records), np.bool_) if fits.all() else fits[codes]
         queues, places = records.heads.queue_id, records.heads.queue_offset
         for starts, is_start in ((self._wanted.queue_starts, True), (self._wanted.queue_ends, False)):
             for topic, queue_id, limit in starts:
-                if topic in names:
-                    of_queue = (codes == names.index(topic)) & (queues == queue_id)
+                numbers = [number for number, name in enumerate(names) if name == topic]
+                if numbers:
+                    of_queue = np.isin(codes, numbers) & (queues == queue_id)
                     kept &= ~of_queue | (places >= limit if is_start else places < limit)
         return kept
 
@@ -203,7 +264,7 @@ class Batches:
     def bodies(self, records: _Records) -> pa.BinaryArray:
         """Bodies, opened if that was asked for; ValueError for one that cannot be opened."""
         heads = records.heads
-        stored = gathering.gather(records.data, heads.body, heads.body_size)
+        stored = gathering.gather(records.data, Texts(heads.body, heads.body_size), self._kernels)
         packed = heads.sys_flag & SysFlag.COMPRESSED != 0
         if not self._open_bodies or not packed.any():
             return stored
@@ -220,10 +281,46 @@ class Batches:
         """The same text for all."""
         return pa.repeat(pa.scalar(value, pa.string()), len(records))
 
+    def hosts(self, records: _Records, texts: Texts) -> pa.StringArray:
+        """Hosts as text."""
+        return gathering.hosts(records.data, texts, self._kernels)
+
+    def offset_ids(self, records: _Records) -> pa.StringArray:
+        """The broker's ids."""
+        return gathering.offset_ids(records.data, records.starts, records.stored_by, self._kernels)
+
+    def properties(self, records: _Records, kind: pa.DataType) -> pa.Array:
+        """All properties, as maps or as text."""
+        data, texts = records.data, records.properties
+        if isinstance(kind, pa.MapType):
+            return gathering.property_maps(data, texts, kind, self._kernels)
+        return gathering.as_text(gathering.gather(data, texts, self._kernels))
+
     @property
     def source(self) -> Source:
         """What is the same for all records."""
         return self._source
+
+
+def chosen(chunk: Chunk, rows: Int64s) -> Chunk:
+    """A chunk of only these records, by number; where it begins and ends stays."""
+    return replace(
+        chunk,
+        starts=chunk.starts[rows],
+        sizes=chunk.sizes[rows],
+        indexes=None if chunk.indexes is None else chunk.indexes[rows],
+        terms=None if chunk.terms is None else chunk.terms[rows],
+    )
+
+
+def _days(times: Int64s) -> tuple[list[int | None], Int64s]:
+    """The different days of these times, and the number of each time's day."""
+    held = gathering.holds_time(times)
+    first, last = int(times.min()) // DAY_MS, int(times.max()) // DAY_MS
+    if first == last and held.all():
+        return [first], np.zeros(len(times), np.int64)
+    days, codes = np.unique(np.where(held, times // DAY_MS, _NO_DAY), return_inverse=True)
+    return [None if day == _NO_DAY else day for day in days.tolist()], codes.reshape(-1).astype(np.int64)
 
 
 def topic_wanted(wanted: Filter, topic: str) -> bool:
@@ -248,33 +345,19 @@ def reason_of(stop: Stop) -> str:
 _Build = Callable[[Batches, _Records, pa.DataType], pa.Array]
 
 
-def _properties(batches: Batches, records: _Records, kind: pa.DataType) -> pa.Array:
-    heads = records.heads
-    raw = gathering.gather(records.data, heads.properties, heads.properties_size)
-    return gathering.property_maps(raw, kind) if isinstance(kind, pa.MapType) else gathering.as_text(raw)
-
-
-def _offset_ids(batches: Batches, records: _Records, kind: pa.DataType) -> pa.Array:
-    heads = records.heads
-    wide = _flag(heads, SysFlag.STORE_HOST_V6)
-    parts = []
-    for size, mask in ((8, ~wide), (20, wide)):
-        hosts = gathering.matrix(records.data, heads.store_host[mask], size)
-        places = gathering.big_endian(heads.offset[mask])
-        parts.append(gathering.hex_text(np.concatenate([hosts, places], axis=1)))
-    return gathering.by_width(wide, *parts)
-
-
 def _flag(heads: Heads, bit: int) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = heads.sys_flag & bit != 0
     return found
 
 
+_PROPERTIES: Final = {"tags": b"TAGS", "keys": b"KEYS", "msgid": b"UNIQ_KEY"}
+"""Columns that are one property."""
+
 _COLUMNS: Final[dict[str, _Build]] = {
     "topic": lambda b, r, t: r.topics,
     "flag": lambda b, r, t: pa.array(r.heads.flag),
     "body": lambda b, r, t: b.bodies(r),
-    "properties": _properties,
+    "properties": lambda b, r, t: b.properties(r, t),
     "brokername": lambda b, r, t: b.constant(r, b.source.broker_name),
     "queueid": lambda b, r, t: pa.array(r.heads.queue_id),
     "queueoffset": lambda b, r, t: pa.array(r.heads.queue_offset),
@@ -284,19 +367,15 @@ _COLUMNS: Final[dict[str, _Build]] = {
     "storesize": lambda b, r, t: pa.array(r.sizes),
     "bodycrc": lambda b, r, t: pa.array(r.heads.body_crc),
     "sysflag": lambda b, r, t: pa.array(r.heads.sys_flag),
-    "bornhost": lambda b, r, t: gathering.hosts(
-        r.data, r.heads.born_host, _flag(r.heads, SysFlag.BORN_HOST_V6)
-    ),
-    "storehost": lambda b, r, t: gathering.hosts(
-        r.data, r.heads.store_host, _flag(r.heads, SysFlag.STORE_HOST_V6)
-    ),
+    "bornhost": lambda b, r, t: b.hosts(r, r.born_at),
+    "storehost": lambda b, r, t: b.hosts(r, r.stored_by),
     "reconsumetimes": lambda b, r, t: pa.array(r.heads.reconsume_times),
     "preparedtransactionoffset": lambda b, r, t: pa.array(r.heads.prepared_transaction_offset),
     "epoch": lambda b, r, t: b.epochs(r),
     "tags": lambda b, r, t: r.property_text(b"TAGS"),
     "keys": lambda b, r, t: r.property_text(b"KEYS"),
     "msgid": lambda b, r, t: r.property_text(b"UNIQ_KEY"),
-    "offsetmsgid": _offset_ids,
+    "offsetmsgid": lambda b, r, t: b.offset_ids(r),
     "file": lambda b, r, t: b.constant(r, b.source.file),
     "damage": lambda b, r, t: b.constant(r, None),
 }

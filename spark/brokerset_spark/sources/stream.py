@@ -1,14 +1,17 @@
 """`rocketmq-store` as a stream: follows logs that brokers write.
 
 The offset of a stream is, for each store, an offset of its log at which a record begins or will begin. A
-batch is what lies between two of them, so it is the same whenever it is read again.
+batch is what lies between two of them, so it is the same whenever it is read again. With the offset goes a
+mark of the last record before it (`marks`): a store that was cut or replaced is noticed, and fails the stream
+unless `failOnDataLoss=false`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.columns import arrow_schema
+from brokerset_spark.sources.marks import SUFFIX, Seen, look_again, make_mark, mark_in, places
 from brokerset_spark.sources.messages import PiecePartition
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError
 from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, gaps, open_store, plan_store, within
@@ -28,8 +32,9 @@ from brokerset_spark.sources.reader import DataLost, read_piece
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Range, split
 from brokerset_spark.stores.searching import find_start
-from brokerset_spark.stores.tail import Bound, align
+from brokerset_spark.stores.tail import Bound, align, measure_end
 
+_LOG: Final = logging.getLogger("brokerset_spark")
 Offsets = dict[str, int]
 
 
@@ -55,16 +60,17 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: `startingOffsets` or the other cuts."""
-        found: Offsets = {}
+        found: dict[str, Any] = {}
         for url in expand(self._options.paths):
             folder, facts = open_store(url)
             try:
                 store = plan_store(folder, facts, self._options)
                 if self._options.starting_offsets == LATEST:
-                    found[url] = self._end(folder, store)
+                    start = self._end(folder, store)
                 else:
                     _, start, _ = cut(folder, store, self._options)
-                    found[url] = record_at(folder, store, start)
+                    start = record_at(folder, store, start)
+                found |= _offset(folder, store, url, start)
             finally:
                 folder.close()
         return found
@@ -75,43 +81,124 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(limit) if limit else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes: for each store to the end, or to the first record behind the limit."""
-        found: Offsets = {url: int(offset) for url, offset in start.items()}
-        for url in expand(self._options.paths):
+        """How far the next batch goes: for each store to the end, or to the first record behind the limit.
+
+        DataLost if a store is not the one any more that the stream has read. With `failOnDataLoss=false` it
+        goes on with what there is, which may lie before `start`.
+        """
+        found: dict[str, Any] = dict(start)
+        urls = expand(self._options.paths)
+        for url in places(start):
+            if url not in urls:
+                self._lost(f"{url}: the stream has read it, and it is gone")
+        for url in urls:
             folder, facts = open_store(url)
             try:
                 store = plan_store(folder, facts, self._options, since=self._ends.get(url))
-                begin = found.get(url, store.first)
+                begin = places(start).get(url, store.first)
+                seen = look_again(folder, store.logs, mark_in(start, url))
+                if seen is Seen.CHANGED and url in self._ends:  # where walking ended last means nothing now
+                    del self._ends[url]
+                    store = plan_store(folder, facts, self._options)
                 end = self._end(folder, store)
                 if self._target is not None:
                     end = min(end, self._target.get(url, begin))
+                if self._is_lost(folder, store, begin, end, seen):
+                    begin = min(begin, end)
+                else:
+                    end = max(begin, end)
                 if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
                     end = min(end, record_at(folder, store, begin + limit.max_bytes))
-                found[url] = max(begin, end)
+                if end != places(start).get(url):
+                    found.pop(url + SUFFIX, None)
+                    found |= _offset(folder, store, url, end)
             finally:
                 folder.close()
         return found
+
+    def _is_lost(self, folder: StoreFolder, store: StorePlan, begin: int, end: int, seen: Seen) -> bool:
+        """Whether the log is not the one any more that was read up to `begin`; DataLost if that is to fail.
+
+        An end before `begin` alone proves nothing: what is confirmed may be less for a while, and the last
+        record of a store is held back when its broker starts.
+        """
+        if seen is Seen.CHANGED:
+            self._lost(
+                f"{store.url}: the record before {begin}, where the stream is, is another one now: the log "
+                f"was cut and has grown again, or the store was replaced; the log ends at {end}"
+            )
+            return True
+        if end >= begin:
+            return False
+        last = self._log_end(folder, store) if seen is Seen.UNKNOWN or store.bound.reason == "end" else begin
+        if last < begin:
+            self._lost(
+                f"{store.url}: the stream is at {begin}, and the log ends at {last}: it was cut, or the "
+                "store was replaced"
+            )
+            return True
+        _LOG.info("%s: read up to %d; sure is only %d at the moment", store.url, begin, end)
+        return False
+
+    @staticmethod
+    def _log_end(folder: StoreFolder, store: StorePlan) -> int:
+        """Where the log really ends, whatever of it is sure."""
+        told = folder.max_offset()
+        if told is not None:
+            return told
+        if store.bound.end is not None:
+            return max(store.bound.end.offset, store.bound.offset)
+        if not store.logs:
+            return 0
+        log, entries = store.logs[-1]
+        return measure_end(folder, log, entries=entries).offset
+
+    def _lost(self, text: str) -> None:
+        """DataLost, or a warning."""
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{text}. Look at the store, then begin anew with another checkpointLocation, or go on "
+                "with what there is with failOnDataLoss=false"
+            )
+        _LOG.warning("%s; going on with what there is (failOnDataLoss=false)", text)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Everything that is there now, and nothing that comes later."""
         self._target = None
-        self._target = self.latestOffset({}, ReadAllAvailable())
+        self._target = places(self.latestOffset({}, ReadAllAvailable()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Ranges between two offsets. DataLost if the log does not reach back so far any more."""
+        """Ranges between two offsets. DataLost if the log does not reach back so far any more, or is another
+        one than when the offsets were told."""
         found: list[InputPartition] = []
-        for url, until in end.items():
-            if start.get(url) == until:
+        for url, until in places(end).items():
+            if places(start).get(url) == until:
                 continue
             folder, facts = open_store(url)
             try:
-                store = plan_store(folder, facts, self._options, bound=Bound(int(until), "stream"))
-                begin = int(start.get(url, store.first))
-                pieces = stream_pieces(folder, store, self._options, begin)
-                found += [PiecePartition(each) for each in pieces]
+                store = plan_store(folder, facts, self._options, bound=Bound(until, "stream"))
+                begin = self._begin(folder, store, url, start, until)
+                if look_again(folder, store.logs, mark_in(end, url)) is Seen.CHANGED:
+                    self._lost(
+                        f"{url}: the record before {until} is another one than when the batch was planned"
+                    )
+                if begin < until:
+                    pieces = stream_pieces(folder, store, self._options, begin)
+                    found += [PiecePartition(each) for each in pieces]
             finally:
                 folder.close()
         return found
+
+    def _begin(
+        self, folder: StoreFolder, store: StorePlan, url: str, start: dict[str, Any], until: int
+    ) -> int:
+        """Where a batch begins: if the log is another one, with the next sure record."""
+        begin = places(start).get(url, store.first)
+        changed = look_again(folder, store.logs, mark_in(start, url)) is Seen.CHANGED
+        if changed or begin > until:
+            self._lost(f"{store.url}: the log was cut before {begin}, or the store was replaced")
+            return record_at(folder, store, begin) if begin < until else until
+        return begin
 
     def _end(self, folder: StoreFolder, store: StorePlan) -> int:
         """Where the log ends, at the end of a record; remembered, so that the next walk begins there."""
@@ -132,6 +219,12 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Nothing is open between calls."""
+
+
+def _offset(folder: StoreFolder, store: StorePlan, url: str, offset: int) -> dict[str, Any]:
+    """A store's part of a stream's offset."""
+    mark = make_mark(folder, store.logs, offset)
+    return {url: offset} | ({url + SUFFIX: mark.encode()} if mark else {})
 
 
 def record_at(folder: StoreFolder, store: StorePlan, offset: int) -> int:

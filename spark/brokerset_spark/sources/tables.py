@@ -39,8 +39,10 @@ from brokerset_spark.sources.options import (
 from brokerset_spark.sources.plan import broker_name_of, expand, open_store
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import StoreFacts, look
+from brokerset_spark.stores.tail import bound_of, is_written
 
 _READ: Final = 4 << 20
+_NO_BOUND: Final = 2**63 - 1
 _QUEUE_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _INDEX_UNIT: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 assert (_QUEUE_UNIT.itemsize, _INDEX_UNIT.itemsize) == (UNIT_SIZE, index_file.UNIT.size)
@@ -58,6 +60,8 @@ class TableFile:
     size: int = 0
     topic: str = ""
     queue_id: int = 0
+    bound: int = _NO_BOUND
+    """Offset of the log behind which no record counts: of a store that a broker writes."""
 
 
 @dataclass
@@ -174,12 +178,13 @@ class QueueReader(_TableReader):
     def plan(self, folder: StoreFolder, facts: StoreFacts) -> Iterator[tuple[TableFile, ...]]:
         """Files of the wanted queues, about `splitSize` bytes in a task."""
         group: list[TableFile] = []
+        bound = bound_of(folder, facts).offset if is_written(folder, facts) else _NO_BOUND
         for queue in facts.queues:
             wanted = topic_wanted(self._wanted, queue.topic)
             if not wanted or (self._wanted.queue_ids and queue.queue_id not in self._wanted.queue_ids):
                 continue
             for file in queue.log.files:
-                group.append(TableFile(file.path, file.base, file.size, queue.topic, queue.queue_id))
+                group.append(TableFile(file.path, file.base, file.size, queue.topic, queue.queue_id, bound))
                 if sum(each.size for each in group) >= self._split_size:
                     yield tuple(group)
                     group = []
@@ -187,11 +192,14 @@ class QueueReader(_TableReader):
             yield tuple(group)
 
     def rows(self, folder: StoreFolder, file: TableFile) -> Iterator[tuple[int, Values]]:
-        """Units that point to messages, up to the first that never was written."""
+        """Units that point to messages, up to the first that never was written, or whose record ends behind
+        the bound."""
         for number, units in _units(folder, file.path, 0, file.size // UNIT_SIZE, _QUEUE_UNIT):
-            written = (units["offset"] >= 0) & (units["size"] > 0)
+            blank = (units["offset"] == 0) & (units["size"] == BLANK_SIZE)
+            below = units["offset"].astype(np.int64) <= file.bound - units["size"].astype(np.int64)
+            written = (units["offset"] >= 0) & (units["size"] > 0) & (below | blank)
             end = len(units) if written.all() else int(np.argmin(written))
-            kept = np.flatnonzero(~((units["offset"][:end] == 0) & (units["size"][:end] == BLANK_SIZE)))
+            kept = np.flatnonzero(~blank[:end])
             yield (
                 len(kept),
                 {

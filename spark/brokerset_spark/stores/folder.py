@@ -40,12 +40,20 @@ class StoreFolder(Protocol):
         """Names of the folders directly in a folder below the root, sorted."""
         ...
 
+    def listed(self) -> StoreFolder:
+        """The same store with the names that there are now: over a network they are asked for once."""
+        ...
+
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """Fill `target` from this position of a file; fewer bytes only at its end. FileNotFoundError."""
         ...
 
     def confirmed_offset(self) -> int | None:
         """How far the broker that gives the store out lets its log be read now; None for files of a disk."""
+        ...
+
+    def max_offset(self) -> int | None:
+        """Where the log ends, as the broker that gives the store out says; None for files of a disk."""
         ...
 
     def close(self) -> None:
@@ -105,6 +113,10 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def listed(self) -> LocalFolder:
+        """See `StoreFolder`."""
+        return self
+
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """See `StoreFolder`."""
         if not path[-20:].isdigit():
@@ -124,6 +136,9 @@ class LocalFolder:
         os.posix_fadvise(self._descriptor(path), position - rest, size + rest, os.POSIX_FADV_DONTNEED)
 
     def confirmed_offset(self) -> None:
+        """See `StoreFolder`."""
+
+    def max_offset(self) -> None:
         """See `StoreFolder`."""
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ that is not confirmed, so a file of the log may end earlier here than its size s
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.client
 import os
 import re
@@ -105,15 +107,15 @@ class HttpFolder:
 
     def files(self, folder: str) -> list[FileFacts]:
         """See `StoreFolder`."""
-        depth = folder.count("/") + 2 if folder else 1
-        return [each for each in self._below(folder) if each.path.count("/") + 1 == depth]
+        return _files(self._below(folder), folder)
 
     def folders(self, folder: str) -> list[str]:
         """See `StoreFolder`. Folders without files are not told."""
-        depth = folder.count("/") + 1 if folder else 0
-        return sorted(
-            {each.path.split("/")[depth] for each in self._below(folder) if each.path.count("/") > depth}
-        )
+        return _folders(self._below(folder), folder)
+
+    def listed(self) -> _Listed:
+        """See `StoreFolder`."""
+        return _Listed(self, self._below(""))
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """See `StoreFolder`; the end is what the broker gives out. A small file is read whole, at once."""
@@ -148,6 +150,10 @@ class HttpFolder:
     def confirmed_offset(self) -> int:
         """How far the log can be read now; see `tail.bound_of`."""
         return self.state().confirmed_offset
+
+    def max_offset(self) -> int:
+        """See `StoreFolder`."""
+        return self.state().max_offset
 
     def checksum(self, path: str) -> tuple[str, str] | None:
         """Algorithm and digest (hexadecimal) of a file that does not change any more; None while it may.
@@ -209,11 +215,11 @@ class HttpFolder:
         return told
 
     def _whole(self, path: str) -> bytes:
-        """A small file, as it was at one moment."""
+        """A small file, as it was at one moment: its bytes have the digest that the broker tells."""
         return self._ask("/files/" + quote(path), path, (200,))[1]
 
     def _ask(self, request: str, path: str, expected: tuple[int, ...]) -> tuple[int, bytes]:
-        """Send a request until there is an answer; its status and body."""
+        """Send a request until there is an answer, with the digest that it tells; its status and body."""
 
         def take(response: http.client.HTTPResponse) -> tuple[int, bytes]:
             body = response.read(ANSWER_MAX + 1)
@@ -221,6 +227,9 @@ class HttpFolder:
                 raise ValueError(f"{self.url}{request} answers more than {ANSWER_MAX} bytes")
             if response.length:
                 raise http.client.IncompleteRead(body, response.length)
+            told = _digest(response.headers.get("Repr-Digest"))
+            if told is not None and response.status == 200 and hashlib.sha256(body).digest() != told:
+                raise http.client.HTTPException(f"{path} has not the digest that the broker tells")
             return response.status, body
 
         return self._repeat(request, path, expected, take)
@@ -328,6 +337,57 @@ class HttpFolder:
         return token.encode()
 
 
+class _Listed:
+    """A folder whose names were asked for at one moment; bytes are read as ever."""
+
+    def __init__(self, folder: HttpFolder, facts: list[FileFacts]) -> None:
+        self.url = folder.url
+        self._folder = folder
+        self._facts = facts
+
+    def files(self, folder: str) -> list[FileFacts]:
+        """See `StoreFolder`."""
+        return _files([each for each in self._facts if _is_below(each, folder)], folder)
+
+    def folders(self, folder: str) -> list[str]:
+        """See `StoreFolder`."""
+        return _folders([each for each in self._facts if _is_below(each, folder)], folder)
+
+    def listed(self) -> _Listed:
+        """See `StoreFolder`."""
+        return self
+
+    def read_into(self, path: str, position: int, target: memoryview) -> int:
+        """See `StoreFolder`."""
+        return self._folder.read_into(path, position, target)
+
+    def confirmed_offset(self) -> int:
+        """See `StoreFolder`."""
+        return self._folder.confirmed_offset()
+
+    def max_offset(self) -> int:
+        """See `StoreFolder`."""
+        return self._folder.max_offset()
+
+    def close(self) -> None:
+        """See `StoreFolder`."""
+        self._folder.close()
+
+
+def _is_below(facts: FileFacts, folder: str) -> bool:
+    return not folder or facts.path.startswith(folder + "/")
+
+
+def _files(below: list[FileFacts], folder: str) -> list[FileFacts]:
+    depth = folder.count("/") + 2 if folder else 1
+    return [each for each in below if each.path.count("/") + 1 == depth]
+
+
+def _folders(below: list[FileFacts], folder: str) -> list[str]:
+    depth = folder.count("/") + 1 if folder else 0
+    return sorted({each.path.split("/")[depth] for each in below if each.path.count("/") > depth})
+
+
 def _opened(url: str, token: str | None) -> HttpFolder:
     return HttpFolder(url, token=token)
 
@@ -336,6 +396,15 @@ def _content_range(header: str | None) -> tuple[int, int]:
     """First byte and size of the whole, of `bytes 0-99/1234`; (-1, -1) for anything else."""
     found = re.fullmatch(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})", header or "")
     return (int(found[1]), int(found[2])) if found else (-1, -1)
+
+
+def _digest(header: str | None) -> bytes | None:
+    """The SHA-256 of a `Repr-Digest`; None if there is none."""
+    found = re.search(r"sha-256=:([A-Za-z0-9+/=]{1,64}):", header or "")
+    try:
+        return base64.b64decode(found[1], validate=True) if found else None
+    except ValueError:
+        return None
 
 
 def _told(response: http.client.HTTPResponse) -> dict[str, Any]:

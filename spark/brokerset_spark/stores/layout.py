@@ -135,6 +135,7 @@ def read_log(folder: StoreFolder, path: str) -> Log:
 def look(folder: StoreFolder) -> StoreFacts:
     """Everything but the content of the logs. Damaged small files are told in `problems`."""
     problems: list[tuple[str, str]] = []
+    folder = folder.listed()
     ledgers = [name for name in folder.folders("") if name.startswith(DLEDGER_PREFIX)]
     if len(ledgers) > 1:
         problems.append(("", f"several DLedgers: {', '.join(ledgers)}; {ledgers[0]} is read"))

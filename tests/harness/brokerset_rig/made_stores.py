@@ -17,6 +17,9 @@ from brokerset_formats.records import BLANK, COMPUTE_CRC, Record, decode_record,
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
 
 FIXTURES: Final = Path(__file__).parents[2] / "peers" / "fixtures"
+OWN: Final = Path(__file__).parents[2] / "java"
+"""Stores that a script of ours had Java write."""
+
 STORES: Final = (
     ("classic", "broker-0"),
     ("controller-mode", "broker-0"),
@@ -34,7 +37,8 @@ V6: Final = Host(bytes(range(16)), 10911)
 
 def unpack_fixture(folder: Path, archive: str) -> Path:
     """Unpack one archive below a folder; gives the folder of its brokers. Sparse files stay sparse."""
-    with tarfile.open(FIXTURES / f"{archive}.tar.xz") as tar:
+    name = f"{archive}.tar.xz"
+    with tarfile.open(next(place / name for place in (FIXTURES, OWN) if (place / name).exists())) as tar:
         tar.extractall(folder, filter="data")
     return folder / archive
 

@@ -45,7 +45,7 @@ class Flow:
         offset = time.monotonic() - time.time()
         self._errors = (found.folder / f"flow-{arguments['mode']}.err").open("ab")
         self._process = subprocess.Popen(
-            [str(stack.PEERS / "bin" / "flow"), *(f"{key}={value}" for key, value in arguments.items())],
+            [str(stack.ROOT / "tests" / "java" / "flow"), *(f"{key}={value}" for key, value in arguments.items())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             env={**os.environ, **found.env, "CLIENT_HEAP": "256m"},
         )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,3 +240,34 @@ def test_stream(spark: SparkSession, tmp_path: Path) -> None:
     (store / "abort").unlink()
     collect_stream(stream(), checkpoint, again, availableNow=True)
     assert again[-1] == more[-1].offset
+
+
+def test_stream_behind_a_store_that_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    """The checkpoint has what was read: another store in its place fails the query, or is read on if that is
+    allowed, from where the shorter log ends."""
+    store, checkpoint = tmp_path / "store", tmp_path / "checkpoint"
+    write_log(store, [message(n, topic="t") for n in range(100)], file_size=1 << 14)
+
+    def stream(**options: str) -> DataFrame:
+        return spark.readStream.format("rocketmq-store").options(**options).load(str(store))
+
+    rows: list[int] = []
+    collect_stream(stream(), checkpoint, rows, availableNow=True)
+    assert len(rows) == 100
+
+    shutil.rmtree(store)
+    later = 3_600_000
+    records = [
+        replace(each, store_timestamp=each.store_timestamp + later)
+        for each in (message(n, topic="t") for n in range(80))
+    ]
+    write_log(store, records[:40], file_size=1 << 14)
+    with pytest.raises(Exception, match="or the store was replaced"):
+        collect_stream(stream(), checkpoint, rows, availableNow=True)
+    again: list[int] = []
+    collect_stream(stream(failOnDataLoss="false"), checkpoint, again, availableNow=True)
+    assert again == []
+
+    places = write_log(store, records, file_size=1 << 14)
+    collect_stream(stream(), checkpoint, again, availableNow=True)
+    assert again == [each.offset for each in places[40:]]

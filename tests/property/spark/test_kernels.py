@@ -390,7 +390,12 @@ def test_property_maps(raws: list[bytes]) -> None:
     """A record's map in a frame is that of the formats library, whatever its properties are."""
     kind = pa.map_(pa.string(), pa.string())
 
-    maps = gathering.property_maps(pa.array([b"left out", *raws], pa.binary())[1:], kind)
+    sizes = np.array([len(each) for each in raws], np.int32)
+    texts = Texts(8 + np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
+    flat = np.frombuffer(b"left out" + b"".join(raws), np.uint8)
+    maps = gathering.property_maps(flat, texts, kind, compiled)
+    maps.validate(full=True)
+    assert maps.equals(gathering.property_maps(flat, texts, kind, pure))
 
     assert len(maps) == len(raws)
     for raw, got in zip(raws, maps.to_pylist(), strict=True):

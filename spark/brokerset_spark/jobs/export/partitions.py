@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
-from numpy.typing import NDArray
 
-from brokerset_spark.jobs.export.folders import DAY_MS, date_folder, topic_folder
+from brokerset_spark.jobs.export.folders import date_folder, topic_folder
 from brokerset_spark.jobs.export.options import Compression
 
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -45,8 +42,11 @@ DICTIONARY_COLUMNS: Final = frozenset(
 NO_STATISTICS: Final = frozenset({"body", "properties"})
 """Columns whose smallest and largest values help nobody."""
 
+DELTA_COLUMNS: Final = frozenset({"queueOffset", "bornTimestamp", "storeTimestamp", "commitLogOffset"})
+"""Numbers that mostly grow: as differences (`DELTA_BINARY_PACKED`) they take half the time and a third of the
+space."""
+
 _READ_BYTES: Final = 1 << 20
-_NO_DAY: Final = -(2**62)
 
 Key = tuple[str, int | None]
 
@@ -84,7 +84,7 @@ class Partitions:
         name: str,
         metadata: dict[str, str],
     ) -> None:
-        """`schema` is that of the files; batches have `topic`, `storeTimestamp`, `commitLogOffset` besides.
+        """`schema` is that of the files and of all batches.
 
         `name` begins the names of files; `metadata` goes into each of them.
         """
@@ -96,22 +96,21 @@ class Partitions:
         self._buffered = 0
         self._done: list[dict[str, Any]] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; it, or row groups made of it, may be written now or later."""
-        offsets = batch.column("commitLogOffset")
-        for key, rows in _groups(batch):
-            part = batch if rows is None else batch.take(pa.array(rows))
-            first, last = (0, len(offsets) - 1) if rows is None else (int(rows[0]), int(rows[-1]))
-            part = part.select(self._schema.names)
-            lot = self._lots.setdefault(key, _Lot())
-            size = part.nbytes + 1_024
-            lot.batches.append(part)
-            lot.size += size
-            lot.first = offsets[first].as_py() if lot.first < 0 else lot.first
-            lot.last = offsets[last].as_py()
-            self._buffered += size
-            if lot.size >= ROW_GROUP_BYTES:
-                self._write(key)
+    def add(self, topic: str, day: int | None, batch: pa.RecordBatch, first: int, last: int) -> None:
+        """Take a batch of one topic and day; `first` and `last` are offsets of its first and last record.
+
+        It, or row groups made of it and others, may be written now or later.
+        """
+        key = topic, day
+        lot = self._lots.setdefault(key, _Lot())
+        size = batch.nbytes + 1_024
+        lot.batches.append(batch)
+        lot.size += size
+        lot.first = first if lot.first < 0 else lot.first
+        lot.last = last
+        self._buffered += size
+        if lot.size >= ROW_GROUP_BYTES:
+            self._write(key)
         while self._buffered > BUFFERED_BYTES_MAX:
             self._write(max(self._lots, key=lambda key: self._lots[key].size))
 
@@ -161,6 +160,7 @@ class Partitions:
             compression=self._compression,
             compression_level=1 if self._compression == "zstd" else None,
             use_dictionary=dictionaries or False,
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in DELTA_COLUMNS} or None,
             write_statistics=[name for name in names if name not in NO_STATISTICS] or False,
         )
         return _Part(path, writer)
@@ -189,27 +189,6 @@ class Partitions:
                 "lastOffset": part.last,
             }
         )
-
-
-def _groups(batch: pa.RecordBatch) -> list[tuple[Key, NDArray[np.int64] | None]]:
-    """Topic and day of the rows, with the rows of each; None for all of them."""
-    coded = batch.column("topic").dictionary_encode()
-    topics: list[str] = coded.dictionary.to_pylist()
-    micros = pc.fill_null(batch.column("storeTimestamp").cast(pa.int64()), _NO_DAY).to_numpy()
-    days, day_codes = np.unique(
-        np.where(micros == _NO_DAY, _NO_DAY, micros // (DAY_MS * 1_000)), return_inverse=True
-    )
-    groups = coded.indices.to_numpy().astype(np.int64) * len(days) + day_codes
-
-    def key(group: int) -> Key:
-        day = int(days[group % len(days)])
-        return topics[group // len(days)], None if day == _NO_DAY else day
-
-    if len(topics) == len(days) == 1:
-        return [(key(0), None)]
-    order = np.argsort(groups, kind="stable")
-    found, begins = np.unique(groups[order], return_index=True)
-    return [(key(int(group)), rows) for group, rows in zip(found, np.split(order, begins[1:]), strict=True)]
 
 
 def _synced(path: Path) -> tuple[int, str]:

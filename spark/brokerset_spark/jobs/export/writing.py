@@ -5,26 +5,24 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.export.partitions import Partitions
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import Stop
-from brokerset_spark.sources.batches import Batches, Filter, Source, reason_of
+from brokerset_spark.sources.batches import Batches, Filter, Source, chosen, reason_of
 from brokerset_spark.sources.columns import MESSAGE_COLUMNS, arrow_schema, schema_of
 from brokerset_spark.stores.folder import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 
 TASK: Final = "brokerset_spark.jobs.export.writing:write_range"
-
-NEEDED: Final = ("topic", "storeTimestamp", "commitLogOffset")
-"""Columns that decide where a message goes, whether they are wanted or not."""
 
 PIECE: Final = 16 << 20
 """Bytes of the log in one batch: with many topics, sorting 16 MiB costs less than four times 4."""
@@ -78,14 +76,12 @@ def _write(row: Row, folder: Path) -> dict[str, Any]:
     wanted, messages = Range(**row["range"]), _filter(row["filter"])
     columns = options.file_columns
     names = [each.name for each in columns]
-    schema = arrow_schema(
-        schema_of(MESSAGE_COLUMNS, [*names, *(name for name in NEEDED if name not in names)])
-    )
+    schema = arrow_schema(schema_of(MESSAGE_COLUMNS, names))
     source = Source(wanted.path, row["brokerName"], tuple((epoch, start) for epoch, start in row["epochs"]))
     batches = Batches(schema, source, messages, open_bodies=options.decompress)
     partitions = Partitions(
         folder,
-        pa.schema([schema.field(name) for name in names]),
+        schema,
         compression=options.compression,
         name=f"part-{wanted.start:020d}",
         metadata={
@@ -109,8 +105,12 @@ def _write(row: Row, folder: Path) -> dict[str, Any]:
             piece=PIECE,
         ):
             read += chunk.end - chunk.begin
-            for batch in _built(batches, chunk, damages):
-                partitions.add(batch)
+            unreadable: list[tuple[int, int, str]] = []
+            for topic, day, part in batches.by_topic_and_day(chunk):
+                for some, batch in _built(batches, part, unreadable):
+                    offsets = some.base + some.starts
+                    partitions.add(topic, day, batch, int(offsets[0]), int(offsets[-1]))
+            damages += sorted(unreadable)
             if damages and options.on_corrupt == "fail":
                 break
         found = damaged_ranges(store, wanted, outcome)
@@ -143,19 +143,19 @@ def _filter(row: dict[str, Any]) -> Filter:
     return Filter(**{**row, **lists, **queues})
 
 
-def _built(batches: Batches, chunk: Chunk, damages: list[tuple[int, int, str]]) -> Iterator[pa.RecordBatch]:
-    """The batches of a chunk; a record whose body cannot be opened is left out and told, and no other."""
+def _built(
+    batches: Batches, part: Chunk, damages: list[tuple[int, int, str]]
+) -> Iterator[tuple[Chunk, pa.RecordBatch]]:
+    """The records as batches; one whose body cannot be opened is left out and told, and no other."""
     try:
-        batch = batches.build(chunk)
+        batch = batches.build_all(part)
     except ValueError:
-        count = len(chunk.starts)
+        count = len(part.starts)
         if count == 1:
-            begin = chunk.base + int(chunk.starts[0])
-            damages.append((begin, begin + int(chunk.sizes[0]), "body-unreadable"))
+            begin = part.base + int(part.starts[0])
+            damages.append((begin, begin + int(part.sizes[0]), "body-unreadable"))
             return
-        for part in (slice(0, count // 2), slice(count // 2, count)):
-            starts, sizes = chunk.starts[part], chunk.sizes[part]
-            yield from _built(batches, replace(chunk, starts=starts, sizes=sizes), damages)
+        for rows in (np.arange(count // 2), np.arange(count // 2, count)):
+            yield from _built(batches, chosen(part, rows), damages)
         return
-    if batch is not None:
-        yield batch
+    yield part, batch

@@ -3,6 +3,7 @@ already."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from brokerset_formats.epochs import EpochHistory
 from brokerset_spark.jobs.migrate import (
     checking,
     cloning,
+    copying,
     indexes,
     plan,
     queues,
@@ -35,6 +37,7 @@ from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, INDEX, QUEUES
+from brokerset_spark.stores.reading import Throttle
 
 QUEUES_PER_TASK: Final = 64
 UNITS_PER_TASK: Final = 8_000_000
@@ -65,25 +68,31 @@ class Building:
 
     def build(self) -> None:
         """Fill the staging folder. JobFailed, with everything that is done kept for another start."""
-        scanned = self._scan()
+        scanned = self._take_log() if self._way.copies else self._scan()
         end = self._find_end(scanned)
         telling.tell_scan(self._report, self._source, self._tallies, scanned, end, len(self._read))
         without = sorted({topic for topic, _ in self._tallies if self._is_left_over(topic)})
-        floors = self._floors()
+        floors = sources.find_floors(self._source, self._tallies, self._selection, Throttle(self._rate))
         if self._way.copies:
-            files, moved, base = self._copy_log(scanned, end)
+            files, moved, base = self._copied(scanned, end), None, self._source.first
         else:
             at_zero = plan.starts_at_zero(self._tallies, floors, without)
             base = 0 if at_zero else self._file_size
             files, moved = self._write_log(scanned, base)
         self._log_end = files[-1].base + files[-1].used
-        copies_queues = self._way.copies and self._queues_are_whole(without)
-        checked = self._check(files, without, units=not copies_queues)
+        copies_queues = (
+            self._way.copies
+            and self._options.queue_file_size is None
+            and sources.queues_are_whole(self._source, self._tallies, without)
+        )
         if copies_queues:
+            checked: list[dict[str, Any]] = []  # nothing but the copies is needed, and they were read back
+            self._report.counters["queuesCompared"] = len(self._tallies)
             self._clone_tree("queues", QUEUES)
             firsts = {queue: tally.queue_offset_min for queue, tally in self._tallies.items()}
             ends = {queue: each.end for queue, each in self._source.queue_ends.items()}
         else:
+            checked = self._check(files, without)
             firsts, ends = self._build_queues(checked, floors)
         self._make_index(checked, copies=copies_queues)
         if self._way.ledger:
@@ -113,23 +122,43 @@ class Building:
     def _scan(self) -> list[dict[str, Any]]:
         self._read = self._files_in_bounds()
         rows = [
-            scanning.scan_row(
-                source=self._source.folder.url,
-                staging=str(self._staging.root),
-                path=each.file.path,
-                base=each.file.base,
-                size=each.file.size,
-                start=each.file.base,
-                end=min(each.bound, max(self._selection.end, each.file.base)),
-                bound=each.bound,
-                entries=each.entries,
-                selection=self._selection.to_row(),
-                scratch=None if self._way.copies else f"scratch/scan-{number:05d}",
-                rate=self._rate,
-            )
+            self._scan_row(each, "scan", scratch=f"scratch/scan-{number:05d}")
             for number, each in enumerate(self._read)
         ]
-        found = self._run("scan", scanning.TASK, rows, [each.bound - each.file.base for each in self._read])
+        return self._counted(self._run("scan", scanning.TASK, rows, self._sizes()))
+
+    def _take_log(self) -> list[dict[str, Any]]:
+        """Scan and copy: each file is read once."""
+        self._read = self._files_in_bounds()
+        rows = [
+            self._scan_row(
+                each, "copy", scratch=None, target=f"store/{each.file.path}", closes=self._way.closes
+            )
+            for each in self._read
+        ]
+        return self._counted(self._run("copy", copying.TASK, rows, self._sizes()))
+
+    def _scan_row(self, each: SourceFile, kind: str, **more: Any) -> Row:
+        return {
+            "key": f"{kind}:{each.file.path}",
+            "source": self._source.folder.url,
+            "staging": str(self._staging.root),
+            "path": each.file.path,
+            "base": each.file.base,
+            "size": each.file.size,
+            "start": each.file.base,
+            "end": min(each.bound, max(self._selection.end, each.file.base)),
+            "bound": each.bound,
+            "entries": each.entries,
+            "selection": self._selection.to_row(),
+            "rate": self._rate,
+            **more,
+        }
+
+    def _sizes(self) -> list[int]:
+        return [each.bound - each.file.base for each in self._read]
+
+    def _counted(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for result in found:
             tallies.merge(self._tallies, result["tallies"])
         self._last_stored = max((result["lastStored"] for result in found), default=-1)
@@ -157,63 +186,22 @@ class Building:
     def _is_left_over(self, topic: str) -> bool:
         return sources.is_without_queue(self._source, topic, self._known_topics)
 
-    def _floors(self) -> dict[Queue, int]:
-        """Queues without messages, and the queue offset at which they go on."""
-        found = {}
-        for queue, known in self._source.queue_ends.items():
-            if queue in self._tallies or not self._selection.chooses(queue[0]):
-                continue
-            end = known.end
-            if self._selection.end < sources.NO_END:
-                files = next(
-                    each for each in self._source.facts.queues if (each.topic, each.queue_id) == queue
-                )
-                end = queues.read_end(self._source.folder, files, below=self._selection.end).end
-            if end > 0:
-                found[queue] = end
-        return found
-
-    def _queues_are_whole(self, without: list[str]) -> bool:
-        """Whether every message is in its queue, so that the files of queues may be copied."""
-        if self._source.facts.aborted or self._options.queue_file_size is not None:
-            return False
-        for queue, tally in self._tallies.items():
-            known = self._source.queue_ends.get(queue)
-            if queue[0] not in without and (
-                known is None or known.end != tally.queue_offset_max + 1 or known.offset != tally.last
-            ):
-                return False
-        return True
-
     # -- the log ------------------------------------------------------------------------------------------
 
-    def _copy_log(self, scanned: list[dict[str, Any]], end: LogEnd) -> tuple[list[NewFile], None, int]:
+    def _copied(self, scanned: list[dict[str, Any]], end: LogEnd) -> list[NewFile]:
         files: list[NewFile] = []
-        rows: list[Row] = []
-        used_files = [
-            (each, result)
-            for each, result in zip(self._read, scanned, strict=True)
-            if each.file.base < end.offset or each is self._read[0]
-        ]
-        for number, (each, result) in enumerate(used_files):
-            file, last = each.file, number == len(used_files) - 1
-            used = min(result["end"], file.end) - file.base
-            closed = result["closed"]
-            item: dict[str, Any] = {"from": file.path, "to": f"store/{file.path}"}
-            if result["lastStored"] >= 0:
-                item["mtimeMs"] = result["lastStored"]
-            if last and not closed:
-                item["upto"] = used
-                if self._way.closes:
-                    item["mark"] = writing.blank_mark(file.size - used, ledger=False).hex()
-                    closed = True
-            rows.append(self._clone_row(f"log:{file.path}", [item]))
-            count = result["records"]
-            files.append(NewFile(file.base, 0, used=used, count=count, closed=closed))
-        found = self._run("copy", cloning.TASK, rows, [each.file.size for each, _ in used_files])
-        self._report.counters["filesShared"] = sum(each["shared"] for each in found)
-        self._report.counters["bytesWritten"] = sum(each["bytesRead"] for each in found)
-        return files, None, self._source.first
+        for each, result in zip(self._read, scanned, strict=True):
+            if each.file.base >= end.offset:
+                self._staging.drop(result)  # closed, and without any record
+                continue
+            used = min(result["end"], each.file.end) - each.file.base
+            closed = result["closed"] or self._way.closes
+            files.append(NewFile(each.file.base, 0, used=used, count=result["records"], closed=closed))
+        self._report.counters["filesShared"] = sum(each["shared"] for each in scanned)
+        self._report.counters["bytesWritten"] = sum(
+            file["size"] for each in scanned for file in each["files"]
+        )
+        return files
 
     def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], Marks]:
         moves, marks, placer = self._place(scanned, base)
@@ -255,7 +243,7 @@ class Building:
         """New offsets of all records, a source file at a time."""
         named = [timers.read_timers(self._source.folder).offsets]
         for number, result in enumerate(scanned):
-            named.append(self._kept(number, result).prepared)
+            named.append(Kept.named(*self._scratch(number, result)))
         moves = Moves.wanted(np.concatenate(named))
         known = self._source.facts.epochs
         marks = Marks(
@@ -279,8 +267,13 @@ class Building:
         return moves, marks, placer
 
     def _kept(self, number: int, result: dict[str, Any]) -> Kept:
-        count = result["records"] - result["leftOut"]
-        return Kept.read(self._staging.root / f"scratch/scan-{number:05d}", count)
+        found = Kept.read(*self._scratch(number, result))
+        Throttle(self._rate).took(found.offsets.nbytes + found.sizes.nbytes + found.prepared.nbytes)
+        return found
+
+    def _scratch(self, number: int, result: dict[str, Any]) -> tuple[Path, int]:
+        """The file of a scan, and how many records it has."""
+        return self._staging.root / f"scratch/scan-{number:05d}", result["records"] - result["leftOut"]
 
     def _write_row(self, file: NewFile, moves: str) -> Row:
         pieces = []
@@ -314,10 +307,9 @@ class Building:
 
     # -- reading back -------------------------------------------------------------------------------------
 
-    def _check(self, files: list[NewFile], without: list[str], *, units: bool) -> list[dict[str, Any]]:
+    def _check(self, files: list[NewFile], without: list[str]) -> list[dict[str, Any]]:
         """Read the new log back; nothing becomes visible unless it says the same as the old one."""
-        keys = self._options.index and (units or not self._way.copies)
-        rows = [
+        rows: list[Row] = [
             {
                 "key": f"check:{file.base:020d}",
                 "staging": str(self._staging.root),
@@ -328,11 +320,12 @@ class Building:
                 "used": file.used,
                 "ledger": self._way.ledger,
                 "digest": self._staging.files[f"{self._log}/{file.base:020d}"]["digest"],
-                "units": f"scratch/units-{number:05d}" if units else None,
-                "keys": f"scratch/keys-{number:05d}" if keys else None,
+                "units": f"scratch/units-{number:05d}",
+                "keys": f"scratch/keys-{number:05d}" if self._options.index else None,
                 "ledgerUnits": f"scratch/ledger-{number:05d}",
                 "withoutQueue": without,
                 "delays": list(delay_table(self._options.delay_levels)),
+                "rate": self._rate,
             }
             for number, file in enumerate(files)
         ]
@@ -383,6 +376,7 @@ class Building:
                 "key": f"queues:{number:05d}",
                 "staging": str(self._staging.root),
                 "queues": batch,
+                "rate": self._rate,
                 "fileSize": self._queue_file_size(),
                 "mtimeMs": self._last_stored,
             }
@@ -433,6 +427,7 @@ class Building:
                 "number": number,
                 "slots": slots,
                 "units": units,
+                "rate": self._rate,
             }
             for number, slices in enumerate(indexes.cut_slices(counts, units - 1))
         ]
@@ -447,7 +442,9 @@ class Building:
         row = {"scratch": [result["files"][-1]["digest"] for result in checked]}
         if (known := self._staging.known("ledger-index", row)) is None:
             self._staging.do(
-                "ledger-index", row, write_index(self._staging.root, ledger, scratch, INDEX_FILE_SIZE)
+                "ledger-index",
+                row,
+                write_index(self._staging.root, ledger, scratch, INDEX_FILE_SIZE, Throttle(self._rate)),
             )
         else:
             self._staging.take(known)
@@ -477,6 +474,7 @@ class Building:
             "source": str(self._source.root),
             "staging": str(self._staging.root),
             "files": items,
+            "rate": self._rate,
         }
 
     def _clone(self, key: str, paths: list[str]) -> None:

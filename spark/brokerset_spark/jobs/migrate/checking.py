@@ -14,14 +14,15 @@ from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.records import SysFlag
 from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
+from brokerset_spark.jobs.migrate.grouping import Groups, new_groups, topic_ids
 from brokerset_spark.jobs.migrate.keys import key_hashes
-from brokerset_spark.jobs.migrate.selecting import ContentDigest
-from brokerset_spark.jobs.migrate.tallies import Names, Tallies, topic_text
+from brokerset_spark.jobs.migrate.selecting import PIECE, ContentDigest
+from brokerset_spark.jobs.migrate.tallies import Names, topic_text
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Heads, Int32s, Int64s
 from brokerset_spark.stores.folder import open_folder
-from brokerset_spark.stores.reading import Chunk, Outcome, Range, read_range
+from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 
 TASK: Final = "brokerset_spark.jobs.migrate.checking:check"
 
@@ -45,23 +46,24 @@ def check(row: Row) -> Iterator[Result]:
     end = row["base"] + row["used"]
     wanted = Range(row["path"], row["base"], row["size"], row["start"], end, entries, end, True)
     outcome = Outcome(wanted.start, wanted.start)
-    found: Tallies = {}
+    groups_seen = new_groups()
     content = ContentDigest()
-    units = _Units(row) if row["units"] else None
+    units = _Units(row, groups_seen) if row["units"] else None
     keys: list[NDArray[Any]] = []
     ledger_units: list[NDArray[Any]] = []
     count = 0
-    for chunk in read_range(folder, wanted, outcome, crc=True):
-        heads = content.add(chunk.data, chunk.starts, chunk.sizes)
-        if heads is None:
+    throttle = Throttle(row["rate"])
+    for chunk in read_range(folder, wanted, outcome, crc=True, throttle=throttle, piece=PIECE):
+        if not len(chunk.starts):
             continue
-        names, ids = tallies.group_topics(chunk.data, heads)
-        tallies.add_records(found, names, ids, heads, chunk.sizes, np.ones(len(ids), np.bool_))
-        count += len(ids)
+        content.add(chunk.data, chunk.starts, chunk.sizes)
+        heads = KERNELS.heads(chunk.data, chunk.starts)
+        numbers = groups_seen.number(chunk.data, heads)
+        count += groups_seen.add(numbers, heads, chunk.sizes, np.ones(len(numbers), np.bool_))
         if units is not None:
-            units.add(chunk, heads, names, ids)
+            units.add(chunk, heads, numbers)
         if row["keys"]:
-            keys.append(_keys(chunk, heads, names, ids))
+            keys.append(_keys(chunk, heads, groups_seen.topics, topic_ids(groups_seen, numbers)))
         if entries:
             ledger_units.append(_ledger_units(chunk))
     folder.close()
@@ -69,18 +71,18 @@ def check(row: Row) -> Iterator[Result]:
     groups: list[list[Any]] = []
     if units is not None:
         groups, parts = units.sorted()
-        files.append(write_scratch(row["staging"], row["units"], parts))
+        files.append(write_scratch(row["staging"], row["units"], parts, throttle))
     if row["keys"]:
-        files.append(write_scratch(row["staging"], row["keys"], keys))
+        files.append(write_scratch(row["staging"], row["keys"], keys, throttle))
     if entries:
-        files.append(write_scratch(row["staging"], row["ledgerUnits"], ledger_units))
+        files.append(write_scratch(row["staging"], row["ledgerUnits"], ledger_units, throttle))
     yield Result(
         {
             "key": row["key"],
             "count": count,
             "whole": outcome.end == end,
             "end": outcome.end,
-            "tallies": tallies.to_rows(found),
+            "tallies": tallies.to_rows(groups_seen.tallies()),
             "content": content.hexdigest(),
             "groups": groups,
             "keyCount": sum(map(len, keys)),
@@ -93,28 +95,41 @@ def check(row: Row) -> Iterator[Result]:
 class _Units:
     """Queue units of a file of the log, sorted by queue in the end."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, groups: Groups) -> None:
         self._without = frozenset(row["withoutQueue"])
         self._delays = np.array(row["delays"], np.int64)
-        self._topics: dict[str, int] = {}
+        self._groups = groups
+        self._has_queue = np.empty(0, np.bool_)
+        self._is_delayed = np.empty(0, np.bool_)
         self._parts: list[tuple[Int64s, Int64s, NDArray[Any]]] = []
 
-    def add(self, chunk: Chunk, heads: Heads, names: Names, ids: NDArray[np.intp]) -> None:
+    def add(self, chunk: Chunk, heads: Heads, numbers: Int64s) -> None:
         """Take in the records of a chunk; those of prepared and rolled back transactions have no unit."""
-        texts = [topic_text(name) for name in names]
-        numbers = np.array([self._topics.setdefault(text, len(self._topics)) for text in texts], np.intp)
+        self._learn()
         kind = heads.sys_flag & SysFlag.TRANSACTION_MASK
         wanted = (kind == SysFlag.TRANSACTION_NONE) | (kind == SysFlag.TRANSACTION_COMMIT)
-        wanted &= np.array([text not in self._without for text in texts], np.bool_)[ids]
-        units = np.empty(len(ids), UNIT)
+        wanted &= self._has_queue[numbers]
+        units = np.empty(len(numbers), UNIT)
         units["offset"], units["size"] = heads.offset, chunk.sizes
         tags = KERNELS.find_property(chunk.data, heads, b"TAGS")
         units["tags"] = KERNELS.java_hashes(chunk.data, tags)
-        if SCHEDULE_TOPIC in texts:
-            self._put_delivery_times(chunk, heads, units, ids == texts.index(SCHEDULE_TOPIC))
-        rows = np.flatnonzero(wanted)
-        keys = tallies.queue_keys(numbers[ids[rows]], heads.queue_id[rows])
-        self._parts.append((keys, heads.queue_offset[rows], units[rows]))
+        if self._is_delayed.any():
+            self._put_delivery_times(chunk, heads, units, self._is_delayed[numbers])
+        queue_offsets = heads.queue_offset
+        if not wanted.all():
+            rows = np.flatnonzero(wanted)
+            numbers, queue_offsets, units = numbers[rows], queue_offsets[rows], units[rows]
+        self._parts.append((numbers, queue_offsets, units))
+
+    def _learn(self) -> None:
+        """What is to be known of groups that have appeared since."""
+        groups = self._groups
+        texts = [topic_text(groups.topics[each]) for each in groups.topic_numbers[len(self._has_queue) :]]
+        if texts:
+            has_queue = np.array([text not in self._without for text in texts], np.bool_)
+            is_delayed = np.array([text == SCHEDULE_TOPIC for text in texts], np.bool_)
+            self._has_queue = np.concatenate((self._has_queue, has_queue))
+            self._is_delayed = np.concatenate((self._is_delayed, is_delayed))
 
     def _put_delivery_times(self, chunk: Chunk, heads: Heads, units: NDArray[Any], delayed: Bools) -> None:
         """Units of delayed messages hold the time of their delivery instead of a hash."""
@@ -137,15 +152,16 @@ class _Units:
         """Queues ([topic, queue id, first row, rows]), and the units and queue offsets of all of them."""
         if not self._parts:
             return [], []
-        keys, queue_offsets, units = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])) if len(keys) else keys)
-        counts = np.diff(np.append(starts, len(keys)))
-        texts = list(self._topics)
+        numbers, queue_offsets, units = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
+        known = self._groups
+        small = len(known.queue_ids) <= np.iinfo(np.uint16).max  # numpy sorts those by radix, much faster
+        order = np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(known.queue_ids))
+        starts = np.cumsum(counts) - counts
         groups = [
-            [texts[key >> 32], (key & 0xFFFFFFFF) - 2**31, start, count]
-            for key, start, count in zip(keys[starts].tolist(), starts.tolist(), counts.tolist(), strict=True)
+            [topic_text(known.topics[known.topic_numbers[group]]), known.queue_ids[group], start, count]
+            for group, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
+            if count
         ]
         return groups, [units.astype(UNIT)[order], queue_offsets[order].astype(np.int64)]
 

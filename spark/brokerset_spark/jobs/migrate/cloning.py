@@ -3,8 +3,8 @@ written."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,144 +12,117 @@ from typing import Any, Final
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from brokerset_runtime.files import sync_folder
+from brokerset_spark.jobs.migrate.output import Output
 from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.stores.reading import Throttle
 
 TASK: Final = "brokerset_spark.jobs.migrate.cloning:clone"
-PIECE: Final = 4 << 20
-
-_FICLONE: Final = 0x40049409
-_CANNOT: Final = frozenset(
-    {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EBADF, errno.EPERM}
-)
-"""What a file system says that cannot share blocks, or not between these two files."""
+PIECE: Final = 256 << 10
+"""Bytes that are read at once: they are still in the processor's cache when they are hashed and written."""
 
 
 def clone(row: Row) -> Iterator[Result]:
-    """Copy files of the source into the staging folder and read them back: a task.
-
-    What lies behind `upto` of a file becomes zeros; with a mark these bytes are written there.
-    """
+    """Copy files of the source into the staging folder and read them back: a task."""
     files = []
     total = shared = 0
+    throttle = Throttle(row["rate"])
     for each in row["files"]:
         source, target = Path(row["source"]) / each["from"], Path(row["staging"]) / each["to"]
-        upto = each.get("upto")
-        shared += clone_file(source, target, upto=upto, mark=bytes.fromhex(each.get("mark", "")))
-        if each.get("mtimeMs") is not None:
-            set_mtime(target, each["mtimeMs"])
-        size = target.stat().st_size
-        compared = size if upto is None else upto
-        if digest_file(source, compared) != digest_file(target, compared):
-            raise OSError(errno.EIO, f"the copy of {each['from']} reads back differently", str(target))
-        files.append(described(row["staging"], target))
-        total += size
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with opened(source) as reading, Output(part_of(target)) as output:
+            facts = os.fstat(reading)
+            shared += output.share(reading)
+            copy_rest(reading, output, facts.st_size, throttle)
+            read_back(output, each["from"], throttle)
+            output.finish(facts.st_size, times_ns=(facts.st_atime_ns, facts.st_mtime_ns))
+            output.publish(target)
+        files.append(output.described(each["to"], facts.st_size))
+        total += facts.st_size
     yield Result({"key": row["key"], "files": files, "bytesRead": total, "shared": shared})
 
 
-def clone_file(source: Path, target: Path, *, upto: int | None = None, mark: bytes = b"") -> bool:
-    """Copy a file, holes included, with its times; tells whether the blocks are shared copy-on-write.
-
-    Never a hard link: a broker that changes the copy must not change the source.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A file of the source, for reading."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        writing = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            facts = os.fstat(reading)
-            end = facts.st_size if upto is None else upto
-            shared = _share(reading, writing)
-            if not shared:
-                _copy_data(reading, writing, end)
-            os.ftruncate(writing, end)
-            if mark:
-                os.pwrite(writing, mark, end)
-            os.ftruncate(writing, facts.st_size)
-            os.fsync(writing)
-            os.utime(writing, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        finally:
-            os.close(writing)
+        yield descriptor
     finally:
-        os.close(reading)
-    os.replace(part, target)
-    sync_folder(target.parent)
-    return shared
+        os.close(descriptor)
 
 
-def _share(reading: int, writing: int) -> bool:
-    try:
-        fcntl.ioctl(writing, _FICLONE, reading)
-    except OSError as error:
-        if error.errno in _CANNOT:
-            return False
-        raise
-    return True
+def part_of(target: Path) -> Path:
+    """Name of a file while it is written."""
+    return target.with_name(target.name + ".part")
 
 
-def _copy_data(reading: int, writing: int, end: int) -> None:
-    """Copy what is not a hole, up to `end`."""
-    position = 0
-    while position < end:
-        try:
-            position = os.lseek(reading, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole follows
-                return
-            raise
-        stop = min(os.lseek(reading, position, os.SEEK_HOLE), end)
-        while position < stop:
-            count = _copy_piece(reading, writing, position, min(stop - position, 1 << 30))
+def copy_rest(reading: int, output: Output, end: int, throttle: Throttle) -> None:
+    """Copy what lies from the output's position to `end`, holes included. OSError if the file is shorter."""
+    view = memoryview(bytearray(PIECE))
+    while output.position < end:
+        until, is_hole = _extent(reading, output.position, end)
+        while output.position < until:
+            count = os.preadv(reading, [view[: until - output.position]], output.position)
             if count == 0:
-                return
-            position += count
+                raise OSError(errno.EIO, f"the source ends at {output.position} of {end} bytes")
+            throttle.took(count)
+            output.take(view[:count], is_hole=is_hole)
 
 
-def _copy_piece(reading: int, writing: int, position: int, count: int) -> int:
+def _extent(reading: int, position: int, end: int) -> tuple[int, bool]:
+    """Up to where a hole, or none, reaches from here."""
     try:
-        return os.copy_file_range(reading, writing, count, position, position)
+        data = os.lseek(reading, position, os.SEEK_DATA)
     except OSError as error:
-        if error.errno not in _CANNOT:
+        if error.errno != errno.ENXIO:
             raise
-    data = os.pread(reading, min(count, PIECE), position)
-    write_all(writing, data, position)
-    return len(data)
+        return end, True  # nothing but a hole follows
+    if data > position:
+        return min(data, end), True
+    return min(os.lseek(reading, position, os.SEEK_HOLE), end), False
 
 
-def write_all(descriptor: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Write all of it there; OSError if the disk is full."""
-    view = memoryview(data)
-    while len(view):
-        count = os.pwrite(descriptor, view, position)
-        view, position = view[count:], position + count
+def read_back(output: Output, name: str, throttle: Throttle) -> None:
+    """Read what was written, and compare it with what should have been; OSError if it is not the same."""
+    output.trim()
+    if digest_open(output.descriptor, output.position, throttle) != output.digest.hexdigest():
+        raise OSError(errno.EIO, f"the copy of {name} reads back differently", str(output.part))
 
 
-def digest_file(path: Path, upto: int | None = None) -> str:
+def digest_file(path: Path, upto: int | None = None, throttle: Throttle | None = None) -> str:
     """xxh3 (128 bits) of a file, or of its first bytes."""
+    with opened(path) as descriptor:
+        return digest_open(descriptor, os.fstat(descriptor).st_size if upto is None else upto, throttle)
+
+
+def digest_open(descriptor: int, upto: int, throttle: Throttle | None = None) -> str:
+    """The same of an open file."""
     digest = xxhash.xxh3_128()
-    buffer = bytearray(PIECE)
-    view = memoryview(buffer)
-    left = path.stat().st_size if upto is None else upto
-    with open(path, "rb", buffering=0) as stream:
-        while left > 0:
-            count = stream.readinto(view[: min(left, PIECE)])
-            if not count:
-                break
-            digest.update(view[:count])
-            left -= count
+    view = memoryview(bytearray(min(PIECE, max(upto, 1))))
+    position = 0
+    while position < upto:
+        count = os.preadv(descriptor, [view[: upto - position]], position)
+        if not count:
+            break
+        if throttle is not None:
+            throttle.took(count)
+        digest.update(view[:count])
+        position += count
     return digest.hexdigest()
 
 
-def described(staging: str, path: Path, *, used: int | None = None) -> dict[str, Any]:
+def described(
+    staging: str, path: Path, *, used: int | None = None, throttle: Throttle | None = None
+) -> dict[str, Any]:
     """A file as the journal names it: path below the staging folder, size, and the digest of its used
     bytes."""
     size = path.stat().st_size
     used = size if used is None else used
     relative = path.relative_to(staging).as_posix()
-    return {"path": relative, "size": size, "used": used, "digest": digest_file(path, used)}
+    return {"path": relative, "size": size, "used": used, "digest": digest_file(path, used, throttle)}
 
 
 def is_whole(staging: Path, file: dict[str, Any]) -> bool:
@@ -181,8 +154,23 @@ def write_file(path: Path, parts: Sequence[bytes | NDArray[Any]], *, size: int |
     sync_folder(path.parent)
 
 
-def write_scratch(staging: str, name: str, parts: Sequence[bytes | NDArray[Any]]) -> dict[str, Any]:
+def read_slice(path: Path, kind: DTypeLike, count: int, offset: int) -> NDArray[Any]:
+    """So many values of a scratch file, and not a byte more. OSError if they are not all there."""
+    found = np.empty(count, kind)
+    view, position = found.view(np.uint8).data, 0
+    with opened(path) as descriptor:
+        while position < len(view):
+            read = os.preadv(descriptor, [view[position:]], offset + position)
+            if read == 0:
+                raise OSError(errno.EIO, f"there are no {len(view)} bytes at {offset}", str(path))
+            position += read
+    return found
+
+
+def write_scratch(
+    staging: str, name: str, parts: Sequence[bytes | NDArray[Any]], throttle: Throttle | None = None
+) -> dict[str, Any]:
     """Write a scratch file; gives what the journal needs."""
     path = Path(staging) / name
     write_file(path, parts)
-    return described(staging, path)
+    return described(staging, path, throttle=throttle)

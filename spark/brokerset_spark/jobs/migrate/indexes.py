@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from brokerset_formats.index_file import SLOTS_DEFAULT, UNITS_DEFAULT, IndexHeader, file_size
 from brokerset_spark.jobs.migrate.checking import KEY
-from brokerset_spark.jobs.migrate.cloning import described, set_mtime, write_file
+from brokerset_spark.jobs.migrate.cloning import described, read_slice, set_mtime, write_file
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.stores.layout import INDEX
+from brokerset_spark.stores.reading import Throttle
 
 TASK: Final = "brokerset_spark.jobs.migrate.indexes:build"
 
@@ -24,18 +25,21 @@ assert _ENTRY.itemsize == 20
 
 def build(row: Row) -> Iterator[Result]:
     """Write one index file of the keys in some slices of scratch files: [file, first, count]."""
+    throttle = Throttle(row["rate"])
     parts = [
-        np.fromfile(Path(row["staging"]) / name, KEY, count, offset=first * KEY.itemsize)
+        read_slice(Path(row["staging"]) / name, KEY, count, first * KEY.itemsize)
         for name, first, count in row["slices"]
     ]
     keys = np.concatenate(parts)
+    throttle.took(keys.nbytes)
     header, slots, entries = index_arrays(keys, row["slots"])
     name = index_name(header.begin_timestamp, row["number"])
     path = Path(row["staging"]) / "store" / INDEX / name
     empty = np.zeros(_ENTRY.itemsize, np.uint8)  # number 0 is never used
     write_file(path, [header.encode(), slots, empty, entries], size=file_size(row["slots"], row["units"]))
     set_mtime(path, header.end_timestamp)
-    yield Result({"key": row["key"], "bytesRead": keys.nbytes, "files": [described(row["staging"], path)]})
+    files = [described(row["staging"], path, throttle=throttle)]
+    yield Result({"key": row["key"], "bytesRead": keys.nbytes, "files": files})
 
 
 def index_arrays(keys: NDArray[Any], slot_count: int) -> tuple[IndexHeader, NDArray[Any], NDArray[Any]]:

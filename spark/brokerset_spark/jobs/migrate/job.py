@@ -20,6 +20,7 @@ from brokerset_spark.jobs.migrate.staging import Staging, fingerprint, source_lo
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Runner, quiet
 from brokerset_spark.stores.folder import read_all
+from brokerset_spark.stores.reading import Throttle
 
 JOB: Final = "migrate"
 SPARE_BYTES: Final = 64 << 20
@@ -52,7 +53,7 @@ def migrate(
     report = Report(JOB, inputs={"source": str(root), "target": str(goal), "options": options.to_row()})
     with ExitStack() as holding:
         was_locked = holding.enter_context(source_locked(root))
-        seen = sources.open_source(root, options)
+        seen = sources.open_source(root, options, Throttle(rate))
         holding.callback(seen.folder.close)
         print_before = fingerprint(root)
         key = {"source": str(root), "fingerprint": print_before, "options": options.to_row()}

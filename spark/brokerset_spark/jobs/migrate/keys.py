@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s, Texts
 
 _POWERS_KEPT: Final = 32_768
+_PREFIXES_KEPT: Final = 65_536
 _SPACE: Final = 0x20
 _LAST: Final = 2**40
 """Behind all words that the keys of one record can have."""
@@ -44,9 +46,7 @@ def key_hashes(
     part times a power of 31, and that of the second.
     """
     indexed = (heads.sys_flag & SysFlag.TRANSACTION_MASK) != SysFlag.TRANSACTION_ROLLBACK
-    prefixes = np.array(
-        [java_hash(f"{name.decode(errors='replace')}#") & 0xFFFFFFFF for name in names], np.uint32
-    )
+    prefixes = _prefixes(names, "#")
     unique_texts, keys, tag_texts = KERNELS.find_properties(data, heads, (b"UNIQ_KEY", b"KEYS", b"TAGS"))
     unique = _hashes(data, unique_texts, prefixes[ids])
     unique_rows = np.flatnonzero(indexed & (unique[0] >= 0))
@@ -73,9 +73,12 @@ def key_hashes(
 
 def _prefixes(names: Names, mark: str) -> NDArray[np.uint32]:
     """Hash of what stands before the key, for each topic."""
-    return np.array(
-        [java_hash(f"{name.decode(errors='replace')}{mark}") & 0xFFFFFFFF for name in names], np.uint32
-    )
+    return np.array([_prefix(name, mark) for name in names], np.uint32)
+
+
+@lru_cache(_PREFIXES_KEPT)
+def _prefix(name: bytes, mark: str) -> int:
+    return java_hash(f"{name.decode(errors='replace')}{mark}") & 0xFFFFFFFF
 
 
 def _split(data: Bytes, keys: Texts, indexed: NDArray[np.bool_]) -> tuple[Int64s, Int64s]:

@@ -7,13 +7,18 @@ from typing import Any, Final
 
 from brokerset_formats.dledger import INDEX_UNIT_SIZE, CurrentTerm, LedgerCheckpoint
 from brokerset_spark.jobs.migrate.cloning import described, write_file
+from brokerset_spark.stores.reading import Throttle
 
 INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 """Bytes of an index file; DLedger has no setting for it."""
 
 
 def write_index(
-    staging: Path, ledger: str, scratch: list[str], file_size: int = INDEX_FILE_SIZE
+    staging: Path,
+    ledger: str,
+    scratch: list[str],
+    file_size: int = INDEX_FILE_SIZE,
+    throttle: Throttle | None = None,
 ) -> list[dict[str, Any]]:
     """Join the units that were read back into index files; gives what the journal needs."""
     files = []
@@ -24,10 +29,13 @@ def write_index(
     def put(data: bytes) -> None:
         path = folder / f"{base:020d}"
         write_file(path, [data], size=file_size)
-        files.append(described(str(staging), path, used=len(data)))
+        files.append(described(str(staging), path, used=len(data), throttle=throttle))
 
     for name in scratch:
-        left += (staging / name).read_bytes()
+        read = (staging / name).read_bytes()
+        if throttle is not None:
+            throttle.took(len(read))
+        left += read
         while len(left) >= file_size:
             put(left[:file_size])
             left = left[file_size:]

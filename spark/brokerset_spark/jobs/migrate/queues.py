@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
 from brokerset_spark.jobs.migrate.checking import UNIT
-from brokerset_spark.jobs.migrate.cloning import described, set_mtime, write_file
+from brokerset_spark.jobs.migrate.cloning import described, read_slice, set_mtime, write_file
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.layout import QUEUES, QueueFiles
+from brokerset_spark.stores.layout import QUEUES, LogFile, QueueFiles
+from brokerset_spark.stores.reading import Throttle
 
 TASK: Final = "brokerset_spark.jobs.migrate.queues:build"
 QUEUE_FILE_SIZE: Final = 300_000 * UNIT_SIZE
+_UNITS_AT_ONCE: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,17 @@ def build(row: Row) -> Iterator[Result]:
     """Write the files of some queues: see the module."""
     files = []
     ends = []
+    throttle = Throttle(row["rate"])
     for queue in row["queues"]:
         units, queue_offsets = _collect(row["staging"], queue["slices"])
+        throttle.took(units.nbytes + queue_offsets.nbytes)
         laid = lay_out(units, queue_offsets, floor=queue["floor"])
         folder = Path(row["staging"]) / "store" / QUEUES / queue["topic"] / str(queue["queueId"])
         for base, part in split_files(laid.first, laid.units, row["fileSize"] // UNIT_SIZE):
             path = folder / f"{base * UNIT_SIZE:020d}"
             write_file(path, [part], size=row["fileSize"])
             set_mtime(path, row["mtimeMs"])
-            files.append(described(row["staging"], path, used=len(part) * UNIT_SIZE))
+            files.append(described(row["staging"], path, used=len(part) * UNIT_SIZE, throttle=throttle))
         first, end = laid.first, laid.first + len(laid.units)
         ends.append(
             [queue["topic"], queue["queueId"], first, end, laid.messages, laid.missing, laid.replaced]
@@ -66,8 +70,8 @@ def _collect(staging: str, slices: list[Any]) -> tuple[NDArray[Any], Int64s]:
     units, queue_offsets = [np.empty(0, UNIT)], [np.empty(0, np.int64)]
     for name, total, first, count in slices:
         path = Path(staging) / name
-        units.append(np.fromfile(path, UNIT, count, offset=first * UNIT_SIZE))
-        queue_offsets.append(np.fromfile(path, np.int64, count, offset=total * UNIT_SIZE + first * 8))
+        units.append(read_slice(path, UNIT, count, first * UNIT_SIZE))
+        queue_offsets.append(read_slice(path, np.int64, count, total * UNIT_SIZE + first * 8))
     return np.concatenate(units).astype(UNIT), np.concatenate(queue_offsets)
 
 
@@ -129,19 +133,34 @@ def split_files(first: int, units: NDArray[Any], per_file: int) -> Iterator[tupl
         base += per_file
 
 
-def read_end(folder: StoreFolder, queue: QueueFiles, *, below: int = 2**63 - 1) -> QueueEnd:
+def read_end(
+    folder: StoreFolder, queue: QueueFiles, *, below: int = 2**63 - 1, throttle: Throttle | None = None
+) -> QueueEnd:
     """The end of a queue of the source, or of its units that point below an offset of the log."""
     for file in reversed(queue.log.files):
-        buffer = np.empty(file.size // UNIT_SIZE * UNIT_SIZE, np.uint8)
-        count = folder.read_into(file.path, 0, buffer.data) // UNIT_SIZE
-        units = buffer[: count * UNIT_SIZE].view(UNIT)
-        good = (units["size"] > 0) & (units["offset"] >= 0) & (units["offset"] < below)
-        count = count if good.all() else int(np.argmin(good))
-        if count == 0:
+        last, count = _last_good(folder, file, below, throttle)
+        if last is None:
             continue
-        last = units[count - 1]
         end = file.base // UNIT_SIZE + count
         if last["size"] == BLANK_SIZE:
             return QueueEnd(end, -1, -1)
         return QueueEnd(end, int(last["offset"]), int(last["offset"]) + int(last["size"]))
     return QueueEnd(queue.log.first // UNIT_SIZE, -1, -1)
+
+
+def _last_good(folder: StoreFolder, file: LogFile, below: int, throttle: Throttle | None) -> tuple[Any, int]:
+    """The last unit before the first one that is none, and their count; what lies behind is not read."""
+    total, count, last = file.size // UNIT_SIZE, 0, None
+    while count < total:
+        buffer = np.empty(min(total - count, _UNITS_AT_ONCE) * UNIT_SIZE, np.uint8)
+        read = folder.read_into(file.path, count * UNIT_SIZE, buffer.data) // UNIT_SIZE
+        if throttle is not None:
+            throttle.took(read * UNIT_SIZE)
+        units = buffer[: read * UNIT_SIZE].view(UNIT)
+        good = (units["size"] > 0) & (units["offset"] >= 0) & (units["offset"] < below)
+        number = read if good.all() else int(np.argmin(good))
+        last = units[number - 1] if number else last
+        count += number
+        if number < _UNITS_AT_ONCE:
+            break
+    return last, count

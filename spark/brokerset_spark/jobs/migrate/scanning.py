@@ -7,7 +7,7 @@ stay go to a scratch file: the planner reads them one file after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ import numpy as np
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
-from brokerset_spark.jobs.migrate.selecting import Selection, property_crcs
-from brokerset_spark.jobs.migrate.tallies import Tallies, topic_text
+from brokerset_spark.jobs.migrate.selecting import PIECE, Chooser, Selection, property_crcs
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS, Stop
-from brokerset_spark.kernels.contract import Int32s, Int64s
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
+from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 
 TASK = "brokerset_spark.jobs.migrate.scanning:scan"
@@ -39,6 +38,11 @@ class Kept:
     prepared: Int64s
     """Offsets of half messages that some of them name."""
 
+    @staticmethod
+    def named(path: Path, count: int) -> Int64s:
+        """Only `prepared` of a scratch file."""
+        return np.fromfile(path, np.int64, offset=count * 12)
+
     @classmethod
     def read(cls, path: Path, count: int) -> Kept:
         """From the scratch file."""
@@ -53,76 +57,83 @@ class Kept:
 def scan(row: Row) -> Iterator[Result]:
     """See the module."""
     folder = open_folder(row["source"])
+    try:
+        yield Result(examine(folder, row, Throttle(row["rate"]))[0])
+    finally:
+        folder.close()
+
+
+def examine(
+    folder: StoreFolder, row: Row, throttle: Throttle, taking: Callable[[Bytes], None] | None = None
+) -> tuple[dict[str, Any], Outcome]:
+    """Read a file and check it; `taking` gets all bytes of its records, in their order."""
     selection = Selection.from_row(row["selection"])
     entries: bool = row["entries"]
     wanted = Range(
         row["path"], row["base"], row["size"], row["start"], row["end"], entries, row["bound"], True
     )
     outcome = Outcome(wanted.start, wanted.start)
-    kept: Tallies = {}
+    chooser = Chooser(selection)
     dropped: dict[str, int] = {}
     pieces: list[tuple[Int64s, Int32s, Int64s]] = []
     others = _Others()
     terms: list[list[int]] = []
     count = left_out = left_out_size = crcs = largest = 0
     first_stored = last_stored = -1
-    throttle = Throttle(row["rate"])
-    for chunk in read_range(folder, wanted, outcome, crc=True, throttle=throttle):
+    for chunk in read_range(folder, wanted, outcome, crc=True, throttle=throttle, piece=PIECE):
+        if taking is not None:
+            taking(chunk.data[chunk.begin - chunk.base : chunk.end - chunk.base])
         if entries:
             others.add(chunk)
             _add_terms(terms, chunk)
         if not len(chunk.starts):
             continue
         heads = KERNELS.heads(chunk.data, chunk.starts)
-        names, ids = tallies.group_topics(chunk.data, heads)
-        mask = (heads.offset >= selection.start) & (heads.offset < selection.end)
-        chosen = np.array([selection.chooses(topic_text(name)) for name in names], np.bool_)
-        if not chosen.all():
-            for number in np.flatnonzero(~chosen).tolist():
-                gone = int(np.count_nonzero(mask & (ids == number)))
-                dropped[topic_text(names[number])] = dropped.get(topic_text(names[number]), 0) + gone
-            mask &= chosen[ids]
-        tallies.add_records(kept, names, ids, heads, chunk.sizes, mask)
-        rows = np.flatnonzero(mask)
+        numbers, mask = chooser.look(chunk, heads, dropped)
+        starts, sizes, offsets = chunk.starts, chunk.sizes, heads.offset
+        stored, prepared = heads.store_timestamp, heads.prepared_transaction_offset
+        kept = chooser.groups.add(numbers, heads, sizes, mask)
         count += len(mask)
-        left_out += len(mask) - len(rows)
-        left_out_size += int(chunk.sizes.sum(dtype=np.int64) - chunk.sizes[rows].sum(dtype=np.int64))
-        if not len(rows):
-            continue
-        prepared = heads.prepared_transaction_offset[rows]
-        pieces.append((heads.offset[rows], chunk.sizes[rows], prepared[prepared != 0]))
-        crcs += len(property_crcs(chunk.data, chunk.starts[rows] + chunk.sizes[rows], chunk.sizes[rows]))
-        largest = max(largest, int(chunk.sizes[rows].max()))
-        first_stored = int(heads.store_timestamp[rows[0]]) if first_stored < 0 else first_stored
-        last_stored = int(heads.store_timestamp[rows[-1]])
-    folder.close()
+        if kept < len(mask):
+            rows = np.flatnonzero(mask)
+            left_out += len(mask) - kept
+            left_out_size += int(sizes.sum(dtype=np.int64) - sizes[rows].sum(dtype=np.int64))
+            if not kept:
+                continue
+            starts, sizes, offsets = starts[rows], sizes[rows], offsets[rows]
+            stored, prepared = stored[rows], prepared[rows]
+        if row["scratch"]:
+            pieces.append((offsets, sizes, prepared[prepared != 0]))
+        crcs += len(property_crcs(chunk.data, starts, sizes))
+        largest = max(largest, int(sizes.max()))
+        first_stored = int(stored[0]) if first_stored < 0 else first_stored
+        last_stored = int(stored[-1])
     files = []
     if row["scratch"]:
         parts = [np.concatenate([piece[i] for piece in pieces]) for i in range(3)] if pieces else []
-        files = [write_scratch(row["staging"], row["scratch"], parts)]
-    yield Result(
-        {
-            "key": row["key"],
-            "path": row["path"],
-            "end": outcome.end,
-            "closed": outcome.stop is Stop.BLANK or outcome.end == wanted.base + wanted.size,
-            "stop": int(outcome.stop),
-            "records": count,
-            "leftOut": left_out,
-            "leftOutBytes": left_out_size,
-            "noMessage": others.count,
-            "noMessageBytes": others.size,
-            "dropped": dropped,
-            "tallies": tallies.to_rows(kept),
-            "terms": terms,
-            "propertyCrcs": crcs,
-            "largest": largest,
-            "firstStored": first_stored,
-            "lastStored": last_stored,
-            "bytesRead": outcome.end - wanted.start,
-            "files": files,
-        }
-    )
+        files = [write_scratch(row["staging"], row["scratch"], parts, throttle)]
+    found = {
+        "key": row["key"],
+        "path": row["path"],
+        "end": outcome.end,
+        "closed": outcome.stop is Stop.BLANK or outcome.end == wanted.base + wanted.size,
+        "stop": int(outcome.stop),
+        "records": count,
+        "leftOut": left_out,
+        "leftOutBytes": left_out_size,
+        "noMessage": others.count,
+        "noMessageBytes": others.size,
+        "dropped": dropped,
+        "tallies": tallies.to_rows(chooser.groups.tallies()),
+        "terms": terms,
+        "propertyCrcs": crcs,
+        "largest": largest,
+        "firstStored": first_stored,
+        "lastStored": last_stored,
+        "bytesRead": outcome.end - wanted.start,
+        "files": files,
+    }
+    return found, outcome
 
 
 class _Others:
@@ -157,8 +168,3 @@ def _add_terms(terms: list[list[int]], chunk: Chunk) -> None:
     for number in changes.tolist():
         if not terms or terms[-1][0] != int(chunk.terms[number]):
             terms.append([int(chunk.terms[number]), chunk.base + int(chunk.starts[number])])
-
-
-def scan_row(**values: Any) -> Row:
-    """A row, with its key."""
-    return {"key": f"scan:{values['path']}", **values}

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from brokerset_formats.hashing import crc31
-from brokerset_spark.jobs.migrate import tallies
+from brokerset_spark.jobs.migrate.grouping import LOOPS, new_groups
 from brokerset_spark.jobs.migrate.options import MigrateOptions, is_chosen
 from brokerset_spark.jobs.migrate.tallies import topic_text
-from brokerset_spark.kernels import KERNELS, Kernels
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk
 
 PREPARED_BEFORE_BODY = 12
 """preparedTransactionOffset stands so many bytes before the body: it, and the body's length."""
 
-_CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
-_CRC_SIZE = len(_CRC_NAME) + 11
+PIECE: Final = 1 << 20
+"""Bytes of a log that are read at once. Fewer than in other jobs: what is read stays in the processor's cache
+until it is written."""
+
+BLOCK: Final = 256 << 10
+"""Bytes that are made, hashed and written at once, for the same reason."""
+
+_CRC_SIZE = len(b"__CRC32#\x01") + 11
 _TENS = 10 ** np.arange(10, dtype=np.int64)
 
 
@@ -59,27 +66,64 @@ class Selection:
         """Whether a topic stays."""
         return is_chosen(topic, self.keep, self.drop)
 
-    def mask(self, chunk: Chunk, kernels: Kernels = KERNELS) -> Bools:
-        """Which records of a chunk stay."""
-        offsets = chunk.base + chunk.starts
-        wanted: Bools = (offsets >= self.start) & (offsets < self.end)
-        if self.by_topic and len(offsets):
-            names, ids = tallies.group_topics(chunk.data, kernels.heads(chunk.data, chunk.starts))
-            wanted &= np.array([self.chooses(topic_text(name)) for name in names], np.bool_)[ids]
-        return wanted
+
+class Chooser:
+    """Applies a selection to the chunks of one file, and knows their topics and queues."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self.groups = new_groups()
+        self._chosen = np.empty(0, np.bool_)
+
+    def look(self, chunk: Chunk, heads: Heads, dropped: dict[str, int]) -> tuple[Int64s, Bools]:
+        """The group of each record, and whether it stays; `dropped` counts those that go for their topic."""
+        numbers = self.groups.number(chunk.data, heads)
+        mask = self._inside(heads.offset)
+        if self._selection.by_topic:
+            chosen = self._choose()[numbers]
+            if not chosen.all():
+                gone = np.bincount(numbers[mask & ~chosen], minlength=len(self._chosen))
+                for group in np.flatnonzero(gone).tolist():
+                    topic = topic_text(self.groups.topics[self.groups.topic_numbers[group]])
+                    dropped[topic] = dropped.get(topic, 0) + int(gone[group])
+                mask &= chosen
+        return numbers, mask
+
+    def rows(self, chunk: Chunk) -> Int64s | None:
+        """Which records of a chunk stay; None for all of them."""
+        selection = self._selection
+        if not selection.by_topic and selection.start <= chunk.begin and chunk.end <= selection.end:
+            return None
+        mask = self._inside(chunk.base + chunk.starts)
+        if selection.by_topic and len(mask):
+            heads = KERNELS.heads(chunk.data, chunk.starts)
+            numbers = self.groups.number(chunk.data, heads)
+            mask &= self._choose()[numbers]
+        rows = np.flatnonzero(mask)
+        return None if len(rows) == len(mask) else rows
+
+    def _inside(self, offsets: Int64s) -> Bools:
+        found: Bools = (offsets >= self._selection.start) & (offsets < self._selection.end)
+        return found
+
+    def _choose(self) -> Bools:
+        """For each group, whether its topic stays."""
+        groups = self.groups
+        more = groups.topic_numbers[len(self._chosen) :]
+        if more:
+            said = [self._selection.chooses(topic_text(groups.topics[each])) for each in more]
+            self._chosen = np.concatenate((self._chosen, np.array(said, np.bool_)))
+        return self._chosen
 
 
-def property_crcs(data: Bytes, ends: NDArray[np.int64], sizes: Int32s) -> Int64s:
+def property_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
     """Which records (their numbers) end with a CRC over the whole record, as `enabledAppendPropCRC` makes
     it."""
-    if not len(ends):
-        return np.empty(0, np.int64)
-    marks = np.maximum(ends - _CRC_SIZE, 0)
-    found = np.flatnonzero((sizes > _CRC_SIZE) & (data[marks] == _CRC_NAME[0]) & (data[ends - 1] == 2))
-    if len(found):
-        same = data[marks[found][:, None] + np.arange(len(_CRC_NAME))] == _CRC_NAME
-        found = found[same.all(axis=1)]
-    return found.astype(np.int64)
+    found = np.empty(len(starts), np.int64)
+    count = LOOPS.find_crcs(data, starts, sizes, found)
+    if count < 0:
+        raise ValueError("a record leaves the data")
+    return found[:count]
 
 
 def renew_property_crcs(out: Bytes, positions: Int64s, sizes: Int32s) -> int:
@@ -87,9 +131,9 @@ def renew_property_crcs(out: Bytes, positions: Int64s, sizes: Int32s) -> int:
 
     One call for each: they cover whole records, and few brokers write them.
     """
-    ends = positions + sizes
-    found = property_crcs(out, ends, sizes)
-    for start, end in zip(positions[found].tolist(), ends[found].tolist(), strict=True):
+    found = property_crcs(out, positions, sizes)
+    ends = positions[found] + sizes[found]
+    for start, end in zip(positions[found].tolist(), ends.tolist(), strict=True):
         value = crc31(out.data[start : end - _CRC_SIZE])
         out[end - 11 : end - 1] = value // _TENS % 10 + ord("0")
     return len(found)
@@ -106,34 +150,38 @@ class ContentDigest:
     The same records give the same digest, however they are cut into chunks.
     """
 
-    def __init__(self, kernels: Kernels = KERNELS) -> None:
-        self._kernels = kernels
+    def __init__(self) -> None:
         self._digest = xxhash.xxh3_128()
         self._total = 0
+        self._packed = np.empty(BLOCK, np.uint8)
 
-    def add(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Heads | None:
-        """Take records in; gives their heads (of the data), None without records."""
-        if not len(starts):
-            return None
-        ends: NDArray[np.int64] = np.cumsum(sizes, dtype=np.int64)
-        positions = ends - sizes
-        packed = np.empty(int(ends[-1]), np.uint8)
-        self._kernels.to_records(data, starts, sizes, packed, positions, self._total)
-        heads = self._kernels.heads(data, starts)
-        with_prepared = np.flatnonzero(heads.prepared_transaction_offset)
-        at = (
-            heads.body[with_prepared]
-            - starts[with_prepared]
-            + positions[with_prepared]
-            - PREPARED_BEFORE_BODY
-        )
-        put_longs(packed, at, np.zeros(len(at), np.int64))
-        digits = ends[property_crcs(packed, ends, sizes)] - 11
-        packed[digits[:, None] + np.arange(10)] = 0
-        self._digest.update(packed.data)
-        self._total += len(packed)
-        return heads
+    def add(self, data: Bytes, starts: Int64s, sizes: Int32s) -> tuple[int, int]:
+        """Take records in; how many of them name a half message, and how many have a CRC over all of them."""
+        named = crcs = 0
+        for rows, size in blocks(sizes):
+            if size > len(self._packed):
+                self._packed = np.empty(size, np.uint8)
+            count, more_named, more_crcs = LOOPS.pack(
+                data, starts[rows], sizes[rows], self._packed, self._total
+            )
+            if count != size:
+                raise ValueError(f"{count} bytes of records were packed instead of {size}")
+            self._digest.update(self._packed.data[:size])
+            self._total += size
+            named, crcs = named + more_named, crcs + more_crcs
+        return named, crcs
 
     def hexdigest(self) -> str:
         """The digest so far."""
         return self._digest.hexdigest()
+
+
+def blocks(sizes: NDArray[Any]) -> Iterator[tuple[slice, int]]:
+    """Rows, some `BLOCK` bytes at a time, with the bytes that they take; a longer one stands alone."""
+    ends: NDArray[np.int64] = np.cumsum(sizes, dtype=np.int64)
+    first = begin = 0
+    while first < len(sizes):
+        last = max(int(np.searchsorted(ends, begin + BLOCK, "right")), first + 1)
+        end = int(ends[last - 1])
+        yield slice(first, last), end - begin
+        first, begin = last, end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,12 +12,13 @@ import numpy as np
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.jobs.migrate.options import MigrateOptions
 from brokerset_spark.jobs.migrate.queues import QueueEnd, read_end
-from brokerset_spark.jobs.migrate.tallies import Queue
+from brokerset_spark.jobs.migrate.selecting import Selection
+from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
 from brokerset_spark.jobs.report import JobFailed, NoInput
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, INDEX, QUEUES, LogFile, StoreFacts, look
-from brokerset_spark.stores.reading import Outcome, Range, read_range
+from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 from brokerset_spark.stores.tail import committed_end
 
 NO_END: Final = 2**63 - 1
@@ -60,6 +61,9 @@ class Source:
     dispatched: int
     """Behind the last message that is in a queue: the log reaches there, surely."""
 
+    throttle: Throttle
+    """For what is read before tasks run."""
+
     uncommitted: int = 0
     """Entries of a DLedger that are not known to be committed."""
 
@@ -79,7 +83,7 @@ class Source:
         return any(each.entries for each in self.files)
 
 
-def open_source(root: Path, options: MigrateOptions) -> Source:
+def open_source(root: Path, options: MigrateOptions, throttle: Throttle) -> Source:
     """Look at a store. NoInput if there is none; JobFailed if it cannot be migrated as it is."""
     if not root.is_dir():
         raise NoInput(f"{root} is no folder", "give the folder that holds commitlog/ or dledger-<id>/")
@@ -95,7 +99,7 @@ def open_source(root: Path, options: MigrateOptions) -> Source:
         raise JobFailed(
             f"{root}: a cut of the log was begun and not finished", "start its broker once and stop it"
         )
-    ends = {(each.topic, each.queue_id): read_end(folder, each) for each in facts.queues}
+    ends = {(each.topic, each.queue_id): read_end(folder, each, throttle=throttle) for each in facts.queues}
     dispatched = max((each.log_end for each in ends.values()), default=-1)
     files = [SourceFile(each, False, each.end) for each in facts.commit_log.files]
     uncommitted = 0
@@ -107,10 +111,10 @@ def open_source(root: Path, options: MigrateOptions) -> Source:
             )
         bound = _committed(root, folder, facts, dispatched, options)
         files += [SourceFile(each, True, max(each.base, min(each.end, bound))) for each in facts.ledger.files]
-        uncommitted = 0 if options.take_uncommitted else _count_entries(folder, files, bound)
+        uncommitted = 0 if options.take_uncommitted else _count_entries(folder, files, bound, throttle)
     if len({each.file.size for each in files}) > 1:
         raise JobFailed(f"{root}: log and DLedger have files of different sizes", "they must be the same")
-    return Source(root, folder, facts, tuple(files), ends, dispatched, uncommitted)
+    return Source(root, folder, facts, tuple(files), ends, dispatched, throttle, uncommitted)
 
 
 def _committed(
@@ -130,7 +134,7 @@ def _committed(
     return max(bound, facts.ledger.first)
 
 
-def _count_entries(folder: StoreFolder, files: list[SourceFile], bound: int) -> int:
+def _count_entries(folder: StoreFolder, files: list[SourceFile], bound: int, throttle: Throttle) -> int:
     total = 0
     for each in files:
         if each.entries and each.file.end > bound:
@@ -138,7 +142,7 @@ def _count_entries(folder: StoreFolder, files: list[SourceFile], bound: int) -> 
             wanted = Range(
                 each.file.path, each.file.base, each.file.size, start, each.file.end, True, exact_start=True
             )
-            for chunk in read_range(folder, wanted, Outcome(start, start)):
+            for chunk in read_range(folder, wanted, Outcome(start, start), throttle=throttle):
                 total += len(chunk.starts)
     return total
 
@@ -167,7 +171,7 @@ def _stored(source: Source, each: SourceFile, *, first_only: bool = False) -> It
     """Offsets and store times of records, those of each chunk that are first or begin a new time."""
     file = each.file
     wanted = Range(file.path, file.base, file.size, file.base, each.bound, each.entries, each.bound)
-    for chunk in read_range(source.folder, wanted, Outcome(file.base, file.base)):
+    for chunk in read_range(source.folder, wanted, Outcome(file.base, file.base), throttle=source.throttle):
         if not len(chunk.starts):
             continue
         heads = KERNELS.heads(chunk.data, chunk.starts[:1] if first_only else chunk.starts)
@@ -200,6 +204,36 @@ def is_without_queue(source: Source, topic: str, known_topics: set[str] | None) 
     if not topics or topic in topics:
         return False
     return not source.facts.aborted or (known_topics is not None and topic not in known_topics)
+
+
+def find_floors(
+    source: Source, tallies: Tallies, selection: Selection, throttle: Throttle
+) -> dict[Queue, int]:
+    """Queues without messages, and the queue offset at which they go on."""
+    found = {}
+    for queue, known in source.queue_ends.items():
+        if queue in tallies or not selection.chooses(queue[0]):
+            continue
+        end = known.end
+        if selection.end < NO_END:
+            files = next(each for each in source.facts.queues if (each.topic, each.queue_id) == queue)
+            end = read_end(source.folder, files, below=selection.end, throttle=throttle).end
+        if end > 0:
+            found[queue] = end
+    return found
+
+
+def queues_are_whole(source: Source, tallies: Tallies, without: Collection[str]) -> bool:
+    """Whether every message is in its queue, so that the files of queues may be copied."""
+    if source.facts.aborted:
+        return False
+    for queue, tally in tallies.items():
+        known = source.queue_ends.get(queue)
+        if queue[0] not in without and (
+            known is None or known.end != tally.queue_offset_max + 1 or known.offset != tally.last
+        ):
+            return False
+    return True
 
 
 def other_entries(source: Source) -> tuple[list[str], list[str]]:

@@ -225,6 +225,13 @@ class Staging:
         self.note(key, row, result)
         self.take(result)
 
+    def drop(self, result: dict[str, Any]) -> None:
+        """Remove what a task put into `store/`, and is not needed after all."""
+        for file in result["files"]:
+            path = file["path"].removeprefix("store/")
+            if self.files.pop(path, None) is not None:
+                (self.store / path).unlink()
+
     def check_files(self) -> None:
         """Nothing may be in the target that no task made. JobFailed names it."""
         for folder, _, names in os.walk(self.store):

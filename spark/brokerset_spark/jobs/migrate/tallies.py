@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
+from brokerset_spark.kernels.contract import Bytes, Heads
 
 Names = list[bytes]
 _MIX: Final = np.random.default_rng(20_260_101).integers(1, 2**63, 65_536, np.uint64) | np.uint64(1)
@@ -84,37 +84,6 @@ class Tally:
 
 Queue = tuple[str, int]
 Tallies = dict[Queue, Tally]
-
-
-def queue_keys(ids: NDArray[np.intp], queue_ids: Int32s) -> Int64s:
-    """One number for each pair of topic number and queue id, in their order."""
-    return (ids.astype(np.int64) << 32) | (queue_ids.astype(np.int64) + 2**31)
-
-
-def add_records(
-    tallies: Tallies, names: Names, ids: NDArray[np.intp], heads: Heads, sizes: Int32s, wanted: Bools
-) -> None:
-    """Count the wanted ones of these records."""
-    rows = np.flatnonzero(wanted)
-    if not len(rows):
-        return
-    keys = queue_keys(ids[rows], heads.queue_id[rows])
-    order = np.argsort(keys, kind="stable")
-    rows, keys = rows[order], keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    queue_offsets = heads.queue_offset[rows]
-    columns = (
-        np.diff(np.append(starts, len(rows))),
-        np.add.reduceat(sizes[rows].astype(np.int64), starts),
-        np.add.reduceat(heads.body_crc[rows].astype(np.int64), starts),
-        np.add.reduceat(queue_offsets, starts),
-        np.minimum.reduceat(queue_offsets, starts),
-        np.maximum.reduceat(queue_offsets, starts),
-        np.maximum.reduceat(heads.offset[rows], starts),
-    )
-    for key, *values in zip(keys[starts].tolist(), *(column.tolist() for column in columns), strict=True):
-        queue = (topic_text(names[key >> 32]), (key & 0xFFFFFFFF) - 2**31)
-        tallies.setdefault(queue, Tally()).add(Tally(*values))
 
 
 def merge(tallies: Tallies, rows: Iterable[list[Any]]) -> None:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from brokerset_formats import dledger, records
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
-from brokerset_runtime.files import sync_folder
-from brokerset_spark.jobs.migrate.cloning import set_mtime, write_all
+from brokerset_spark.jobs.migrate.output import Output, at_ms
 from brokerset_spark.jobs.migrate.placing import Moves
 from brokerset_spark.jobs.migrate.selecting import (
+    BLOCK,
+    PIECE,
     PREPARED_BEFORE_BODY,
+    Chooser,
     ContentDigest,
     Selection,
+    blocks,
     put_longs,
     renew_property_crcs,
 )
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS
-from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
+from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
 from brokerset_spark.stores.folder import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 
 TASK: Final = "brokerset_spark.jobs.migrate.writing:write"
+
+MARK_SIZE_MAX: Final = 8
+"""Bytes of the blank record that ends a file."""
 
 
 def write(row: Row) -> Iterator[Result]:
@@ -36,20 +40,13 @@ def write(row: Row) -> Iterator[Result]:
     target = Path(row["staging"]) / row["path"]
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(row["staging"]) / "scratch" / f"{target.name}.{target.parent.name}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.ftruncate(descriptor, row["size"])
-        log = _Writer(descriptor, row)
+    with Output(part, room=row["used"] + MARK_SIZE_MAX * row["closed"]) as output:
+        log = _Writer(output, row)
         for piece in row["pieces"]:
             log.take(piece)
         log.close()
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if log.last_stored >= 0:
-        set_mtime(part, log.last_stored)
-    os.replace(part, target)
-    sync_folder(target.parent)
+        output.finish(row["size"], times_ns=at_ms(log.last_stored) if log.last_stored >= 0 else None)
+        output.publish(target)
     yield Result(
         {
             "key": row["key"],
@@ -58,35 +55,78 @@ def write(row: Row) -> Iterator[Result]:
             "lostPrepared": log.lost_prepared,
             "renewedCrcs": log.renewed,
             "bytesRead": log.read,
-            "files": [
-                {
-                    "path": row["path"],
-                    "size": row["size"],
-                    "used": log.written,
-                    "digest": log.digest.hexdigest(),
-                }
-            ],
+            "files": [output.described(row["path"], row["size"])],
         }
     )
+
+
+class Rewriter:
+    """Turns records into those of the new log, a block at a time, and hands each block on."""
+
+    def __init__(
+        self,
+        take: Callable[[memoryview], None],
+        *,
+        base: int,
+        ledger: bool,
+        first_index: int = 0,
+        term: int = 0,
+    ) -> None:
+        self._take, self._base, self._term = take, base, term
+        self._first_index = first_index
+        self.head = ENTRY_HEAD_SIZE if ledger else 0
+        self.written = 0
+        self.count = 0
+        self._out = np.empty(2 * BLOCK, np.uint8)
+
+    def put(
+        self,
+        data: Bytes,
+        starts: Int64s,
+        sizes: Int32s,
+        amend: Callable[[Bytes, slice, Int64s], None] | None = None,
+    ) -> None:
+        """Write these records; `amend` may change a block: its bytes, which rows it has, where they begin."""
+        long_sizes = sizes.astype(np.int64) + self.head
+        for rows, size in blocks(long_sizes):
+            if size > len(self._out):
+                self._out = np.empty(size, np.uint8)
+            out, base = self._out[:size], self._base + self.written
+            positions = np.cumsum(long_sizes[rows]) - long_sizes[rows]
+            if self.head:
+                first = self._first_index + self.count
+                KERNELS.to_entries(
+                    data, starts[rows], sizes[rows], out, positions, base, first_index=first, term=self._term
+                )
+            else:
+                KERNELS.to_records(data, starts[rows], sizes[rows], out, positions, base)
+            if amend is not None:
+                amend(out, rows, positions + self.head)
+            self._take(out.data)
+            self.written += size
+            self.count += len(positions)
 
 
 class _Writer:
     """Appends records to a file."""
 
-    def __init__(self, descriptor: int, row: Row) -> None:
-        self._descriptor, self._row = descriptor, row
+    def __init__(self, output: Output, row: Row) -> None:
+        self._output, self._row = output, row
         self._folder = open_folder(row["source"])
-        self._selection = Selection.from_row(row["selection"])
-        self._head = ENTRY_HEAD_SIZE if row["ledger"] else 0
+        self._chooser = Chooser(Selection.from_row(row["selection"]))
+        self._log = Rewriter(
+            output.put,
+            base=row["base"],
+            ledger=row["ledger"],
+            first_index=row["firstIndex"],
+            term=row["term"],
+        )
         self._moves = _read_moves(row)
         self._throttle = Throttle(row["rate"])
-        self.written = 0
-        self.count = 0
         self.read = 0
         self.last_stored = -1
         self.lost_prepared = 0
         self.renewed = 0
-        self.digest = xxhash.xxh3_128()
         self.content = ContentDigest()
 
     def take(self, piece: Row) -> None:
@@ -102,60 +142,56 @@ class _Writer:
             exact_start=True,
         )
         outcome = Outcome(wanted.start, wanted.start)
-        before = self.count
-        for chunk in read_range(self._folder, wanted, outcome, throttle=self._throttle):
-            rows = np.flatnonzero(self._selection.mask(chunk))
-            if len(rows):
+        before = self._log.count
+        for chunk in read_range(self._folder, wanted, outcome, throttle=self._throttle, piece=PIECE):
+            rows = self._chooser.rows(chunk)
+            if rows is None:
+                self._put(chunk.data, chunk.starts, chunk.sizes)
+            elif len(rows):
                 self._put(chunk.data, chunk.starts[rows], chunk.sizes[rows])
-        if self.count - before != piece["count"] or outcome.end != piece["end"]:
+        if self._log.count - before != piece["count"] or outcome.end != piece["end"]:
             raise ValueError(
-                f"{piece['path']} has changed since it was scanned: {self.count - before} records up to"
+                f"{piece['path']} has changed since it was scanned: {self._log.count - before} records up to"
                 f" {outcome.end} instead of {piece['count']} up to {piece['end']}"
             )
         self.read += piece["end"] - piece["start"]
 
     def _put(self, data: Bytes, starts: Int64s, sizes: Int32s) -> None:
-        long_sizes = sizes.astype(np.int64) + self._head
-        ends = np.cumsum(long_sizes)
-        positions = ends - long_sizes
-        out = np.empty(int(ends[-1]), np.uint8)
-        base = self._row["base"] + self.written
-        if self._head:
-            first = self._row["firstIndex"] + self.count
-            KERNELS.to_entries(
-                data, starts, sizes, out, positions, base, first_index=first, term=self._row["term"]
-            )
-        else:
-            KERNELS.to_records(data, starts, sizes, out, positions, base)
-        heads = self.content.add(data, starts, sizes)
-        assert heads is not None, "there are records"
-        inside = positions + self._head
-        named = np.flatnonzero(heads.prepared_transaction_offset)
-        if len(named):
-            new = self._moves.look_up(heads.prepared_transaction_offset[named])
-            self.lost_prepared += int(np.count_nonzero(new < 0))
-            at = heads.body[named] - starts[named] + inside[named] - PREPARED_BEFORE_BODY
-            put_longs(out, at, np.maximum(new, 0))
-        self.renewed += renew_property_crcs(out, inside, sizes)
-        self.digest.update(out.data)
-        write_all(self._descriptor, out.data, self.written)
-        self.written += len(out)
-        self.count += len(starts)
+        if not len(starts):
+            return
+        named, crcs = self.content.add(data, starts, sizes)
+        heads = KERNELS.heads(data, starts if named else starts[-1:])
         self.last_stored = max(self.last_stored, int(heads.store_timestamp[-1]))
+
+        def amend(out: Bytes, rows: slice, positions: Int64s) -> None:
+            if named:
+                self._rename_halves(out, heads, rows, starts[rows], positions)
+            if crcs:
+                self.renewed += renew_property_crcs(out, positions, sizes[rows])
+
+        self._log.put(data, starts, sizes, amend if named or crcs else None)
+
+    def _rename_halves(
+        self, out: Bytes, heads: Heads, rows: slice, starts: Int64s, positions: Int64s
+    ) -> None:
+        """Write the new offsets of the half messages that records name."""
+        old = heads.prepared_transaction_offset[rows]
+        named = np.flatnonzero(old)
+        new = self._moves.look_up(old[named])
+        self.lost_prepared += int(np.count_nonzero(new < 0))
+        at = heads.body[rows][named] - starts[named] + positions[named] - PREPARED_BEFORE_BODY
+        put_longs(out, at, np.maximum(new, 0))
 
     def close(self) -> None:
         """Check that the plan was met, and write the blank record."""
-        row = self._row
-        if (self.written, self.count) != (row["used"], row["count"]):
+        row, log = self._row, self._log
+        if (log.written, log.count) != (row["used"], row["count"]):
             raise ValueError(
-                f"{row['path']}: {self.count} records of {self.written} bytes were written where the plan has"
+                f"{row['path']}: {log.count} records of {log.written} bytes were written where the plan has"
                 f" {row['count']} of {row['used']}"
             )
         if row["closed"]:
-            mark = blank_mark(row["size"] - self.written, ledger=row["ledger"])
-            self.digest.update(mark)
-            write_all(self._descriptor, mark, self.written)
-            self.written += len(mark)
+            self._output.put(blank_mark(row["size"] - log.written, ledger=row["ledger"]))
         self._folder.close()
 
 

@@ -73,7 +73,27 @@ CODES: Final[dict[str, tuple[Level, str]]] = {
     "checkpoint-missing": (_W, "There is no `checkpoint`: a start reads the whole log."),
     "identity": (_E, "`brokerIdentity` cannot be read."),
     "config": (_E, "A file of settings cannot be read. Of a `.bak` file: a warning."),
-    "not-checked": (_I, "A part of the store that this job does not know (batch queues, extended units)."),
+    "lmq-property": (
+        _E,
+        "The properties of a record that name its light queues (`%LMQ%`) and their queue offsets do not fit.",
+    ),
+    "lmq-missing": (
+        _W,
+        "Records name a light queue that has no folder: it was removed, as brokers do, or is lost.",
+    ),
+    "batch-property": (_E, "An inner batch does not say how many messages it has, or where it begins."),
+    "batch-missing": (
+        _E,
+        "A record has no unit in its batch queue. At the end of a queue after a crash: a warning.",
+    ),
+    "batch-unit": (_E, "A unit of a batch queue does not agree with its record."),
+    "batch-dangling": (
+        _E,
+        "A unit of a batch queue points to no record. Behind the end of the log after a crash: a warning.",
+    ),
+    "batch-gap": (_E, "Queue offsets between two units of a batch queue that no unit has."),
+    "ext-missing": (_E, "The extended unit that a queue unit points to is in no file."),
+    "ext-unit": (_E, "An extended unit does not agree with its record."),
 }
 """Code to level and meaning."""
 

@@ -19,10 +19,6 @@ _CRC_FIELD = 20
 """Bytes at the end of a record that its property CRC does not cover: the property itself."""
 
 
-_TOPICS_TRIED = 16
-"""Topics met before that all records are compared with; the records of others are sorted by topic."""
-
-
 @dataclass(slots=True)
 class Topics:
     """Topics by number, in the order in which they were met."""
@@ -61,37 +57,14 @@ class Columns:
     """Whether the record must have a unit of 20 bytes: no half or rolled back record, no inner batch."""
 
 
-def _same_texts(data: Bytes, starts: Int64s, sizes: Int32s, first: bytes) -> bool:
-    if not bool(np.all(sizes == len(first))):
-        return False
-    if not first:
-        return True
-    pieces = np.ndarray((len(data) - len(first) + 1,), np.dtype((np.void, len(first))), data, strides=(1,))
-    return pieces[starts].tobytes() == first * len(starts)
-
-
 def topic_numbers(data: Bytes, heads: Heads, topics: Topics, kernels: Kernels) -> Int32s:
-    """The number of each record's topic; equal hashes of different topics are told apart."""
-    hashes = kernels.java_hashes(data, Texts(heads.topic, heads.topic_size))
-    found = np.zeros(len(hashes), np.int32)
-    left = np.arange(len(hashes))
-    for name in topics.names[:_TOPICS_TRIED] if len(left) else []:
-        alike = hashes[left] == java_hash(name.decode(errors="replace"))
-        group = left[alike]
-        if len(group) and _same_texts(data, heads.topic[group], heads.topic_size[group], name):
-            found[group] = topics.numbers[name]
-            left = left[~alike]
-    order = left[np.argsort(hashes[left], kind="stable")]
-    edges = np.flatnonzero(np.diff(hashes[order])) + 1
-    for group in np.split(order, edges) if len(order) else []:
-        start, size = int(heads.topic[group[0]]), int(heads.topic_size[group[0]])
-        first = data[start : start + size].tobytes()
-        if _same_texts(data, heads.topic[group], heads.topic_size[group], first):
-            found[group] = topics.number(first)
-            continue
-        for one in group.tolist():
-            start, size = int(heads.topic[one]), int(heads.topic_size[one])
-            found[one] = topics.number(data[start : start + size].tobytes())
+    """The number of each record's topic."""
+    codes, firsts = kernels.number_texts(data, Texts(heads.topic, heads.topic_size))
+    bounds = zip(heads.topic[firsts].tolist(), heads.topic_size[firsts].tolist(), strict=True)
+    numbers = [topics.number(data[start : start + size].tobytes()) for start, size in bounds]
+    if numbers == list(range(len(numbers))):
+        return codes
+    found: Int32s = np.array(numbers, np.int32)[codes]
     return found
 
 

@@ -98,9 +98,6 @@ def check_small_files(folder: StoreFolder, facts: StoreFacts) -> Iterator[Result
             fastjson.loads(data)
         except FormatError as error:
             yield _unreadable("config", file.path, error)
-    for name in ("batchconsumequeue", "consumequeue_ext"):
-        if folder.folders(name):
-            yield finding("not-checked", f"{name} is not checked", name)
 
 
 def _unreadable(code: str, path: str, error: FormatError) -> Result:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from brokerset_spark.jobs.report import Finding, Level, Report
+from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
+from brokerset_spark.jobs.verify.batch_judging import BatchClaims, batch_rows, judge_batches
+from brokerset_spark.jobs.verify.batch_units import batch_folders
 from brokerset_spark.jobs.verify.codes import CODES
+from brokerset_spark.jobs.verify.extended_units import extended_folders
 from brokerset_spark.jobs.verify.files import check_log_files, check_small_files
 from brokerset_spark.jobs.verify.found import finding
 from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
 from brokerset_spark.jobs.verify.judging import judge_gaps, judge_ledger, judge_marks, judge_queues
+from brokerset_spark.jobs.verify.light_queues import has_light_queues
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import Target, find_target, index_rows, log_of
+from brokerset_spark.jobs.verify.topic_settings import batched_topics
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, QUEUES
 
@@ -37,6 +42,7 @@ class Gathered:
     index: list[Row] = field(default_factory=list)
     uncovered: list[Row] = field(default_factory=list)
     epochs: set[int] = field(default_factory=set)
+    batches: dict[Queue, BatchClaims] = field(default_factory=dict)
 
     def count(self, name: str, more: int) -> None:
         """Add to a figure of the report."""
@@ -71,6 +77,9 @@ class Gathered:
             case "queue":
                 self.count("queue.units", row["units"])
                 self.count("queue.units.expired", row["expired"])
+            case kind if kind.startswith("batch-"):
+                self.batches.setdefault((row["topic"], row["queue"]), BatchClaims()).take(row)
+                self.count("queue.batches", row.get("units", 0))
             case "index-file":
                 self.index.append(row)
                 self.count("index.files", 1)
@@ -102,6 +111,9 @@ def verify(
     folder = open_folder(url)
     try:
         report = _verify(runner, folder, options, progress)
+    except FileNotFoundError as error:  # of the log it is a finding, and the rest is checked
+        advice = "if the broker runs, the file has expired: start the job again"
+        raise JobFailed(f"a file went while the store was read: {error}", advice) from error
     finally:
         folder.close()
     report.seconds = clock() - begun
@@ -109,7 +121,9 @@ def verify(
 
 
 def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progress: Progress) -> Report:
-    target = find_target(folder, options)
+    target = replace(
+        find_target(folder, options), light=has_light_queues(folder), batched=batched_topics(folder)
+    )
     facts = target.facts
     report = Report("verify", inputs={"store": facts.url})
     gathered = Gathered(report, facts.url)
@@ -133,7 +147,7 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
         gathered.say(result)
     end, damage = judge_gaps(target, gathered)
     if options.queues:
-        _check_queues(runner, target, gathered, progress, end, damage)
+        _check_queues(runner, folder, target, gathered, progress, end, damage)
     if options.index:
         _judge_index(gathered, target, end)
     judge_marks(target, gathered, end)
@@ -173,6 +187,7 @@ def _check_files(folder: StoreFolder, target: Target, gathered: Gathered) -> Non
         (f"{QUEUES}/{each.topic}/{each.queue_id}", f"queue {each.topic}/{each.queue_id}")
         for each in facts.queues
     ]
+    folders += [*batch_folders(folder), *extended_folders(folder)]
     for path, what in folders:
         files = folder.files(path)
         gathered.count("files", len(files))
@@ -220,12 +235,18 @@ def _examine_gaps(
 
 
 def _check_queues(
-    runner: Runner, target: Target, gathered: Gathered, progress: Progress, end: int, damage: list[list[int]]
+    runner: Runner,
+    folder: StoreFolder,
+    target: Target,
+    gathered: Gathered,
+    progress: Progress,
+    end: int,
+    damage: list[list[int]],
 ) -> None:
     wanted = set(target.options.topics)
     queues: list[dict[str, Any]] = []
     for each in target.facts.queues:
-        if (wanted and each.topic not in wanted) or each.topic.startswith("%LMQ%"):
+        if wanted and each.topic not in wanted:
             continue
         claims = gathered.claims.get((each.topic, each.queue_id))
         queues.append(
@@ -244,7 +265,10 @@ def _check_queues(
             for at in range(0, len(queues), QUEUE_BATCH)
         ]
         _run(runner, "queue_files:check_queues", rows, gathered, progress, "queues", 0)
+        batches = batch_rows(folder, target, gathered, end, damage)
+        _run(runner, "batch_judging:check_batch_queue", batches, gathered, progress, "batch queues", 0)
     judge_queues(target, gathered, end)
+    judge_batches(folder, target, gathered)
 
 
 def _judge_index(gathered: Gathered, target: Target, end: int) -> None:

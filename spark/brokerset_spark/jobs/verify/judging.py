@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from brokerset_formats import fastjson
 from brokerset_formats.dledger import CurrentTerm, LedgerCheckpoint
 from brokerset_formats.errors import FormatError
 from brokerset_spark.jobs.report import Level
@@ -13,7 +12,9 @@ from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.ending import Witness
 from brokerset_spark.jobs.verify.found import finding
 from brokerset_spark.jobs.verify.joining import Claims, Queue, code_of
+from brokerset_spark.jobs.verify.light_queues import PREFIX as LIGHT_PREFIX
 from brokerset_spark.jobs.verify.plan import Target, log_of
+from brokerset_spark.jobs.verify.topic_settings import known_topics
 from brokerset_spark.jobs.verify.units import Bad, UnitReader
 from brokerset_spark.stores.folder import StoreFolder, open_folder, read_all
 from brokerset_spark.stores.layout import DLEDGER_PREFIX
@@ -84,6 +85,9 @@ def _supporters(target: Target, gathered: Gathered, offset: int) -> list[Witness
             claims = gathered.claims.get(each.queue[:2])
             if claims and any(first <= each.queue[2] < last for first, last in claims.claimed()):
                 continue  # the message is elsewhere: the unit is wrong, which is a finding of its own
+            batches = gathered.batches.get(each.queue[:2])
+            if batches and batches.has_elsewhere(each.queue[2]):
+                continue
         found.append(each)
     return found
 
@@ -103,20 +107,9 @@ def judge_queues(target: Target, gathered: Gathered, end: int) -> None:
     """Differences between records and units, and units and queue offsets that nobody has."""
     folder = open_folder(target.facts.url)
     try:
-        _Queues(target, gathered, UnitReader(folder), _known_topics(folder)).judge()
+        _Queues(target, gathered, UnitReader(folder), known_topics(folder)).judge()
     finally:
         folder.close()
-
-
-def _known_topics(folder: StoreFolder) -> frozenset[str]:
-    data = read_all(folder, "config/topics.json") or read_all(folder, "config/topics.json.bak")
-    if data is None:
-        return frozenset()
-    try:
-        table = fastjson.loads(data).get("topicConfigTable", {})
-        return frozenset(table) if isinstance(table, dict) else frozenset()
-    except (FormatError, AttributeError):
-        return frozenset()
 
 
 class _Queues:
@@ -207,6 +200,10 @@ class _Queues:
             return
         run = min(claims.runs, key=lambda each: each.begin)
         folder = f"consumequeue/{topic}/{queue_id}"
+        if topic.startswith(LIGHT_PREFIX):
+            text = f"{claims.records} records name {topic}, which is no queue; the first is at {run.begin}"
+            self._say(finding("lmq-missing", text, folder, run.first))
+            return
         if topic in self._known:
             text = (
                 f"{claims.records} records of {topic}/{queue_id} are in no queue; the "

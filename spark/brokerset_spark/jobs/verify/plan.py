@@ -8,6 +8,7 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE, LedgerCheckpoint
 from brokerset_formats.errors import FormatError
 from brokerset_spark.jobs.report import NoInput
 from brokerset_spark.jobs.running import Row
+from brokerset_spark.jobs.verify.batch_units import batch_witnesses
 from brokerset_spark.jobs.verify.ending import Ending, Witness, find_end
 from brokerset_spark.jobs.verify.files import usual_sizes
 from brokerset_spark.jobs.verify.index_files import count_slots
@@ -33,6 +34,11 @@ class Target:
 
     ending: Ending
     witnesses: tuple[Witness, ...]
+    light: bool = False
+    """Whether there are light queues."""
+
+    batched: tuple[str, ...] = ()
+    """Topics with batch queues."""
 
     @property
     def crash(self) -> bool:
@@ -82,6 +88,8 @@ class Target:
             "drop": self.options.drop_cache,
             "kernels": self.options.kernels,
             "queues": self.options.queues,
+            "light": self.light,
+            "batched": list(self.batched),
             "topics": list(self.options.topics),
             "indexed": self.options.index and bool(index),
             "index": [each for each in index if each["end"] >= start and each["begin"] < end + size],
@@ -118,6 +126,10 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
     if options.bound is not None:
         bound = min(options.bound, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
+    told = folder.confirmed_offset()
+    if told is not None:  # a broker gives the store out, so it runs, whatever its file `abort` says
+        bound = min(told, log.end)
+        return Target(facts, options, True, Ending(bound, bound), ())
     if is_written(folder, facts) and not _left_behind(folder, facts):
         bound = min(bound_of(folder, facts, kernels=kernels).offset, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
@@ -153,6 +165,7 @@ def find_witnesses(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
         if last is not None and last[1] >= 0:
             who = f"queue {queue.topic}/{queue.queue_id}, unit {last[0]}"
             found.append(Witness(last[1], last[2], who, (queue.topic, queue.queue_id, last[0])))
+    found += batch_witnesses(folder)
     if facts.checkpoint is not None and facts.checkpoint.marks is not None:
         found.append(
             Witness(facts.checkpoint.marks.flushed_offset, 0, "the checkpoint's mark of what is on disk")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -49,6 +50,12 @@ def _inside(values: Int64s, ranges: list[list[int]]) -> Bools:
     return inside
 
 
+def _claimed_from(first: int, count: int, claims: list[list[int]]) -> int:
+    """How many of `[first, first + count)` one of these sorted ranges has from `first` on: mostly all."""
+    at = bisect_right(claims, first, key=lambda claim: claim[0]) - 1
+    return max(0, min(count, claims[at][1] - first)) if at >= 0 else 0
+
+
 def _check_queue(reader: UnitReader, queue: dict[str, Any], row: Row) -> Iterator[Result]:
     topic, queue_id = queue["topic"], int(queue["queue"])
     claims: list[list[int]] = queue["claims"]
@@ -61,6 +68,13 @@ def _check_queue(reader: UnitReader, queue: dict[str, Any], row: Row) -> Iterato
             if not len(units):
                 continue
             count = len(units)
+            claimed_count = _claimed_from(first, count, claims)
+            if claimed_count and (units["offset"][:claimed_count] != 0).all():
+                counts["units"] += claimed_count
+                begun = True
+                units, first, count = units[claimed_count:], first + claimed_count, count - claimed_count
+                if not count:
+                    continue
             numbers = np.arange(first, first + count)
             offset = units["offset"].astype(np.int64)
             size = units["size"].astype(np.int64)

@@ -26,6 +26,7 @@ from brokerset_spark.jobs.verify.columns import (
 from brokerset_spark.jobs.verify.found import finding
 from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, compare_keys
 from brokerset_spark.jobs.verify.ledger import LedgerIndex, check_units
+from brokerset_spark.jobs.verify.other_queues import OtherQueues
 from brokerset_spark.jobs.verify.units import UnitReader, queue_runs
 from brokerset_spark.kernels import Heads, Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes, Int64s
@@ -57,6 +58,7 @@ class Collector:
         self._row, self._kernels, self._folder = row, kernels, folder
         self._aside = open_folder(row["url"])  # a file of its own, so that the log stays open
         self._units = UnitReader(self._aside)
+        self._others = OtherQueues(self._aside, row, kernels) if row["queues"] else None
         self._index = [IndexFile.of(each) for each in row["index"]]
         self._wanted = frozenset(row["topics"])
         self._topics = Topics()
@@ -109,6 +111,8 @@ class Collector:
             columns = columns_of(chunk, heads, self._topics, self._row["delays"], tags, self._kernels)
             self._parts.append(columns)
             self._records += len(columns.topic)
+            if self._others is not None:
+                yield from self._others.take(chunk, heads, columns, self._topics)
             if self._row["indexed"]:
                 self._keys.append(keys_of(chunk, heads, columns, self._topics, self._kernels))
 
@@ -159,8 +163,10 @@ class Collector:
             *(np.concatenate([getattr(part, name) for part in self._parts]) for name in Columns.__slots__)
         )
         if self._row["queues"]:
-            for run in queue_runs(columns, self._topics, self._units, self._wanted):
+            for run in queue_runs(columns, self._topics, self._units, self._wanted, self._kernels):
                 yield Result(run)
+        if self._others is not None:
+            yield from self._others.compare(self._topics, self._units, self._wanted)
         if self._row["indexed"]:
             keys = Keys(
                 *(np.concatenate([getattr(part, name) for part in self._keys]) for name in Keys.__slots__)

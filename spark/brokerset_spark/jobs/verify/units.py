@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from brokerset_formats.queue_units import BLANK_SIZE, EXTENSION_ADDRESS_MAX, UNIT_SIZE
 from brokerset_spark.jobs.verify.columns import Columns, Topics
+from brokerset_spark.jobs.verify.extended_units import ExtendedUnits, extended_findings
+from brokerset_spark.kernels import KERNELS, Kernels
 from brokerset_spark.kernels.contract import Int32s, Int64s
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import QUEUES
@@ -75,6 +77,7 @@ class UnitReader:
     def __init__(self, folder: StoreFolder) -> None:
         self._folder = folder
         self._files: dict[tuple[str, int], list[UnitFile]] = {}
+        self.extended = ExtendedUnits(folder)
 
     def files(self, topic: str, queue_id: int) -> list[UnitFile]:
         """The files of a queue in their order; none if there is no such queue."""
@@ -169,7 +172,11 @@ def compare(
 
 
 def queue_runs(
-    columns: Columns, topics: Topics, reader: UnitReader, wanted: frozenset[str]
+    columns: Columns,
+    topics: Topics,
+    reader: UnitReader,
+    wanted: frozenset[str],
+    kernels: Kernels = KERNELS,
 ) -> list[dict[str, Any]]:
     """For each queue the runs of following queue offsets, and where their units differ.
 
@@ -208,12 +215,22 @@ def queue_runs(
             row["bad"] = [[int(Bad.MISSING), first, len(run), int(columns.offset[run[0]]), 0, 0]]
             continue
         units = reader.read(topic, queue_id, first, len(run))
+        if _all_fit(units, run, columns, kernels):
+            continue
         offset = columns.offset[run]
         kinds = compare(
             units, offset, columns.size[run].astype(np.int64), columns.tags_code[run], columns.delayed[run]
         )
+        rows += extended_findings(reader.extended, row, run, columns, units["tags"], kinds, reader.file_of)
         row["bad"] = _bad_runs(kinds, first, offset, units)
     return rows
+
+
+def _all_fit(units: Units, run: Int64s, columns: Columns, kernels: Kernels) -> bool:
+    """Whether all units are what their records say, and none is an extended one: so it is nearly always."""
+    raw, least = units.view(np.uint8), EXTENSION_ADDRESS_MAX + 1
+    fitting = kernels.count_fitting(raw, run, columns.offset, columns.size, columns.tags_code, least)
+    return fitting == len(run)
 
 
 def _queue_keys(topics: Int32s, queue_ids: Int32s) -> NDArray[Any]:

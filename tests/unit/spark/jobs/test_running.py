@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_spark.jobs.report import JobFailed
-from brokerset_spark.jobs.running import LocalRunner, Result, find_task
+from brokerset_spark.jobs.report import JobFailed, NoInput
+from brokerset_spark.jobs.running import LocalRunner, Result, find_task, raised_by_task, raised_in_task
 
 TASKS = """
 import os, signal
@@ -88,3 +88,44 @@ def test_a_killed_worker_is_told(tasks: str) -> None:
 
     assert "--workers" in told.value.advice
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+class OnSpark(Exception):
+    """What Spark makes of an exception of a task: its stack, as text."""
+
+    def __init__(self, raised: Exception) -> None:
+        super().__init__(
+            "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: Job aborted\n"
+            f"Traceback (most recent call last):\n  File x\n{type(raised).__module__}.TaskFailed: {raised}\n"
+            "\tat org.apache.spark.Executor.run(Executor.scala:1)\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobFailed("damaged at 5", "look there"),
+        NoInput("no store", "check the path"),
+        ValueError('it has "changed"\nsince'),
+        FileNotFoundError(2, "No such file or directory", "/x/ä"),
+        OSError(5, "the copy reads back differently", "/x"),
+        OSError("row 1 cannot be read"),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{error}"[:30],
+)
+def test_errors_travel_through_spark(error: Exception) -> None:
+    """They come out as they went in: the same kind, text and advice, whatever stands around them."""
+    found = raised_by_task("a:b", OnSpark(raised_in_task(error)))
+
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert getattr(found, "advice", None) == getattr(error, "advice", None)
+
+
+def test_errors_that_nobody_foresaw_name_the_task_and_their_kind() -> None:
+    """And what Spark raises itself keeps its first line; both are failed jobs."""
+    ours = raised_by_task("a:b", OnSpark(raised_in_task(KeyError("path"))))
+    theirs = raised_by_task("a:b", RuntimeError("Job 3 was cancelled\nat x"))
+
+    assert (type(ours), str(ours)) == (JobFailed, "a:b failed: KeyError: 'path'")
+    assert (type(theirs), str(theirs)) == (JobFailed, "Spark gave up a:b: RuntimeError: Job 3 was cancelled")

@@ -81,11 +81,21 @@ def term_in_the_index(store: Path) -> Where:
     return f"{ledger(store).name}/index/{0:020}", NUMBER * INDEX_UNIT_SIZE
 
 
-DAMAGES = [body_of_the_record, index_in_the_head, position_in_the_head, size_in_the_index, term_in_the_index]
+def term_in_the_head(store: Path) -> Where:
+    """Higher than it was: those behind it are lower, and yet not to blame."""
+    place = entry_at(store)
+    flip(ledger(store) / "data" / f"{0:020}", place + 23)
+    return f"{ledger(store).name}/data/{0:020}", place
 
 
-def errors(store: Path) -> list[Finding]:
-    report = verify(LocalRunner(), str(store), VerifyOptions())
+DAMAGES = [
+    body_of_the_record, index_in_the_head, position_in_the_head, size_in_the_index, term_in_the_index,
+    term_in_the_head,
+]  # fmt: skip
+
+
+def errors(store: Path, range_bytes: int = 1 << 26) -> list[Finding]:
+    report = verify(LocalRunner(), str(store), VerifyOptions(range_bytes=range_bytes))
     return [each for each in report.findings if each.level is Level.ERROR]
 
 
@@ -98,6 +108,27 @@ def test_damage_of_an_entry_or_its_unit_is_named(store: Path, make: Callable[[Pa
     found = errors(store)
 
     assert any((each.file, each.offset) == (file, offset) for each in found), found
+
+
+@pytest.mark.parametrize("cut_there", [False, True])
+def test_a_term_that_falls_is_named(store: Path, cut_there: bool) -> None:
+    """Entry and index agree on a term lower than the one before, inside of a range and where two meet."""
+    place = entry_at(store)
+    for path, at in (
+        (ledger(store) / "data" / f"{0:020}", place + 16),
+        (ledger(store) / "index" / f"{0:020}", NUMBER * INDEX_UNIT_SIZE + 24),
+    ):
+        with path.open("r+b") as file:
+            file.seek(at)
+            assert struct.unpack(">q", file.read(8))[0] > 0
+            file.seek(at)
+            file.write(struct.pack(">q", 0))
+
+    found = errors(store, place if cut_there else 1 << 26)
+
+    assert [(each.code, each.file, each.offset) for each in found] == [
+        ("entry-term", f"{ledger(store).name}/data/{0:020}", place)
+    ]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"currTerm=0\n"], ids=["missing", "empty", "older"])

@@ -51,6 +51,24 @@ def test_environment(variable: str, value: str, name: str) -> None:
     assert done.stdout.strip() == name
 
 
+def test_kernels_are_loaded_when_they_are_used() -> None:
+    """A process that only plans or waits does not pay for a compiler: numba is loaded by the first call."""
+    code = (
+        "import sys; import brokerset_spark.sources.messages as m; import brokerset_spark.jobs.verify.job;"
+        "before = 'numba' in sys.modules; from brokerset_spark.kernels import KERNELS; KERNELS.crc31;"
+        "print(before, 'numba' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "BROKERSET_KERNELS": ""},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+
+    assert done.stdout.split() == ["False", "True"]
+
+
 def test_warm() -> None:
     """`warm` runs every function, and compares."""
     compiled.warm()

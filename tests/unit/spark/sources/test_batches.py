@@ -186,6 +186,43 @@ def test_filters(tmp_path: Path, wanted: Filter, holds: Any) -> None:
     assert [row["commitLogOffset"] for row in rows] == [p.offset for p in places if holds(p.record)]
 
 
+DAY_MS = 86_400_000
+TIMES = (0, DAY_MS - 1, DAY_MS, -1, 40 * DAY_MS + 5, 2**63 // 1000, -(2**63), 2**63 // 1000 - 1)
+"""Around the ends of days, before 1970, and such that Spark cannot hold: three of them."""
+
+
+@pytest.mark.parametrize("name", ["pure", None])
+@pytest.mark.parametrize(("times", "topics"), [(TIMES, 3), (TIMES, 1), (TIMES[:2], 3), (TIMES[:2], 1)])
+def test_records_apart_by_topic_and_day(
+    tmp_path: Path, name: str | None, times: tuple[int, ...], topics: int
+) -> None:
+    """Each wanted record is in the part of its topic and day, in the order of the log, and in no other."""
+    records = [
+        message(n, topic=f"topic-{n % topics}", queue_id=n % 2, store_timestamp=times[n % len(times)])
+        for n in range(48)
+    ]
+    places = write_log(tmp_path, records)
+    wanted = Filter(queue_ids=(1,), topics=("topic-0", "topic-1"))
+    schema = arrow_schema(schema_of(MESSAGE_COLUMNS, ["topic", "storeTimestamp", "commitLogOffset"]))
+    batches = Batches(schema, Source(""), wanted, kernels=chosen(name))
+    expected: dict[tuple[str, int | None], list[int]] = {}
+    for place in places:
+        time = place.record.store_timestamp
+        day = time // DAY_MS if abs(time) <= 2**63 // 1000 - 1 else None
+        if place.record.queue_id == 1 and place.record.topic in wanted.topics:
+            expected.setdefault((place.record.topic, day), []).append(place.offset)
+
+    found: dict[tuple[str, int | None], list[int]] = {}
+    for _, chunk in chunks(tmp_path):
+        for topic, day, part in batches.by_topic_and_day(chunk):
+            batch = batches.build_all(part)
+            assert set(batch.column("topic").to_pylist()) == {topic}
+            assert (batch.column("storeTimestamp").null_count == len(batch)) is (day is None)
+            found.setdefault((topic, day), []).extend(batch.column("commitLogOffset").to_pylist())
+
+    assert found == expected
+
+
 def compressed(body: bytes, codec: str) -> bytes:
     if codec == "zlib":
         return zlib.compress(body)

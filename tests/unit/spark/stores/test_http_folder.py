@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import pickle
 import re
 import threading
@@ -10,10 +12,12 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import orjson
 import pytest
 
 from brokerset_spark.stores.folder import open_folder, read_all
 from brokerset_spark.stores.http_folder import ATTEMPTS_MAX, HttpFolder, StreamFailed, StreamRefused
+from brokerset_spark.stores.layout import look
 
 CONTENT = bytes(range(256)) * 400
 LOG = "commitlog/00000000000000000000"
@@ -338,3 +342,49 @@ def test_the_url_needs_no_path() -> None:
         == "http://broker:8080/store"
         == open_folder("http://broker:8080/store/").url
     )
+
+
+def small(handler: BaseHTTPRequestHandler, content: bytes, said: bytes) -> None:
+    """Answer with a small file and the digest of `said`."""
+    digest = base64.b64encode(hashlib.sha256(said).digest()).decode()
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(content)))
+    handler.send_header("Repr-Digest", f"sha-256=:{digest}:")
+    handler.end_headers()
+    handler.wfile.write(content)
+
+
+def test_a_small_file_is_read_again_until_it_has_its_digest(served: Stream, folder: HttpFolder) -> None:
+    """What arrives must be what the broker read; if it never is, the error says so."""
+    served.answers = [
+        lambda handler, _: small(handler, b"torn", b"whole"),
+        lambda handler, _: small(handler, b"whole", b"whole"),
+    ]  # fmt: skip
+
+    assert read_all(folder, "checkpoint") == b"whole"
+    assert len(served.requests) == 2
+    served.answers = [lambda handler, _: small(handler, b"torn", b"whole")]
+    with pytest.raises(StreamFailed, match="checkpoint has not the digest that the broker tells"):
+        read_all(folder, "checkpoint")
+
+
+def test_a_look_at_a_store_lists_it_once(served: Stream, folder: HttpFolder) -> None:
+    """However many kinds of files are looked for."""
+    paths = [LOG, "consumequeue/orders/0/00000000000000000000", "index/20261122000000000", "abort"]
+    listing = {"files": [{"path": each, "size": 40, "mtime": 1} for each in paths], "next": None}
+
+    def answer(handler: BaseHTTPRequestHandler, _: int) -> None:
+        if handler.path.startswith("/store/files?"):
+            refuse(handler, 200, orjson.dumps(listing))
+        else:
+            refuse(handler, 404, b'{"error": "no-such-file", "message": "none"}')
+
+    served.answers = [answer]
+
+    facts = look(folder)
+
+    assert [each.path for each in facts.commit_log.files] == [LOG]
+    assert [(each.topic, each.queue_id) for each in facts.queues] == [("orders", 0)]
+    assert [each.path for each in facts.index_files] == ["index/20261122000000000"]
+    assert facts.aborted
+    assert len([path for path, _ in served.requests if path.startswith("/store/files?")]) == 1

@@ -1,6 +1,7 @@
 import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.*;
 import org.apache.rocketmq.client.producer.*;
@@ -12,6 +13,7 @@ import org.apache.rocketmq.common.message.*;
  *
  * mode=produce  pause=MS prefix=TEXT : "ack MS BODY" or "fail MS TOOK-MS BODY ERROR"; a failed message is not sent again by this program
  * mode=consume  group=G              : "got MS QUEUE QUEUE-OFFSET BODY"
+ * poll=MS                            : how often routes are read anew and heartbeats are sent, instead of every 30 s
  * MS are milliseconds since 1970.
  */
 public class Flow {
@@ -31,14 +33,22 @@ public class Flow {
         Runtime.getRuntime().halt(0);
     }
 
+    static <C extends ClientConfig> C configured(C client) {
+        client.setNamesrvAddr(ARGS.get("namesrv"));
+        if (ARGS.containsKey("poll")) {
+            client.setPollNameServerInterval(Integer.parseInt(ARGS.get("poll")));
+            client.setHeartbeatBrokerInterval(Integer.parseInt(ARGS.get("poll")));
+        }
+        return client;
+    }
+
     static synchronized void say(String line) {
         System.out.println(line);
         System.out.flush();
     }
 
     static void produce() throws Exception {
-        DefaultMQProducer p = new DefaultMQProducer("flow-producer");
-        p.setNamesrvAddr(ARGS.get("namesrv"));
+        DefaultMQProducer p = configured(new DefaultMQProducer("flow-producer"));
         p.start();
         long pause = Long.parseLong(ARGS.getOrDefault("pause", "5"));
         String prefix = ARGS.getOrDefault("prefix", "flow");
@@ -60,8 +70,7 @@ public class Flow {
     }
 
     static void consume() throws Exception {
-        DefaultMQPushConsumer c = new DefaultMQPushConsumer(ARGS.get("group"));
-        c.setNamesrvAddr(ARGS.get("namesrv"));
+        DefaultMQPushConsumer c = configured(new DefaultMQPushConsumer(ARGS.get("group")));
         c.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         c.subscribe(ARGS.get("topic"), "*");
         c.registerMessageListener((MessageListenerConcurrently) (list, context) -> {

@@ -1,0 +1,66 @@
+"""How far `verify` reads a store, and who says so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerset_rig.made_stores import Place, message, write_log
+from brokerset_spark.jobs.verify.options import VerifyOptions
+from brokerset_spark.jobs.verify.plan import find_target
+from brokerset_spark.stores.folder import LocalFolder
+
+
+class Told(LocalFolder):
+    """A store whose broker tells how far it is confirmed, as over the stream."""
+
+    confirmed = 0
+
+    def confirmed_offset(self) -> int:  # type: ignore[override]  # of a disk nobody tells it
+        return self.confirmed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[tuple[Told, list[Place]]]:
+    places = write_log(tmp_path / "store", [message(n) for n in range(60)])
+    folder = Told(tmp_path / "store")
+    yield folder, places
+    folder.close()
+    shutil.rmtree(tmp_path / "store")
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_what_a_broker_confirms_is_the_bound_whether_or_not_it_left_a_mark_that_it_runs(
+    store: tuple[Told, list[Place]], aborted: bool
+) -> None:
+    """Its file `abort` may come or go while the files are listed."""
+    folder, places = store
+    folder.confirmed = places[30].offset
+    if aborted:
+        (folder.root / "abort").touch()
+
+    target = find_target(folder, VerifyOptions())
+
+    assert target.live
+    assert (target.ending.whole, target.ending.claimed) == (places[30].offset, places[30].offset)
+    assert target.witnesses == ()
+
+
+def test_a_bound_that_is_given_counts_more(store: tuple[Told, list[Place]]) -> None:
+    folder, places = store
+    folder.confirmed = places[30].offset
+
+    target = find_target(folder, VerifyOptions(bound=places[10].offset))
+
+    assert target.ending.claimed == places[10].offset
+
+
+def test_nothing_is_read_behind_the_last_file(store: tuple[Told, list[Place]]) -> None:
+    """The files were listed before the broker was asked, and it has gone on."""
+    folder, _ = store
+    folder.confirmed = 10**9
+
+    assert find_target(folder, VerifyOptions()).ending.claimed == 4096 * 3
