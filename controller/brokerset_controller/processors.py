@@ -15,6 +15,7 @@ from brokerset_controller.config_updates import changed_settings, sorted_text
 from brokerset_controller.engine_errors import TimedOut
 from brokerset_controller.figures import Status, timed
 from brokerset_controller.members import MemberChanges, metadata, own_status
+from brokerset_controller.old_releases import SHOWN_MAX, WAY_OUT, OldPeerLines, old_peer
 from brokerset_controller.rebuilding import wanted_group
 from brokerset_controller.replicas.decisions import Decision
 from brokerset_controller.request_limits import (
@@ -77,6 +78,7 @@ class Processors:
         self.settings = settings
         self._service = service
         self._members = MemberChanges(service.engine, lambda: self.settings.request_timeout / 1000)
+        self._old_lines = OldPeerLines()
 
     @property
     def members(self) -> MemberChanges:
@@ -293,6 +295,27 @@ class Processors:
 
     # -- inner parts --------------------------------------------------------------------------------------
 
+    def _refuse_old(self, connection: Connection, command: Command, now: float) -> None:
+        """Raise `Rejected` for what RocketMQ 5.0 and 5.1.0 send; who does not lead says so, as always."""
+        found = old_peer(command)
+        if found is None:
+            return
+        if found.request != RequestCode.BROKER_HEARTBEAT and not self._service.engine.status.leading:
+            return
+        left_out = self._old_lines.admit(found, now)
+        if left_out is not None:
+            log.warning(
+                "a broker of an old release is refused",
+                broker=found.broker_name[:SHOWN_MAX],
+                address=found.address[:SHOWN_MAX],
+                release=found.release,
+                request=found.request,
+                peer=connection.peer,
+                way_out=WAY_OUT,
+                left_out=left_out,
+            )
+        raise found.rejection()
+
     def _counted(self, code: RequestCode, handler: Callable[[Connection, Command], Answer]) -> Handler:
         """The handler with its time and its end counted."""
         name = REQUEST_TYPES.get(code, code.name)
@@ -314,6 +337,7 @@ class Processors:
         def handle(connection: Connection, command: Command) -> Answer:
             since = clock()
             try:
+                self._refuse_old(connection, command, since)
                 answer = handler(connection, command)
             except Exception:
                 figures.request_done(name, "failed", timed(clock, since))

@@ -289,5 +289,8 @@ VERSION_4_9_4 = 401
 VERSION_5_0_0 = 413
 """Since this one a compressed registration ends with the static topics' mappings."""
 
+VERSION_5_1_1 = 435
+"""Since this one brokers in controller mode have persistent ids; before, controllers knew their addresses."""
+
 VERSION_5_3_1 = 475
 """Clients above it understand GO_AWAY."""

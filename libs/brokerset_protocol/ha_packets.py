@@ -28,6 +28,9 @@ EPOCH_SIZE: Final = 12
 TRANSFER_HEADER_SIZE: Final = 36
 ACK_SIZE: Final = 12
 
+SLAVE_ID_MAX: Final = 0xFFFF_FFFF
+"""Of a slave's id. In the upper half of its eight bytes RocketMQ 5.0 and 5.1.0 have an address's length."""
+
 EPOCHS_MAX: Final = 1_000
 """Epochs of one handshake, as in Java."""
 
@@ -110,6 +113,9 @@ _LEARNER: Final = 1
 _SHOWN_BYTES_MAX: Final = 16
 """Bytes of a bad packet that a complaint repeats."""
 
+_ADDRESS_SHOWN_MAX: Final = 64
+"""Characters of an address that a complaint repeats."""
+
 _STATE: Final = struct.Struct(">i")
 _SLAVE_HANDSHAKE: Final = struct.Struct(">ihHq")
 _MASTER_HANDSHAKE: Final = struct.Struct(">iiqi")
@@ -142,10 +148,18 @@ def encode_slave_handshake(packet: SlaveHandshake) -> bytes:
 
 def decode_slave_handshake(buffer: Buffer) -> tuple[SlaveHandshake, int] | None:
     """The handshake at the beginning of `buffer`, and its size."""
+    if len(buffer) >= _STATE.size and _STATE.unpack_from(buffer)[0] == 0:
+        raise HaProtocolError(
+            "the slave sends an offset where its handshake is due, as those do that follow without"
+            " controllers (RocketMQ 4.x, or brokerRole=SLAVE): set enableControllerMode there, or keep it"
+            " away from this group"
+        )
     _check_state(buffer, STATE_HANDSHAKE, "a slave's handshake")
     if len(buffer) < SLAVE_HANDSHAKE_SIZE:
         return None
     _, last_file, learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(buffer)
+    if broker_id > SLAVE_ID_MAX:
+        _refuse_address(buffer, broker_id >> 32)
     if last_file not in (0, 1) or learner & ~(EXTENDED_FLAG | _LEARNER):
         raise HaProtocolError(f"flags {last_file:#x} and {learner:#x} are none of a slave's handshake")
     end = SLAVE_HANDSHAKE_SIZE
@@ -160,8 +174,19 @@ def decode_slave_handshake(buffer: Buffer) -> tuple[SlaveHandshake, int] | None:
     return packet, end
 
 
+def _refuse_address(buffer: Buffer, size: int) -> None:
+    """The id that was read is the length of an address and its first four bytes. Raises `HaProtocolError`."""
+    begin = SLAVE_HANDSHAKE_SIZE - _STATE.size
+    shown = bytes(buffer[begin : begin + min(size, _ADDRESS_SHOWN_MAX)])
+    address = shown.decode("ascii", "backslashreplace")
+    raise HaProtocolError(
+        f"the slave names its address ({address!r}) where its id is due, as RocketMQ 5.0 and 5.1.0 do:"
+        " upgrade it to 5.1.1 or later"
+    )
+
+
 def _check_slave_handshake(packet: SlaveHandshake) -> None:
-    _check_number(packet.broker_id, 0, _INT64_MAX, "a slave's id")
+    _check_number(packet.broker_id, 0, SLAVE_ID_MAX, "a slave's id")
     if packet.identity is not None and packet.identity.broker_id != packet.broker_id:
         raise HaProtocolError(
             f"a slave's handshake names two ids: {packet.broker_id} and {packet.identity.broker_id}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokerset_protocol.ha_packets import (
     BODY_SIZE_MAX,
+    SLAVE_ID_MAX,
     Ack,
     AckDecoder,
     HaProtocolError,
@@ -30,6 +31,7 @@ from brokerset_protocol.ha_packets import (
 
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**63 - 1)
+SLAVE_IDS = st.integers(0, SLAVE_ID_MAX)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 
 DECODERS: list[Callable[[bytes], object]] = [
@@ -46,7 +48,7 @@ def identities(broker_id: int, log_end: st.SearchStrategy[int]) -> st.SearchStra
 
 @st.composite
 def slave_handshakes(draw: st.DrawFn) -> SlaveHandshake:
-    broker_id = draw(INT64)
+    broker_id = draw(SLAVE_IDS)
     return SlaveHandshake(
         broker_id, draw(st.booleans()), draw(st.booleans()), draw(identities(broker_id, INT64))
     )
@@ -109,7 +111,7 @@ def test_transfer_headers_survive(header: TransferHeader, before: bytes, behind:
     )
 
 
-@given(st.lists(INT64, max_size=20), st.lists(st.integers(0, 240), max_size=10), st.booleans(), INT64)
+@given(st.lists(INT64, max_size=20), st.lists(st.integers(0, 240), max_size=10), st.booleans(), SLAVE_IDS)
 def test_acknowledgements_survive_any_pieces(
     offsets: list[int], cuts: list[int], repeats: bool, broker_id: int
 ) -> None:

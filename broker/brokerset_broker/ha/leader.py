@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from brokerset_broker.ha.in_sync import InSync
-from brokerset_broker.ha.links import LinkClosed, SlaveLink
+from brokerset_broker.ha.links import LinkClosed, PeerRefused, SlaveLink, no_handshake
 from brokerset_broker.ha.progress import Progress
 from brokerset_broker.ha.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_broker.ha.transfer import Chunk, first_offset, handshake_epochs, next_chunk
@@ -156,7 +156,7 @@ class Leader:
         """Incarnation of the last connection of replicas without one now, and when it ended."""
         self._links: dict[int, SlaveLink] = {}
         self._links_made = 0
-        self._last_refusal: tuple[int, str] = (0, "")
+        self._last_refusal: tuple[int | None, str] = (0, "")
         """Slaves try again every second: the same reason is a warning once."""
         self._wake = asyncio.Event()
         self._push: asyncio.TimerHandle | None = None
@@ -355,28 +355,40 @@ class Leader:
                 hello = await link.handshake()
             refusal = self._refusal(hello)
             if refusal:
-                self._parts.counts.connections_refused += 1
-                note = log.debug if self._last_refusal == (hello.broker_id, refusal) else log.warning
-                self._last_refusal = (hello.broker_id, refusal)
-                note("a slave is refused", peer=link.peer, broker_id=hello.broker_id, reason=refusal)
+                self._note_refusal(link, hello.broker_id, refusal)
                 reason = refusal
                 return
             slave = self._admit(link, hello)
             async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
                 await link.send_handshake(self._handshake(slave))
             await self._send(slave)
-        except (LinkClosed, HaProtocolError) as error:
+        except (PeerRefused, HaProtocolError) as error:
             reason = str(error)
+            if slave is None:
+                self._note_refusal(link, None, reason)
+        except LinkClosed as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = no_handshake(HANDSHAKE_SECONDS_MAX)
+            if slave is None:
+                self._note_refusal(link, None, reason)
+            else:
+                reason = f"it did not take the handshake in {HANDSHAKE_SECONDS_MAX:g} s"
         except (ReplicaLogFailed, OSError) as error:
             reason = str(error)
             log.warning("the log cannot be sent to a slave", peer=link.peer, reason=reason)
-        except TimeoutError:
-            reason = f"no handshake in {HANDSHAKE_SECONDS_MAX:g} s"
         finally:
             del self._links[number]
             link.close(reason)
             if slave is not None:
                 self._gone(slave, reason)
+
+    def _note_refusal(self, link: SlaveLink, broker_id: int | None, reason: str) -> None:
+        """Count it, and write it to the log unless it is the last one again."""
+        self._parts.counts.connections_refused += 1
+        note = log.debug if self._last_refusal == (broker_id, reason) else log.warning
+        self._last_refusal = (broker_id, reason)
+        note("a slave is refused", peer=link.peer, broker_id=broker_id, reason=reason)
 
     def _refusal(self, hello: SlaveHandshake) -> str:
         """Why the slave must not follow; empty if it may."""

@@ -13,6 +13,19 @@ class LinkClosed(Exception):
     """The connection ended, for whatever reason; the text says which."""
 
 
+class PeerRefused(LinkClosed):
+    """This end closed the connection because of what the peer sent."""
+
+
+def no_handshake(seconds: float) -> str:
+    """Why a connection without a first packet ends. A slave of RocketMQ 4.x is silent for 5 s, then tells an
+    offset."""
+    return (
+        f"no handshake in {seconds:g} s, as of a slave without controllers (RocketMQ 4.x, or"
+        " brokerRole=SLAVE): set enableControllerMode there, or keep it away from this group"
+    )
+
+
 class SlaveLink(Protocol):
     """The master's end of a connection."""
 
@@ -21,7 +34,7 @@ class SlaveLink(Protocol):
         """`host:port` of the slave, for logs."""
 
     async def handshake(self) -> SlaveHandshake:
-        """Wait for the slave's first packet. Raises `LinkClosed`, also for bytes that are none."""
+        """Wait for the slave's first packet. Raises `LinkClosed`; for bytes that are none `PeerRefused`."""
 
     async def send_handshake(self, packet: MasterHandshake) -> None:
         """Answer it. Raises `LinkClosed`."""

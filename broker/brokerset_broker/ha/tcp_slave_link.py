@@ -11,7 +11,7 @@ from typing import Final
 
 from brokerset_broker.ha.flow_control import TokenBucket
 from brokerset_broker.ha.link_socket import LinkSocket
-from brokerset_broker.ha.links import LinkClosed
+from brokerset_broker.ha.links import LinkClosed, PeerRefused, no_handshake
 from brokerset_broker.ha.replica_log import LogSource, ReplicaLog
 from brokerset_protocol.ha_packets import (
     SLAVE_HANDSHAKE_SIZE_MAX,
@@ -66,9 +66,8 @@ class TcpSlaveLink:
         self._unheard: Ack | None = None
         self._sending = False
         self._unyielded = 0
-        self._patience = self._link.loop.call_later(
-            handshake_seconds_max, self._link.close, f"no handshake in {handshake_seconds_max:g} s"
-        )
+        self._silence = no_handshake(handshake_seconds_max)
+        self._patience = self._link.loop.call_later(handshake_seconds_max, self._link.close, self._silence)
         self._link.on_close(lambda _: self._patience.cancel())
 
     @property
@@ -84,6 +83,14 @@ class TcpSlaveLink:
     # -- hands --------------------------------------------------------------------------------------------
 
     async def handshake(self) -> SlaveHandshake:
+        try:
+            return await self._handshake()
+        except LinkClosed as closed:
+            if str(closed) == self._silence:
+                raise PeerRefused(self._silence) from None
+            raise
+
+    async def _handshake(self) -> SlaveHandshake:
         link, end = self._link, 0
         while True:
             link.check()
@@ -101,7 +108,7 @@ class TcpSlaveLink:
                 self._unheard = self._acks.feed(self._buffer[used:end])
             except HaProtocolError as error:
                 link.close(str(error))
-                raise link.closed_error() from None
+                raise PeerRefused(str(error)) from None
             self._patience.cancel()
             link.start_reading(self._read_acks)
             return packet

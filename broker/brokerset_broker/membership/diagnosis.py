@@ -13,6 +13,7 @@ class ProblemKind(Enum):
     """What keeps a broker out of service; also the label of the metric."""
 
     CONTROLLERS_SILENT = "controllers_silent"
+    CONTROLLERS_OLD = "controllers_too_old"
     IDENTITY_DAMAGED = "identity_damaged"
     DISK = "disk"
     NAMES_DIFFER = "names_differ"
@@ -128,6 +129,15 @@ def refused(code: int, remark: str | None, names: Names, broker_id: int | None) 
                 "wrong controllers, set controllerAddr; else `brokerset replica replace --empty` makes this "
                 "broker a new, empty replica",
             )
+        case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return Problem(
+                ProblemKind.CONTROLLERS_OLD,
+                f"the controllers are too old for {who}: they know no persistent ids of brokers"
+                f" ({said.strip()}), so they are of RocketMQ 5.0 or 5.1.0",
+                "replace the controllers by ours, or by RocketMQ's of 5.1.1 or later, with empty stores;"
+                " `brokerset upgrade identity` leads over from old ones. This broker registers by itself as"
+                " soon as new ones are at controllerAddr; nothing was registered with the old ones",
+            )
         case _:
             return Problem(
                 ProblemKind.REFUSED,
@@ -218,4 +228,5 @@ def diagnose(role: Role, registered: bool, problem: Problem | None) -> Diagnosis
             "wait a moment",
         )
     text = f"{problem.text} ({problem.detail})" if problem.detail else problem.text
-    return Diagnosis(role is not Role.NONE, text, problem.advice)
+    stays = role is not Role.NONE and problem.kind is not ProblemKind.CONTROLLERS_OLD
+    return Diagnosis(stays, text, problem.advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from brokerset_broker.ha.following import CannotFollow
 from brokerset_broker.ha.links import LinkClosed
 from brokerset_broker.ha.replication import MasterTarget
 from brokerset_broker.membership.diagnosis import Names
@@ -14,6 +15,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
+from brokerset_protocol.versions import is_address_based, release_text
 from brokerset_runtime.asking import Asker
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout
 from brokerset_runtime.remoting.pool import split_address
@@ -31,7 +33,8 @@ JavaHaAddress = Callable[[str], str | None]
 async def find_master(
     asker: Asker, names: Names, change: RoleChange, java_ha_address: JavaHaAddress
 ) -> MasterTarget:
-    """Ask the master that `change` names. Raises `LinkClosed` with the reason when it cannot be followed."""
+    """Ask the master that `change` names. Raises `LinkClosed` with the reason when it cannot be followed now,
+    and `CannotFollow` when it cannot be at all."""
     address = change.master_address
     if not address or change.master_id is None:
         raise LinkClosed("the controllers name no master")
@@ -39,12 +42,25 @@ async def find_master(
         reply = await asker.ask(address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), ASK_SECONDS)
     except (ConnectionClosed, RequestTimeout) as error:
         raise LinkClosed(f"the master at {address} does not answer: {error}") from error
+    check_release(address, reply)
     found = judge_master(names, change, address, reply)
     if isinstance(found, str):
         raise LinkClosed(found)
     if found.is_ours or found.ha_address:
         return found
     return MasterTarget(java_ha_address(address) or port_above(address), is_ours=False)
+
+
+def check_release(address: str, reply: Command) -> None:
+    """Raise `CannotFollow` if a Java master before 5.1.1 answers: it takes our handshake for another one,
+    answers as if it had understood, and reads our acknowledgements at a wrong place."""
+    if is_address_based(reply.language, reply.version):
+        raise CannotFollow(
+            f"the master at {address} is of RocketMQ {release_text(reply.version)}, which knows slaves by"
+            " their addresses",
+            "upgrade the master to RocketMQ 5.1.1 or later, or replace it by one of ours: `brokerset upgrade"
+            " identity` leads its store over",
+        )
 
 
 def judge_master(names: Names, change: RoleChange, address: str, reply: Command) -> MasterTarget | str:

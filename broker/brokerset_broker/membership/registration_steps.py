@@ -92,6 +92,8 @@ class RegistrationSteps:
         self._append_age_ms = append_age_ms
         self._damaged_path = damaged_path
         self._run_blocking = run_blocking
+        self._serve_ids = False
+        """Whether the controllers answered to a request that only those with persistent ids serve."""
 
     async def carry_out(self, step: Step) -> tuple[Result, Told | None]:
         """Do a step; returns what came of it, and what the controllers told of the master with it."""
@@ -121,6 +123,7 @@ class RegistrationSteps:
         except OSError as error:
             return FilesUnusable(diagnosis.disk(self._names.identity_path, str(error))), None
         except NoAnswer as error:
+            self._serve_ids = False  # the next one to lead may be another
             return Unanswered(diagnosis.silent(self._controllers.addresses, str(error))), None
         except Rejected as rejected:  # an answer that cannot be read
             return Unanswered(diagnosis.silent(self._controllers.addresses, rejected.remark)), None
@@ -135,6 +138,7 @@ class RegistrationSteps:
         next_id = headers.GetNextBrokerIdResponse.from_ext(reply.ext).next_broker_id
         if next_id is None:
             raise NoAnswer("an answer to 1012 without nextBrokerId")
+        self._serve_ids = True
         return NextIdTold(next_id)
 
     async def _apply_id(self, step: ApplyId) -> Result:
@@ -154,6 +158,13 @@ class RegistrationSteps:
         return IdGranted()
 
     async def _register(self, step: Register) -> tuple[Result, Told | None]:
+        """Register, with controllers that know ids: RocketMQ's before 5.1.1 would take 1003 for their own,
+        enter this broker by its address and make it master. They do not serve 1012, which changes nothing."""
+        if not self._serve_ids:
+            asked = await self._ask_next_id()
+            if isinstance(asked, Refused) and asked.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return asked, None
+        self._serve_ids = False
         end = self._log_end()
         header = headers.RegisterBrokerToController(
             cluster_name=self._names.cluster_name,

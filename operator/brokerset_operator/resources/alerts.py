@@ -229,7 +229,8 @@ BROKER_ALERTS: Final = (
     Alert(
         "BrokersetIdentityRefused",
         "critical",
-        f'{_PROBLEM}"identity_damaged|names_differ|group_owned|id_retired|unknown_id|disk|refused"}}) > 0',
+        f'{_PROBLEM}"identity_damaged|names_differ|group_owned|id_retired|unknown_id|disk|refused'
+        '|controllers_too_old"}) > 0',
         5,
         "{{ $labels.pod }} of {{ $labels.node_id }} is not let in",
         "Its identity is damaged, retired, unknown, or of another group or set. Its /readyz says which.",
@@ -422,6 +423,18 @@ OPERATOR_ALERTS: Final = (
         15,
         "{{ $value | humanize }} rounds of {{ $labels.kind }} failed within 15 minutes",
         "The operator's log says `round failed` with the object and the reason.",
+    ),
+    Alert(
+        "BrokersetAuditOverdue",
+        "warning",
+        "max by (exported_namespace, name, broker_set)"
+        " (time() - brokerset_audit_expected_since_timestamp_seconds)"
+        " > 3 * max by (exported_namespace, name, broker_set) (brokerset_audit_period_seconds)",
+        30,
+        "No run of StoreAudit {{ $labels.exported_namespace }}/{{ $labels.name }} has passed for"
+        " {{ $value | humanizeDuration }}, three times its period",
+        "Nobody has seen for so long that the replicas of BrokerSet {{ $labels.broker_set }} agree."
+        " Its status says how the last run ended.",
     ),
     Alert(
         "BrokersetOperatorBehind",

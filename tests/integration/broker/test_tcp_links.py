@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from brokerset_broker.ha import tcp_links
-from brokerset_broker.ha.links import HaNetwork, LinkClosed, MasterLink, SlaveLink
+from brokerset_broker.ha.links import HaNetwork, LinkClosed, MasterLink, PeerRefused, SlaveLink
 from brokerset_broker.ha.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_broker.ha.tcp_links import HaLimits, HaPortTaken, TcpHaNetwork
 from brokerset_protocol.ha_packets import (
@@ -336,6 +336,8 @@ def test_refusals_of_the_owner_close_with_their_reason(run: Callable[[Main], Non
         (b"GET / HTTP/1.1\r\n\r\n", "a slave's handshake was due"),
         (bytes.fromhex("00000001 0000 8000 0000000000000002 7fffffff"), "has 2147483647 bytes"),
         (b"\xff" * 100, "a slave's handshake was due"),
+        (bytes.fromhex("00000001 0000 0000 0000000f") + b"127.0.0.1:10911", "names its address"),
+        (bytes.fromhex("00000000 00001000"), "without controllers"),
     ],
 )
 def test_garbage_to_a_master_closes(run: Callable[[Main], None], data: bytes, reason: str) -> None:
@@ -346,7 +348,7 @@ def test_garbage_to_a_master_closes(run: Callable[[Main], None], data: bytes, re
         async with master() as side:
             with plain(side.network.port) as slave:
                 await loop.sock_sendall(slave, data)
-                with pytest.raises(LinkClosed, match=reason):
+                with pytest.raises(PeerRefused, match=reason):
                     await (await side.link()).handshake()
                 await pair(side, 1)
 
