@@ -21,8 +21,8 @@ from brokerset_cli.output import CommandFailed, counted, fail, write_json
 from brokerset_cli.replication_view import lag_of, look_at_brokers, master_facts
 from brokerset_cli.scaling import ask_up, running_state
 from brokerset_client.admin import Admin
-from brokerset_client.controller_admin import ControllerAdmin
-from brokerset_client.errors import ClientError
+from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
+from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_runtime.files import sync_folder
 from brokerset_spec.manifest import REPLICAS_MAX, least_in_sync
@@ -217,14 +217,23 @@ class GroupScaling:
                 )
             # The controllers may still count with the minimum of the larger group: this one was checked here.
             group = await step_down(self._admin, group, member.broker_id, self._say)
-            await self._admin.fence(self._group, member.broker_id, force=True)
-            self._say(f"{name} ({self._group}/{member.broker_id}) serves nobody any more")
+            await self._fence(member)
         rest = [each.number for each in members if each.number != member.number]
         self._state = await ask_up(self._folder, self._state, brokers={self._group: rest})
         self._say(f"{name} has stopped")
         if member.replica is not None:
             await self._forget(group, (member.broker_id,))
         self._put_aside(name)
+
+    async def _fence(self, member: Member) -> None:
+        """Let a broker serve nobody. Java's controllers know no fence: the end of its process is one."""
+        try:
+            await self._admin.fence(self._group, member.broker_id, force=True)
+        except RequestRefused as error:
+            if error.code not in NOT_SERVED:
+                raise
+        else:
+            self._say(f"{member.process.name} ({self._group}/{member.broker_id}) serves nobody any more")
 
     async def _forget(self, group: GroupState, ids: Collection[int]) -> None:
         """Let the controllers forget replicas that have stopped, once they have left the in-sync set."""
@@ -236,7 +245,7 @@ class GroupScaling:
             group = await one_group(self._admin, self._group)
             if not set(ids) & set(group.sync_state_set) or not waits:
                 try:
-                    await self._admin.clean(group, sorted(ids), living=True)
+                    await self._admin.clean(group, sorted(ids), living=not self._state.guest)
                     break
                 except ClientError:
                     if not waits:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_cli.folder import SetState
+from brokerset_cli.java_view import JavaController, java_problems, leader_of, look_at_java
 from brokerset_cli.readiness import broker_problems
 from brokerset_cli.replication_view import (
+    BrokerAnswer,
     BrokerFacts,
+    ask_brokers,
     is_fenced,
-    look_at_brokers,
     master_facts,
     replica_json,
     replication_problems,
 )
+from brokerset_cli.takeover.mix import GroupMix, Make, MixMember, decide_mix
 from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState
 
 LEADER_SECONDS: Final = 1.0
 """A look does not wait longer than this for a leader."""
+
+NOT_TOLD: Final = 0
+"""A next id that the controllers do not tell with the rest: Java's."""
 
 STATUS_KEYS: Final = (
     "nodeId", "role", "term", "leaderId", "leading",
@@ -45,40 +51,78 @@ class ControllersView:
     facts: Mapping[str, BrokerFacts] = field(default_factory=dict)
     """How the replicas replicate, by address; of those that say it."""
 
+    brokers: Mapping[str, BrokerAnswer] = field(default_factory=dict)
+    """What the replicas of either make answered, by address."""
+
+    java: tuple[JavaController, ...] = ()
+    """Java's controllers, when none of ours answered."""
+
     @property
     def answered(self) -> bool:
         """Whether any of them answered."""
-        return any(look.status is not None for look in self.looks)
+        return any(look.status is not None for look in self.looks) or bool(self.java)
+
+    @property
+    def make(self) -> Make:
+        """Whose controllers they are."""
+        if any(look.status is not None for look in self.looks):
+            return Make.OURS
+        return Make.JAVA if self.java else Make.UNKNOWN
+
+    def mix(self, group: GroupState) -> GroupMix:
+        """Which makes run a group together, and what that means."""
+        nobody = BrokerAnswer(Make.UNKNOWN)
+        members = []
+        for replica in group.replicas:
+            said = self.brokers.get(replica.address, nobody)
+            in_sync = replica.broker_id in group.sync_state_set
+            members.append(MixMember(replica.broker_id, said.make, said.version, in_sync, said.all_ack))
+        return decide_mix(group.broker_name, self.make, members, group.master_id)
 
 
-async def look_at_controllers(addresses: str) -> ControllersView:
-    """Ask every controller once; groups come from the leader, or from the one that knows most."""
+async def look_at_controllers(addresses: str, names: Sequence[str] = ()) -> ControllersView:
+    """Ask every controller once; groups come from the leader, or from the one that knows most.
+
+    `names`: the groups to ask Java's controllers about, which cannot list what they know.
+    """
     async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
         looks = tuple(await admin.look())
         answers = [(look.address, look.status) for look in looks if look.status is not None]
         leading = [status for _, status in answers if status.leading]
         leader = max(leading, key=lambda status: status.term, default=None)
         groups: tuple[GroupState, ...] = ()
+        java = () if answers else await look_at_java([look.address for look in looks])
         try:
-            if leader is not None:
+            if java and names and leader_of(java) is not None:
+                found = await admin.groups(names)
+                groups = tuple(replace(group, next_broker_id=NOT_TOLD) for group in found)
+            elif leader is not None:
                 groups = await admin.groups()
             elif answers:
                 groups = await admin.groups_at(max(answers, key=lambda each: each[1].applied_index)[0])
         except ClientError:
             leader = None
-    brokers = [replica.address for group in groups for replica in group.replicas if replica.address]
-    return ControllersView(looks, groups, leader, await look_at_brokers(brokers))
+    brokers = await ask_brokers(
+        replica.address for group in groups for replica in group.replicas if replica.address
+    )
+    facts = {address: each.facts for address, each in brokers.items() if each.facts is not None}
+    return ControllersView(looks, groups, leader, facts, brokers, java)
 
 
 def controller_problems(view: ControllersView, state: SetState | None) -> list[str]:
     """What is wrong with the controllers and the groups, with what to do where it is known."""
     found = []
     names = process_names(state)
-    for look in view.looks:
+    if view.java:
+        known = {each.address for each in view.java}
+        found += java_problems(view.java, [each.address for each in view.looks if each.address not in known])
+    for look in () if view.java else view.looks:
         if look.status is None:
             name = names.get(look.address, "controller")
             found.append(f"{name} at {look.address} gives no status: {look.problem}")
-    if view.leader is None:
+    if view.java:
+        pass  # what they know of members is theirs
+    elif view.leader is None:
         answering = sum(look.status is not None for look in view.looks)
         found.append(
             f"no controller leads ({answering} of {len(view.looks)} answer): ids and masters cannot change "
@@ -155,22 +199,41 @@ def replica_state(group: GroupState, replica: ReplicaState) -> str:
 def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]:
     """The controllers' part of `status --json`."""
     return {
-        "controllers": [
-            {
-                "address": look.address,
-                "process": names.get(look.address),
-                "answers": look.status is not None,
-                "problem": look.problem,
-                **dict.fromkeys(STATUS_KEYS),
-                **(_without_members(look.status) if look.status is not None else {}),
-            }
-            for look in view.looks
-        ],
+        "controllers": [_controller_json(look, names, view.java) for look in view.looks],
+        "controllersMake": view.make.value,
         "leaderId": view.leader.node_id if view.leader is not None else None,
         "term": view.leader.term if view.leader is not None else None,
         "members": [member.to_object() for member in view.leader.members] if view.leader is not None else [],
-        "groups": [_group_json(group, names, view.facts) for group in view.groups],
+        "groups": [
+            {**_group_json(group, names, view.facts), "mix": view.mix(group).to_json()}
+            for group in view.groups
+        ],
     }
+
+
+def _controller_json(
+    look: ControllerLook, names: Mapping[str, str], java: Sequence[JavaController]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "address": look.address,
+        "process": names.get(look.address),
+        "answers": look.status is not None,
+        "make": Make.UNKNOWN.value if look.status is None else Make.OURS.value,
+        "problem": look.problem,
+        **dict.fromkeys(STATUS_KEYS),
+        **(_without_members(look.status) if look.status is not None else {}),
+    }
+    for each in java:
+        if each.address == look.address:
+            role = "leader" if each.leads else "follower"
+            found |= {
+                "answers": True,
+                "make": Make.JAVA.value,
+                "problem": None,
+                "role": role,
+                "leading": each.leads,
+            }
+    return found
 
 
 def _without_members(status: ControllerStatus) -> dict[str, object]:
@@ -181,6 +244,8 @@ def _group_json(
     group: GroupState, names: Mapping[str, str], facts: Mapping[str, BrokerFacts]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {**dict.fromkeys(GROUP_KEYS), **group.to_object()}
+    if group.next_broker_id == NOT_TOLD:
+        found["nextBrokerId"] = None
     master = master_facts(group, facts)
     found["minInSyncReplicas"] = master.min_in_sync if master is not None else None
     found["confirmedOffset"] = master.confirmed_offset if master is not None else None
@@ -205,9 +270,10 @@ def group_lines(group: GroupState, master: BrokerFacts | None = None) -> list[st
     who = f"master {group.master_id}" if group.master_id is not None else "no master"
     owner = f", set {group.owner[:8]}" if group.owner else ""
     least = f", at least {master.min_in_sync}" if master is not None and master.min_in_sync else ""
+    following = f"; next id {group.next_broker_id}" if group.next_broker_id != NOT_TOLD else ""
     return [
         f"{group.broker_name}: {who}, epoch {group.master_epoch}; in sync: {in_sync} "
-        f"(epoch {group.sync_state_set_epoch}{least}); next id {group.next_broker_id}{owner}",
+        f"(epoch {group.sync_state_set_epoch}{least}){following}{owner}",
         *(
             f"  possible loss: epoch {loss.master_epoch}, replica {loss.broker_id}, from offset "
             f"{loss.from_offset}: {loss.reason}"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from brokerset_cli.output import CommandFailed
-from brokerset_client.controller_admin import ControllerAdmin, ControllersUnavailable
+from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin, ControllersUnavailable
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.codes import ResponseCode
@@ -50,7 +50,12 @@ def advice_for(error: ClientError, controllers: str) -> str:
 
 async def one_group(admin: ControllerAdmin, name: str) -> GroupState:
     """Return a group that the controllers know; ends the command with the names of those that they know."""
-    groups = await admin.groups()
+    try:
+        groups = await admin.groups()
+    except RequestRefused as error:
+        if error.code not in NOT_SERVED:
+            raise
+        groups = await admin.groups([name])  # Java's controllers answer for groups that are named
     for group in groups:
         if group.broker_name == name:
             return group

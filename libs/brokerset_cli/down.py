@@ -34,6 +34,14 @@ def down(data: Path, purge: bool, yes: bool) -> None:
         fail(f"{folder.path} is not a folder of brokerset", "give the folder that `up` was given with --data")
     if purge and not yes:
         click.confirm(f"Delete {folder.path} with all messages?", abort=True)
+    click.echo("Stopped." if stop_set(folder) else "Nothing runs.")
+    if purge:
+        folder.purge()
+        click.echo(f"Deleted {folder.path}.")
+
+
+def stop_set(folder: DataFolder) -> bool:
+    """End everything that `up` runs in a folder; whether anything ran. Ends the command when that fails."""
     state = folder.read_state()
     stopped = _stop_up(state) if state is not None else False
     leftovers = [process for process in (state.processes if state else ()) if process.alive]
@@ -41,10 +49,7 @@ def down(data: Path, purge: bool, yes: bool) -> None:
         _stop_leftover(process)
     if (pid := folder.running_pid()) is not None:
         fail(f"process {pid} still holds {folder.path}", f"wait for it, or end it with: kill {pid}")
-    click.echo("Stopped." if stopped or leftovers else "Nothing runs.")
-    if purge:
-        folder.purge()
-        click.echo(f"Deleted {folder.path}.")
+    return stopped or bool(leftovers)
 
 
 def _stop_up(state: SetState) -> bool:

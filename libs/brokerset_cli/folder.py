@@ -29,6 +29,9 @@ MEMORY: Final = "set.json"
 WISH: Final = "wish.json"
 """What a command asks the running `up` for."""
 
+MANIFEST: Final = "manifest.json"
+"""What `up --detach` was last given; a set that is a guest of another cluster is always started from it."""
+
 STATE: Final = "state.json"
 LOCK: Final = "up.lock"
 FORMAT: Final = 1
@@ -97,6 +100,9 @@ class SetState:
 
     min_in_sync: int | None = None
     """`minInSyncReplicas` of the manifest; None when the default of each group's size counts."""
+
+    guest: bool = False
+    """Whether controllers and name servers are another cluster's."""
 
     @property
     def alive(self) -> bool:

@@ -35,6 +35,14 @@ COMMANDS: Final = {
     "elect": ("brokerset_cli.replicas:elect", "Elect a master of a group."),
     "clean": ("brokerset_cli.replicas:clean", "Let the controllers forget replicas."),
     "replica": ("brokerset_cli.replicas:replica", "Give up a replica, or make a folder another one."),
+    "upgrade": (
+        "brokerset_cli.takeover.upgrade:upgrade",
+        "Lead stores of older RocketMQ releases into controller mode.",
+    ),
+    "adopt": (
+        "brokerset_cli.takeover.adopt:adopt",
+        "Take over a running Java cluster by joining it, and give it back.",
+    ),
     "store": ("brokerset_cli.store:store", "Check, count, move, compare and export store files."),
     "kubernetes": (
         "brokerset_cli.kubernetes.command:kubernetes",

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerset_cli.readiness import ask
+from brokerset_cli.takeover.mix import Make, broker_make
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import readable
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.bodies.queues import KVTable
+from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import RequestCode, ResponseCode
 
 NO_LEASE: Final = -1
@@ -95,30 +97,68 @@ class BrokerFacts:
         return "none" if self.lease_ms < 0 else f"{self.lease_ms:,} ms"
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """What one broker of either make answered."""
+
+    make: Make
+    version: str = ""
+    max_offset: int | None = None
+    all_ack: bool | None = None
+    """`allAckInSyncStateSet`; only asked of masters."""
+
+    facts: BrokerFacts | None = None
+    """How it replicates; only brokers of ours tell."""
+
+
 async def look_at_brokers(addresses: Iterable[str]) -> dict[str, BrokerFacts]:
     """Ask brokers how they replicate, by address; those that say nothing about that are left out."""
+    found = await ask_brokers(addresses)
+    return {address: each.facts for address, each in found.items() if each.facts is not None}
+
+
+async def ask_brokers(addresses: Iterable[str]) -> dict[str, BrokerAnswer]:
+    """Ask brokers whose they are and how they replicate, by address."""
     wanted = sorted(set(addresses))
-    found = await asyncio.gather(*(_look_at(address) for address in wanted))
-    return {facts.address: facts for facts in found if facts is not None}
+    found = await asyncio.gather(*map(_ask_broker, wanted))
+    return dict(zip(wanted, found, strict=True))
 
 
-async def _look_at(address: str) -> BrokerFacts | None:
+async def _ask_broker(address: str) -> BrokerAnswer:
     answer = await ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     if answer is None or answer.code != ResponseCode.SUCCESS:
-        return None
+        return BrokerAnswer(Make.UNKNOWN)
     try:
         table = readable(KVTable.from_json, answer.body).table
-        minimum = await _min_in_sync(address) if table.get("brokersetRole", "").lower() == "master" else None
+        make, leads = broker_make(table), table.get("brokersetRole", "").lower() == "master"
+        if make is Make.UNKNOWN:
+            make, leads = await _ask_identity(address, table)
+        settings = await _settings(address) if leads else {}
     except ClientError:
-        return None
-    return facts_from(address, table, minimum)
+        return BrokerAnswer(Make.UNKNOWN)
+    all_ack = settings.get("allAckInSyncStateSet", "").lower()
+    return BrokerAnswer(
+        make,
+        table.get("brokerVersionDesc", ""),
+        _integer(table.get("commitLogMaxOffset")),
+        all_ack == "true" if all_ack else None,
+        facts_from(address, table, _integer(settings.get("minInSyncReplicas"))),
+    )
 
 
-async def _min_in_sync(address: str) -> int | None:
+async def _ask_identity(address: str, table: Mapping[str, str]) -> tuple[Make, bool]:
+    """Whose a broker is whose figures do not tell, and whether it leads (1007)."""
+    answer = await ask(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+    if answer is None or answer.code != ResponseCode.SUCCESS:
+        return Make.UNKNOWN, False
+    return broker_make(table, answer.ext), readable(EpochEntryCache.from_json, answer.body).broker_id == 0
+
+
+async def _settings(address: str) -> dict[str, str]:
     answer = await ask(address, RequestCode.GET_BROKER_CONFIG)
     if answer is None or answer.code != ResponseCode.SUCCESS:
-        return None
-    return _integer(readable(properties_text.from_text, answer.body).get("minInSyncReplicas"))
+        return {}
+    return dict(readable(properties_text.from_text, answer.body))
 
 
 def facts_from(address: str, table: Mapping[str, str], min_in_sync: int | None = None) -> BrokerFacts | None:

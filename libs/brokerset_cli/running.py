@@ -101,6 +101,7 @@ class Run:
         """Write the state file."""
         own_pid = os.getpid()
         children = {child.spec.name: child for child in self.supervisor.children}
+        guest = self.plan.memory.guest_of is not None
         running = {process.namesrv_address for process in self.plan.controllers}
         self.folder.write_state(
             SetState(
@@ -108,7 +109,9 @@ class Run:
                 cluster_name=self.plan.cluster_name,
                 phase=self.phase,
                 # A name server that was added later knows only the brokers that were started after it.
-                namesrv=";".join(one for one in self._told_name_servers.split(";") if one in running),
+                namesrv=";".join(
+                    one for one in self._told_name_servers.split(";") if guest or one in running
+                ),
                 controllers=self.plan.controller_address,
                 pid=own_pid,
                 start_ticks=start_ticks(own_pid),
@@ -121,6 +124,7 @@ class Run:
                 wish=self.wish,
                 wish_problem=self.wish_problem,
                 min_in_sync=self.manifest.spec.replication.min_in_sync_replicas,
+                guest=guest,
             )
         )
 
@@ -201,6 +205,11 @@ class Run:
 def wished(memory: SetMemory, wish: Wish) -> SetMemory:
     """What a set is to remember to fulfil a wish. Raises `PlanRefused` for one that makes no sense."""
     if wish.controllers is not None:
+        if memory.guest_of is not None:
+            raise PlanRefused(
+                f"this set runs no controllers, its brokers belong to those at {memory.guest_of.controllers}",
+                "run more or fewer of them where they run",
+            )
         memory = memory.with_controllers(wish.controllers)
     for group, numbers in sorted(wish.brokers.items()):
         if group not in memory.groups or not 1 <= len(numbers) <= REPLICAS_MAX:

@@ -27,6 +27,7 @@ from brokerset_cli.cluster_view import (
     view_json,
 )
 from brokerset_cli.folder import DataFolder, SetState
+from brokerset_cli.java_view import leader_of
 from brokerset_cli.options import (
     controller_address,
     json_option,
@@ -175,11 +176,12 @@ def look(namesrv: str, data: Path | None, controllers: str | None = None, *, nam
             if not brokers and state is None:
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
         if controllers:
-            agreed = asyncio.run(look_at_controllers(controllers))
+            agreed = asyncio.run(look_at_controllers(controllers, sorted({each.group for each in brokers})))
             if not agreed.answered and not named and (state is None or not state.controllers):
                 agreed = None
             else:
-                problems += controller_problems(agreed, state)
+                own = None if state is not None and state.guest else state
+                problems += controller_problems(agreed, own)  # a guest's controllers are no processes here
     return View(namesrv, state, brokers, agreed, tuple(problems))
 
 
@@ -329,6 +331,9 @@ def _show_problems(view: View, *, apart: bool) -> None:
 
 
 def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
+    if view.java:
+        _show_java(view, names)
+        return
     leader = view.leader
     voters = {member.node_id: member.voter for member in leader.members} if leader is not None else {}
     term = f", term {leader.term}" if leader is not None else ": nobody leads"
@@ -354,19 +359,34 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
         _show_group(group, view, names)
 
 
+def _show_java(view: ControllersView, names: Mapping[str, str]) -> None:
+    """Java's controllers tell who leads, and the groups."""
+    leader = leader_of(view.java)
+    click.echo("Controllers of Java's" + (f", {leader.leader_id} leads" if leader else ": nobody leads"))
+    roles = {each.address: "leader" if each.leads else "follower" for each in view.java}
+    write_table(
+        ("controller", "role"), [(look.address, roles.get(look.address, "no answer")) for look in view.looks]
+    )
+    click.echo()
+    for group in view.groups:
+        _show_group(group, view, names)
+
+
 def _show_group(group: GroupState, view: ControllersView, names: Mapping[str, str]) -> None:
     """A line about the group and a table of its replicas."""
     master = master_facts(group, view.facts)
     for line in group_lines(group, master):
         click.echo(line)
+    click.echo(f"  {view.mix(group).line()}")
     rows = []
     for replica in group.replicas:
-        own = view.facts.get(replica.address)
-        end = own.max_offset if own is not None else None
+        own, answer = view.facts.get(replica.address), view.brokers.get(replica.address)
+        end = own.max_offset if own is not None else answer.max_offset if answer is not None else None
         rows.append(
             (
                 replica.broker_id,
                 names.get(replica.address),
+                answer.make.value if answer is not None else None,
                 replica.address,
                 replica_role(group, replica.broker_id),
                 replica_state(group, replica),
@@ -376,14 +396,14 @@ def _show_group(group: GroupState, view: ControllersView, names: Mapping[str, st
                 own.confirmed_offset if own is not None else None,
                 lag_of(replica, view.facts, master),
                 (own.lease or None) if own is not None else None,
-                replica.incarnation,
+                replica.incarnation or None,
                 None if replica.heard_ms_ago is None else f"{replica.heard_ms_ago / 1000:.1f} s",
             )
         )
     write_table(
         (
-            "id", "process", "address", "role", "state", "in sync", "epoch", "log end", "confirmed", "lag",
-            "lease", "starts", "heard",
+            "id", "process", "make", "address", "role", "state", "in sync", "epoch", "log end", "confirmed",
+            "lag", "lease", "starts", "heard",
         ),
         rows,
         empty="no replicas",

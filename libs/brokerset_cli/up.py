@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 import click
 
-from brokerset_cli.folder import DataFolder, SetState
+from brokerset_cli.folder import MANIFEST, MEMORY, DataFolder, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail, write_table
 from brokerset_cli.processes import free_port, port_holder, port_is_free
@@ -101,11 +101,14 @@ def up(
     Without -f three controllers and a group of three brokers are run. Ctrl-C ends everything in order;
     messages stay in the data folder for the next `up`. More or fewer brokers of a group: `brokerset scale`.
     """
+    guest = guest_folder(data) if manifest_file is None else None
+    if guest is not None:
+        manifest_file, host = guest
     manifest = load_manifest(manifest_file)
     wanted = PortWishes(namesrv_port, broker_port, http_port)
     try:
         if detach:
-            _detach(manifest, data, host, wanted)
+            detach_set(manifest, data, host, wanted)
         else:
             _attend(manifest, data, host, wanted)
     except OSError as error:
@@ -207,18 +210,34 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
         _fail_host(host, error)
 
 
-def _detach(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> None:
-    """Start `up` in a session of its own and wait until it says that everything runs."""
+def guest_folder(data: Path) -> tuple[Path, str] | None:
+    """Manifest and address of a set whose brokers are guests of another cluster; None for all others.
+
+    Such a folder was made by `brokerset adopt`, which chose both, so that `up` need not be told again.
+    """
+    folder = DataFolder(data)
+    if not (folder.path / MEMORY).exists():
+        return None
+    memory = folder.memory()
+    stored = folder.path / MANIFEST
+    return (stored, memory.host) if memory.guest_of is not None and stored.exists() else None
+
+
+def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *, err: bool = False) -> None:
+    """Start `up` in a session of its own and wait until it says that everything runs.
+
+    `err` sends what is told to standard error.
+    """
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     # Problems that can be seen now are shown here, not in a log. The other process checks again.
     plan = make_plan(manifest, folder, host, wanted)
     lock.release()
     for note in plan.notes:
-        click.secho(f"Note: {note}", fg="yellow")
+        click.secho(f"Note: {note}", fg="yellow", err=err)
     log_file = folder.path / "logs" / "up.log"
     log_file.parent.mkdir(exist_ok=True)
-    manifest_file = folder.path / "manifest.json"
+    manifest_file = folder.path / MANIFEST
     write_atomically(manifest_file, manifest.model_dump_json(by_alias=True, exclude_unset=True).encode())
     command = [
         sys.executable,
@@ -256,9 +275,12 @@ def _detach(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> N
         (p.name, p.kind, p.address, p.namesrv or "-", str(p.http_port or "-"), str(p.pid))
         for p in state.processes
     ]
-    write_table(("name", "kind", "address", "name server", "http", "pid"), rows)
+    if not err:
+        write_table(("name", "kind", "address", "name server", "http", "pid"), rows)
+        click.echo()
     click.echo(
-        f"\nBrokerSet {state.name} runs in the background. End it with: brokerset down --data {folder.path}"
+        f"BrokerSet {state.name} runs in the background. End it with: brokerset down --data {folder.path}",
+        err=err,
     )
 
 

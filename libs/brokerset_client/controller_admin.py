@@ -14,8 +14,8 @@ import orjson
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
 from brokerset_client.instance import name_server_list, readable
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, GroupStates
-from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, GroupStates, ReplicaState
+from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, EpochEntryCache, ReplicasInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as fields
@@ -176,10 +176,30 @@ class ControllerAdmin:
     # -- broker groups ------------------------------------------------------------------------------------
 
     async def groups(self, names: Sequence[str] = ()) -> tuple[GroupState, ...]:
-        """The groups of these names, or all, as agreed and as the leader hears them."""
+        """The groups of these names, or all, as agreed and as the leader hears them.
+
+        Java's controllers know less of the groups that are named (`sync_states`), and cannot list them.
+        """
         body = orjson.dumps(list(names)) if names else b""
-        answer = await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
+        try:
+            answer = await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
+        except RequestRefused as error:
+            if error.code not in NOT_SERVED or not names:
+                raise
+            found = await self.sync_states(names)
+            return tuple(
+                [_as_group(name, found[name], await self._cluster_of(found[name])) for name in found]
+            )
         return readable(GroupStates.from_json, answer.body).groups
+
+    async def sync_states(self, names: Sequence[str]) -> dict[str, ReplicasInfo]:
+        """CONTROLLER_GET_SYNC_STATE_DATA (1006): masters and replicas, from controllers of either make.
+
+        By group; those that the controllers do not know are left out.
+        """
+        code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+        answer = await self._ask_leader(code, body=orjson.dumps(list(names)))
+        return readable(BrokerReplicasInfo.from_json, answer.body).replicas_info_table
 
     async def groups_at(self, address: str) -> tuple[GroupState, ...]:
         """All groups as one controller knows them, which may lag; for times without a leader."""
@@ -188,8 +208,30 @@ class ControllerAdmin:
         )
         return readable(GroupStates.from_json, answer.body).groups
 
+    async def _cluster_of(self, info: ReplicasInfo) -> str:
+        """The cluster's name, which 1006 does not tell, from a replica (1007); empty when none answers."""
+        for each in (*info.in_sync_replicas, *info.not_in_sync_replicas):
+            try:
+                return (await self.broker(each.broker_address)).cluster_name
+            except ClientError:
+                continue
+        return ""
+
     async def clean(self, group: GroupState, ids: Sequence[int], *, living: bool = False) -> None:
-        """Forget replicas of a group for good; with `living` also those whose heartbeats arrive."""
+        """Forget replicas of a group for good; with `living` also those whose heartbeats arrive.
+
+        Refused for living ones at Java's controllers, which then ignore the ids and forget the whole group.
+        """
+        if not group.cluster_name:
+            # With another name Java's controllers take every replica for dead, and forget living ones.
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"no replica of {group.broker_name} says which cluster it belongs to, so nothing was cleaned",
+                self._leader or self.addresses[0],
+            )
+        if living and ids:
+            body = orjson.dumps([group.broker_name])
+            await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
         header = fields.CleanControllerBrokerData(
             cluster_name=group.cluster_name,
             broker_name=group.broker_name,
@@ -343,3 +385,32 @@ class ControllerAdmin:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(answer.code, answer.remark or "no reason given", address)
         return answer
+
+
+def _as_group(name: str, info: ReplicasInfo, cluster_name: str) -> GroupState:
+    """What 1006 tells, in the form of what our controllers tell; owner and check codes stay open."""
+    replicas = sorted((*info.in_sync_replicas, *info.not_in_sync_replicas), key=lambda each: each.broker_id)
+    return GroupState(
+        cluster_name=cluster_name,
+        broker_name=name,
+        owner=None,
+        expected_replicas=0,
+        next_broker_id=max((each.broker_id for each in replicas), default=0) + 1,
+        master_id=info.master_broker_id,
+        master_epoch=info.master_epoch,
+        sync_state_set=tuple(sorted(each.broker_id for each in info.in_sync_replicas)),
+        sync_state_set_epoch=info.sync_state_set_epoch,
+        suspects=(),
+        losses=(),
+        replicas=tuple(
+            ReplicaState(
+                broker_id=each.broker_id,
+                address=each.broker_address,
+                check_code="",
+                incarnation=0,
+                nonce=None,
+                standing=ALIVE if each.alive else "dead",
+            )
+            for each in replicas
+        ),
+    )

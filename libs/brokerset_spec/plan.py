@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet, Spec
-from brokerset_spec.set_memory import ControllerMemory, GroupMemory, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
@@ -143,11 +143,15 @@ class LocalPlan:
     @property
     def namesrv_address(self) -> str:
         """All name servers, joined by semicolons."""
+        if self.memory.guest_of is not None:
+            return self.memory.guest_of.name_servers
         return ";".join(process.namesrv_address for process in self.controllers)
 
     @property
     def controller_address(self) -> str:
         """All controllers, joined by semicolons."""
+        if self.memory.guest_of is not None:
+            return self.memory.guest_of.controllers
         return ";".join(process.address for process in self.controllers)
 
 
@@ -217,7 +221,11 @@ class _Planner:
             self._namesrv_port = min(each.namesrv_port for each in before.controllers) or NAMESRV_PORT
             if any(each.started for each in before.controllers):
                 notes.append(ANEW_NOTE)
-        if not memory.controllers:
+        if memory.guest_of is not None:
+            wanted = 0
+            notes.append(guest_note(memory.guest_of))
+            memory = replace(memory, host=memory.host or self._reachable)
+        elif not memory.controllers:
             first = tuple(ControllerMemory(n) for n in range(wanted))
             memory = replace(
                 memory, host=self._reachable, controllers=first, next_controller_id=max(wanted, 1)
@@ -265,11 +273,14 @@ class _Planner:
 
     def _check_kept(self, memory: SetMemory) -> None:
         if memory.host and memory.host != self._reachable:
+            who = "controllers" if memory.guest_of is None else "brokers"
             raise PlanRefused(
-                f"the controllers of this data folder know each other by the address {memory.host}, "
+                f"the {who} of this data folder know each other by the address {memory.host}, "
                 f"not {self._reachable}",
                 f"give --host {memory.host}",
             )
+        if not memory.controllers:
+            return
         kept = memory.controllers[0].namesrv_port
         wish = self._wishes.namesrv
         if kept and wish is not None and wish != kept:
@@ -538,6 +549,14 @@ def _replicas_note(group: str, has: int, wanted: int) -> str:
     return (
         f"spec.replicas: is {wanted}, and {group} has {has} of them since it was scaled; change that while "
         f"they run, with `brokerset scale {group} --replicas {wanted}`"
+    )
+
+
+def guest_note(host: GuestOf) -> str:
+    """Say that a set runs no controllers, and whose it uses."""
+    return (
+        f"no controllers and name servers are run: the brokers belong to those at {host.controllers} and "
+        f"{host.name_servers}, see `brokerset adopt`"
     )
 
 

@@ -53,6 +53,17 @@ NO_GROUPS: Final[Mapping[str, GroupMemory]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
+class GuestOf:
+    """Controllers and name servers that are not the set's own: its brokers are guests of another cluster."""
+
+    controllers: str
+    """Their addresses, joined by semicolons."""
+
+    name_servers: str
+    """Likewise."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetMemory:
     """What a set keeps."""
 
@@ -75,6 +86,9 @@ class SetMemory:
 
     log_file_bytes: int = 0
     """Size of the log's files, the same for all replicas for ever; 0 before the first start."""
+
+    guest_of: GuestOf | None = None
+    """None for a set with controllers of its own; else it has none, and its brokers go to these."""
 
     def with_controllers(self, node_ids: tuple[int, ...]) -> SetMemory:
         """Keep the controllers with these numbers, and add those that are new."""
@@ -120,6 +134,9 @@ class SetMemory:
                 for name, each in self.groups.items()
             },
             "logFileBytes": self.log_file_bytes,
+            "guestOf": None
+            if self.guest_of is None
+            else {"controllers": self.guest_of.controllers, "nameServers": self.guest_of.name_servers},
         }
 
     @classmethod
@@ -151,4 +168,9 @@ class SetMemory:
             log_file_bytes=int(
                 value.get("logFileBytes", EARLIER_LOG_FILE_BYTES if value["brokerPorts"] else 0)
             ),
+            guest_of=_guest_of(value.get("guestOf")),
         )
+
+
+def _guest_of(value: Mapping[str, Any] | None) -> GuestOf | None:
+    return None if value is None else GuestOf(str(value["controllers"]), str(value["nameServers"]))

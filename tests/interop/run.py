@@ -1,11 +1,15 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
-against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth), `migrated-stores` (stores that the job `migrate` made, under brokers of both makes),
-`controllers` (Java brokers under our controllers, our broker under Java's, volumes handed over), `replication` (groups of our brokers
-and Java's that copy each other's log, under controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group
-of ours whose master changes), `switches` (many changes of the master under load).
-Ends with a line for each suite; exit status 1 if anything differs.
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
+`migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
+our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
+controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
+changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
+servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over
+and gives it back), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
+is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
+Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -20,15 +24,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerset_rig import (
+    adopt_parts,
     controller_parts,
     golden,
     migrated_stores,
+    mixed_groups,
     mqadmin,
+    release_parts,
     replication_clients,
     replication_parts,
     stack,
     stores,
+    suite_lanes,
     switch_parts,
+    upgrade_parts,
 )
 
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
@@ -248,6 +257,10 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
     "replication-clients": lambda outcome, size: replication_clients.run(outcome.add, size),
     "switches": lambda outcome, size: switch_parts.run(outcome.add, size),
+    "adopt": lambda outcome, size: adopt_parts.run(outcome.add, size),
+    "releases": lambda outcome, size: release_parts.run(outcome.add, size),
+    "mixed-groups": lambda outcome, size: mixed_groups.run(outcome.add, size),
+    "upgrades": lambda outcome, size: upgrade_parts.run(outcome.add, size),
 }
 
 
@@ -256,9 +269,20 @@ def main() -> int:
     parser.add_argument("--size", choices=["core", "all"], default="core")
     parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES))
     parser.add_argument("--switches", type=int, help="how often `switches` changes the master")
+    parser.add_argument(
+        "--mixes", default="", help="names of mixes for `mixed-groups`, with commas between them"
+    )
+    parser.add_argument("--lanes", type=int, choices=[1, 2], default=2, help="suites side by side")
     options = parser.parse_args()
+    mixes = [name for name in options.mixes.split(",") if name]
     SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
+    SUITES["mixed-groups"] = lambda outcome, size: mixed_groups.run(outcome.add, size, mixes)
     subprocess.run([str(stack.PEERS / "bin" / "fetch"), "clients"], check=True, stdout=subprocess.DEVNULL)
+    if options.lanes > 1 and len(suite_lanes.lanes(options.only)) > 1:
+        given = ["--size", options.size, "--mixes", options.mixes]
+        if options.switches is not None:
+            given += ["--switches", str(options.switches)]
+        return suite_lanes.run(Path(__file__), options.only, given)
     outcomes: list[Outcome] = []
     for name in options.only:
         outcome = Outcome(name)

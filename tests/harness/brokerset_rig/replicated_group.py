@@ -104,6 +104,10 @@ class Group:
     def start(self, member: Member) -> None:
         """Run the broker until it is registered."""
         member.server.start()
+        self.registered(member)
+
+    def registered(self, member: Member) -> None:
+        """Wait until a broker that runs is registered, and remember its id."""
         member.broker_id = until(
             f"the broker at {member.port} is registered",
             lambda: next(

@@ -1,0 +1,156 @@
+"""Compares the commit logs of two stores: byte by byte here, by digests with a store on another host."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from brokerset_cli.takeover.old_store import LogFile, log_files, mapped, records
+from brokerset_cli.takeover.upgrade_facts import Comparison, Extent, Likeness
+
+COMPARED_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 16 << 20
+"""Of one digest, when log files are multiples of it; else a block is a whole file."""
+
+
+def compare_logs(master: Path, master_extent: Extent, slave: Path, slave_extent: Extent) -> Comparison:
+    """Compare two stores that are both here."""
+    early = _without_bytes(master_extent, slave_extent)
+    if early is not None:
+        return early
+    begin = max(master_extent.begin, slave_extent.begin)
+    end = min(master_extent.end, slave_extent.end)
+    place = _first_difference(log_files(master), log_files(slave), begin, end)
+    if place is None and slave_extent.end <= master_extent.end:
+        return Comparison(Likeness.PREFIX, slave_extent.end)
+    common = end if place is None else _record_begin(log_files(slave), place)
+    return Comparison(
+        Likeness.LONGER if place is None else Likeness.APART,
+        common,
+        sum(_count(log_files(slave), common, slave_extent.end)),
+        slave_extent.end - common,
+    )
+
+
+def _without_bytes(master: Extent, slave: Extent) -> Comparison | None:
+    """What the extents alone say."""
+    if slave.empty:
+        return Comparison(Likeness.PREFIX, slave.end)
+    if master.empty or slave.end <= master.begin or master.end <= slave.begin:
+        return Comparison(
+            Likeness.NOTHING,
+            detail=f"one goes from {master.begin:,} to {master.end:,},"
+            f" the other from {slave.begin:,} to {slave.end:,}",
+        )
+    return None
+
+
+def _first_difference(one: list[LogFile], other: list[LogFile], begin: int, end: int) -> int | None:
+    """The first offset of [begin, end) at which logs differ; a missing file differs."""
+    others = {file.begin: file for file in other}
+    for file in one:
+        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
+        if start >= stop:
+            continue
+        match = others.get(file.begin)
+        if match is None or match.size != file.size:
+            return start
+        with mapped(file) as left, mapped(match) as right:
+            for at in range(start - file.begin, stop - file.begin, COMPARED_BYTES):
+                limit = min(at + COMPARED_BYTES, stop - file.begin)
+                a, b = left[at:limit], right[at:limit]
+                if a != b:
+                    return (
+                        file.begin
+                        + at
+                        + next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
+                    )
+    return None
+
+
+def _record_begin(files: list[LogFile], offset: int) -> int:
+    """Where the record begins that has the byte at an offset."""
+    file = next(each for each in files if each.begin <= offset < each.begin + each.size)
+    found = file.begin
+    for begin, end in records(file, file.begin, verify=False):
+        found = begin if begin <= offset else found
+        if end > offset:
+            break
+        found = end
+    return found
+
+
+def _count(files: list[LogFile], begin: int, end: int) -> Iterator[int]:
+    """Messages of each file in [begin, end); what fills a file up is none."""
+    for file in files:
+        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
+        if start < stop:
+            yield sum(
+                1
+                for at, to in records(file, start, verify=False)
+                if at < stop and to < file.begin + file.size
+            )
+
+
+# -- a store on another host ------------------------------------------------------------------------------
+
+
+def block_bytes(file_size: int) -> int:
+    """Bytes of a digest's block: logs begin at multiples of it."""
+    return BLOCK_BYTES if file_size and file_size % BLOCK_BYTES == 0 else max(1, file_size)
+
+
+def digests(store: Path, extent: Extent) -> dict[int, str]:
+    """SHA-256 of each block of a log by its offset; the last one ends with the log."""
+    files = log_files(store)
+    size = block_bytes(files[0].size if files else 0)
+    return {
+        at: _digest(files, at, min(at + size, extent.end)) for at in range(extent.begin, extent.end, size)
+    }
+
+
+def _digest(files: list[LogFile], begin: int, end: int) -> str:
+    found = hashlib.sha256()
+    for file in files:
+        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
+        if start < stop:
+            with mapped(file) as data:
+                found.update(memoryview(data)[start - file.begin : stop - file.begin].tobytes())
+    return found.hexdigest()
+
+
+def compare_digests(
+    master: Path, master_extent: Extent, slave_extent: Extent, slave_digests: Mapping[int, str]
+) -> Comparison:
+    """Compare the future master, here, with a slave of which another host wrote the digests.
+
+    Where they differ, only the block is known; the slave is looked at on its own host then.
+    """
+    early = _without_bytes(master_extent, slave_extent)
+    if early is not None:
+        return early
+    files = log_files(master)
+    size = block_bytes(files[0].size)
+    same = max(master_extent.begin, slave_extent.begin)
+    for at, digest in sorted(slave_digests.items()):
+        end = min(at + size, slave_extent.end)
+        if end <= master_extent.begin:
+            continue
+        if end > master_extent.end:
+            return Comparison(
+                Likeness.LONGER,
+                same,
+                0,
+                slave_extent.end - same,
+                f"it ends at {slave_extent.end:,}, the master's at {master_extent.end:,}",
+            )
+        if at < master_extent.begin or _digest(files, at, end) != digest:
+            return Comparison(
+                Likeness.APART, same, 0, slave_extent.end - same, f"they differ between {at:,} and {end:,}"
+            )
+        same = end
+    if same != slave_extent.end:
+        return Comparison(Likeness.UNKNOWN, detail="the file of facts has no digests of all of it")
+    return Comparison(Likeness.PREFIX, slave_extent.end)

@@ -1,0 +1,244 @@
+"""What a store folder tells about itself, read without changing anything in it.
+
+Sources: RocketMQ's `DefaultMessageStore.start` (lock), `StorePathConfigHelper` (names), `EpochFileCache`,
+`CommitLog` (records).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brokerset_cli.takeover.upgrade_facts import Note, OldStore
+from brokerset_formats import fastjson
+from brokerset_formats.config.fields import parse_object
+from brokerset_formats.epochs import EpochHistory, decode_epoch_file
+from brokerset_formats.errors import FormatError
+from brokerset_formats.identity import BrokerIdentity
+from brokerset_formats.records import Blank, RecordHead, check_record
+
+COMMIT_LOG: Final = "commitlog"
+EPOCHS: Final = "epochFileCheckpoint"
+EPOCHS_BACKUP: Final = f"{EPOCHS}.bak"
+IDENTITY: Final = "brokerIdentity"
+LOCK: Final = "lock"
+ABORT: Final = "abort"
+BACKUP: Final = "upgrade-backup"
+"""Folder inside of the store with what an upgrade took away, and its manifest."""
+
+MANIFEST: Final = "manifest.json"
+FILE_NAME_DIGITS: Final = 20
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TRANSACTION_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+_FLOCK: Final = struct.Struct("hhqqi")
+"""`struct flock` of Linux on 64 bits: type, whence, start, length, process."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the commit log."""
+
+    path: Path
+    begin: int
+    size: int
+
+
+def read_old_store(path: Path, *, read_log: bool = True) -> OldStore:
+    """Look at a store; problems are told in it, not raised. `read_log`: read the last file to its end."""
+    try:
+        return _read(path, read_log)
+    except (OSError, FormatError) as error:
+        return _unusable(path, f"{path} cannot be read: {error}")
+
+
+def _read(path: Path, read_log: bool) -> OldStore:
+    if not path.is_dir():
+        return _unusable(path, f"{path} is no folder")
+    ledgers = sorted(each.name for each in path.glob("dledger-*"))
+    if ledgers:
+        return _unusable(
+            path,
+            f"{path} has the log of a DLedger ({', '.join(ledgers)});"
+            " copy it with `brokerset store migrate --to controller`",
+        )
+    files = log_files(path)
+    sizes = sorted({each.size for each in files})
+    if len(sizes) > 1:
+        return _unusable(path, f"the files of {path / COMMIT_LOG} have different sizes: {sizes}")
+    if not files and not (path / "config").is_dir():
+        return _unusable(path, f"{path} is no store: it has neither {COMMIT_LOG} nor config")
+    begin = files[0].begin if files else 0
+    for older, newer in itertools.pairwise(files):
+        if newer.begin != older.begin + older.size:
+            return _unusable(path, f"{newer.path} does not follow {older.path.name}")
+    end, last = _log_end(files) if read_log else (None, None)
+    return OldStore(
+        path=path,
+        locked_by=lock_holder(path / LOCK),
+        clean=not (path / ABORT).exists(),
+        begin=begin,
+        end=end,
+        last_record=last,
+        file_size=sizes[0] if sizes else 0,
+        epochs=_epochs(path),
+        identity=_identity(path),
+        release=_release(path),
+        unserved=_unserved(path),
+    )
+
+
+def _unusable(path: Path, problem: str) -> OldStore:
+    return OldStore(path, None, False, 0, None, None, 0, None, None, "", problem=problem)
+
+
+def log_files(store: Path) -> list[LogFile]:
+    """The files of the commit log in order; an empty last one, which brokers delete, is left out."""
+    folder = store / COMMIT_LOG
+    if not folder.is_dir():
+        return []
+    names = sorted(
+        each.name for each in folder.iterdir() if each.name.isdigit() and len(each.name) == FILE_NAME_DIGITS
+    )
+    files = [LogFile(folder / name, int(name), (folder / name).stat().st_size) for name in names]
+    return files[:-1] if files and not files[-1].size else files
+
+
+def lock_holder(path: Path) -> int | None:
+    """Who has locked a file: its process, 0 for one that is not visible from here, None for nobody.
+
+    It only asks (`F_GETLK`): a lock that is taken and given back could stop a broker that is just starting.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    finally:
+        os.close(descriptor)
+    kind, _, _, _, process = _FLOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else max(0, process)
+
+
+@contextmanager
+def mapped(file: LogFile) -> Iterator[mmap.mmap]:
+    """A log file's bytes, read-only."""
+    with file.path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
+
+
+def _log_end(files: list[LogFile]) -> tuple[int, int | None]:
+    """The end of the last whole record, and where that begins.
+
+    Files behind the end are there already, empty: brokers make them in advance.
+    """
+    for file in reversed(files):
+        last: int | None = None
+        position = 0
+        for begin, end in records(file, file.begin):
+            last, position = begin, end
+        if last is not None:
+            return position, last
+    return (files[0].begin if files else 0), None
+
+
+def records(file: LogFile, begin: int, *, verify: bool = True) -> Iterator[tuple[int, int]]:
+    """Begin and end of each whole record of a file from an offset on, where a record must begin.
+
+    A blank record, which fills a file, is one that ends with the file. Ends at the first thing that is none.
+    """
+    with mapped(file) as whole, memoryview(whole) as data:
+        position = begin - file.begin
+        while position < file.size:
+            found = check_record(data, position, file.size, verify_crc=verify)
+            if isinstance(found, RecordHead):
+                yield file.begin + position, file.begin + position + found.size
+                position += found.size
+            elif isinstance(found, Blank):
+                yield file.begin + position, file.begin + file.size
+                return
+            else:
+                return
+
+
+def _epochs(path: Path) -> tuple[tuple[int, int], ...] | None:
+    problem: FormatError | None = None
+    for name in (EPOCHS, EPOCHS_BACKUP):
+        try:
+            history: EpochHistory = decode_epoch_file((path / name).read_bytes())
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            problem = error
+            continue
+        return tuple((each.epoch, each.start_offset) for each in history.entries)
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _identity(path: Path) -> BrokerIdentity | None:
+    try:
+        return BrokerIdentity.decode((path / IDENTITY).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _release(path: Path) -> str:
+    """The versions of tables have `stateVersion` from 5.0 on."""
+    try:
+        version = parse_object((path / "config" / "topics.json").read_bytes()).get("dataVersion")
+    except (FileNotFoundError, FormatError):
+        return ""
+    if not isinstance(version, dict):
+        return ""
+    return "5.x" if "stateVersion" in version else "4.x"
+
+
+def _unserved(path: Path) -> tuple[str, ...]:
+    """By the queues that have something, as far as nothing says that it was delivered."""
+    found = []
+    if _queue_end(path, TIMER_TOPIC):
+        found.append("timer messages (those not delivered yet stay in the files)")
+    half = _queue_end(path, TRANSACTION_TOPIC)
+    if half > _consumed(path, f"{TRANSACTION_TOPIC}@CID_RMQ_SYS_TRANS"):
+        found.append("transactions that are not ended")
+    return tuple(found)
+
+
+def _queue_end(path: Path, topic: str) -> int:
+    """Messages that queue 0 of a topic ever had, by its last file: 20 bytes for each."""
+    folder = path / "consumequeue" / topic / "0"
+    if not folder.is_dir():
+        return 0
+    files = sorted(each for each in folder.iterdir() if each.name.isdigit())
+    if not files:
+        return 0
+    data = files[-1].read_bytes()
+    units = next((at // 20 for at in range(0, len(data), 20) if not any(data[at : at + 20])), len(data) // 20)
+    return int(files[-1].name) // 20 + units
+
+
+def _consumed(path: Path, key: str) -> int:
+    try:
+        table = fastjson.loads((path / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+        return int(table[key]["0"])
+    except (FileNotFoundError, FormatError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def read_note(store: Path) -> Note | None:
+    """The manifest of a store; None without one. Raises FormatError."""
+    try:
+        return Note.from_json((store / BACKUP / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None

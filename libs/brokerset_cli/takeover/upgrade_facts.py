@@ -1,0 +1,325 @@
+"""What an upgrade knows of the world: stores, brokers, controllers. Values only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from brokerset_formats.config.fields import parse_object
+from brokerset_formats.errors import FormatError
+from brokerset_formats.identity import BrokerIdentity
+
+FIRST_EPOCH: Final = 0
+"""Epoch of all that was written before the upgrade: controllers give epochs from 1 on."""
+
+PERMISSION_READ: Final = 4
+PERMISSION_WRITE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OldStore:
+    """Facts of one store folder; offsets are those of the commit log."""
+
+    path: Path
+    locked_by: int | None
+    """Process that has the store open; 0 when the system does not name it, None when nobody has."""
+
+    clean: bool
+    """Whether the last broker ended in order (no `abort`)."""
+
+    begin: int
+    end: int | None
+    """Behind the last whole record; None when the log was not read."""
+
+    last_record: int | None
+    """Offset of the last whole record; None without any, or when the log was not read."""
+
+    file_size: int
+    """Bytes of one commit log file; 0 without files."""
+
+    epochs: tuple[tuple[int, int], ...] | None
+    """Epoch and start offset, oldest first; None without the file."""
+
+    identity: BrokerIdentity | None
+    """The persistent id, which brokers have from 5.1.1 on."""
+
+    release: str
+    """What the files say of the release that wrote them last: `4.x`, `5.x`, or empty."""
+
+    unserved: tuple[str, ...] = ()
+    """Things that a broker of brokerset does not deliver, and this store has."""
+
+    problem: str = ""
+    """Why it cannot be taken: no store, a DLedger, unreadable files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an upgrade wrote down in a store's backup folder, because the world does not show it later."""
+
+    flow: str
+    group: str
+    address: str = ""
+    """Of the old broker."""
+
+    master: bool = False
+    """Whether that broker was the master."""
+
+    members: int = 0
+    """Brokers that the group had."""
+
+    permission: int | None = None
+    """Permission of the old master before it was made read-only."""
+
+    moved: tuple[str, ...] = ()
+    """Paths, relative to the store, that lie under the same path in the backup folder."""
+
+    made: tuple[str, ...] = ()
+    """Files of the store that were not there before."""
+
+    cut_at: int | None = None
+    """Offset at which the log was cut."""
+
+    leader: str = ""
+    """Name of the store whose broker was to lead first when the files were prepared: logs told it then."""
+
+    prepared: bool = False
+    """Whether the store waits for, or has, a broker with a persistent id."""
+
+    def to_json(self) -> bytes:
+        """The manifest's bytes."""
+        return (
+            json.dumps(
+                {
+                    "flow": self.flow,
+                    "group": self.group,
+                    "address": self.address,
+                    "master": self.master,
+                    "members": self.members,
+                    "permission": self.permission,
+                    "moved": list(self.moved),
+                    "made": list(self.made),
+                    "cutAt": self.cut_at,
+                    "leader": self.leader,
+                    "prepared": self.prepared,
+                    "howToPutBack": "run the same command with --back; by hand: stop the broker, move each of"
+                    " `moved` from this folder to the same path in the store, delete what is in `made`",
+                },
+                indent=1,
+            )
+            + "\n"
+        ).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Note:
+        """Read the manifest; FormatError if it is none."""
+        fields = parse_object(data)
+        try:
+            return cls(
+                flow=str(fields["flow"]),
+                group=str(fields["group"]),
+                address=str(fields.get("address", "")),
+                master=bool(fields.get("master")),
+                members=int(str(fields.get("members", 0))),
+                permission=_optional(fields.get("permission")),
+                moved=tuple(map(str, fields.get("moved") or ())),  # type: ignore[call-overload]  # a list
+                made=tuple(map(str, fields.get("made") or ())),  # type: ignore[call-overload]  # a list
+                cut_at=_optional(fields.get("cutAt")),
+                leader=str(fields.get("leader", "")),
+                prepared=bool(fields.get("prepared")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"a manifest of an upgrade without a proper {error}") from None
+
+
+def _optional(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+class Likeness(StrEnum):
+    """How a slave's log stands to its future master's."""
+
+    PREFIX = "prefix"
+    """All that the slave has, the master has at the same place."""
+
+    LONGER = "longer"
+    """All that the master has, the slave has, and more."""
+
+    APART = "apart"
+    """They differ from `common_end` on."""
+
+    NOTHING = "nothing"
+    """They have no byte in common, so nothing can be said."""
+
+    UNKNOWN = "unknown"
+    """It cannot be seen from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What two logs have in common. Offsets of the commit log."""
+
+    likeness: Likeness
+    common_end: int = 0
+    """Both are the same up to here; a record begins here."""
+
+    cut_messages: int = 0
+    """Whole records of the slave from `common_end` on."""
+
+    cut_bytes: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a log begins and ends."""
+
+    begin: int
+    end: int
+
+    @property
+    def empty(self) -> bool:
+        return self.end <= self.begin
+
+
+class Flow(StrEnum):
+    """Where the stores come from."""
+
+    IDENTITY = "identity"
+    """Controller mode of 5.0.0 to 5.1.0, in which a replica is its address."""
+
+    CLASSIC = "classic"
+    """Master and slaves by setting, without controllers."""
+
+
+class Presence(StrEnum):
+    """What is at the addresses of the old controllers."""
+
+    GONE = "gone"
+    """Nothing listens, or controllers of 5.1.1 or later do."""
+
+    OLD = "old"
+    """A controller of before 5.1.1 answers."""
+
+    UNKNOWN = "unknown"
+    """Something is there, or may be, that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSeen:
+    """A store as the plan sees it; of another host by the facts that were written there."""
+
+    store: OldStore
+    note: Note | None = None
+    here: bool = True
+    port_open: bool = False
+    """Whether something listens at the address that its old broker had."""
+
+    starting: bool = False
+    """Whether a process that we started for it lives."""
+
+    @property
+    def name(self) -> str:
+        return str(self.store.path)
+
+    @property
+    def locked(self) -> bool:
+        return self.store.locked_by is not None
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it waits for, or has, a broker of the new kind."""
+        epochs = self.store.epochs
+        return bool(epochs and epochs[0][0] == FIRST_EPOCH) or bool(self.note and self.note.prepared)
+
+    @property
+    def extent(self) -> Extent | None:
+        """Where its log begins and ends; None when it was not read."""
+        return None if self.store.end is None else Extent(self.store.begin, self.store.end)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSeen:
+    """A broker that the name servers name."""
+
+    address: str
+    master: bool
+    end: int | None = None
+    """Of its log; None when it does not answer."""
+
+    permission: int | None = None
+    closed: bool = False
+    """Whether it turns every send away."""
+
+    store: str = ""
+    """Its `storePathRootDir`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """A replica of the group, as the new controllers tell (1006)."""
+
+    broker_id: int
+    address: str
+    alive: bool
+    in_sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """The group at the new controllers."""
+
+    master_id: int | None
+    master_epoch: int
+    replicas: tuple[ReplicaSeen, ...]
+
+    def replica(self, broker_id: int | None) -> ReplicaSeen | None:
+        return next((each for each in self.replicas if each.broker_id == broker_id), None)
+
+    @property
+    def living_master(self) -> ReplicaSeen | None:
+        """The elected master, if it is alive."""
+        found = self.replica(self.master_id) if self.master_id is not None else None
+        return found if found is not None and found.alive else None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that is seen at one moment."""
+
+    flow: Flow
+    group: str
+    stores: tuple[StoreSeen, ...]
+    """Those here first."""
+
+    brokers: tuple[BrokerSeen, ...] = ()
+    old_controllers: Presence = Presence.GONE
+    old_data: tuple[str, ...] = ()
+    """Folders of the old controllers that still lie where they were."""
+
+    controllers_problem: str = ""
+    """Why the new controllers cannot be used; empty when they serve."""
+
+    replicas: GroupSeen | None = None
+    """None when the new controllers do not know the group."""
+
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """By the name of a store: how its log stands to the future master's."""
+
+    master_permission: int | None = None
+    """Of the elected master; None when it does not answer."""
+
+    master_closed: bool = False
+    """Whether the elected master turns every send away."""
+
+    wanted_master: str = ""
+    accept_cut: frozenset[str] = frozenset()
+    members: int = 0
+    """Brokers that the group has, as the person says; 0: as many as were seen."""
+
+    can_start: bool = False
+    """Whether we were told how to start a broker."""

@@ -1,0 +1,366 @@
+"""What `brokerset upgrade` does next, and what it refuses, in every state of the world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokerset_cli.takeover.steps import StepState, current
+from brokerset_cli.takeover.upgrade_acts import (
+    CutLog,
+    Prepare,
+    PutAside,
+    SetPermission,
+    StartBroker,
+    TakeNote,
+)
+from brokerset_cli.takeover.upgrade_facts import (
+    BrokerSeen,
+    Comparison,
+    Flow,
+    GroupSeen,
+    Likeness,
+    Note,
+    OldStore,
+    Presence,
+    ReplicaSeen,
+    StoreSeen,
+    World,
+)
+from brokerset_cli.takeover.upgrade_plan import Plan, logs_wanted, plan_upgrade
+from brokerset_formats.identity import BrokerIdentity
+
+MASTER, SLAVE = "/data/a", "/data/b"
+M_ADDRESS, S_ADDRESS = "10.0.0.1:10911", "10.0.0.2:10911"
+PREFIX = {SLAVE: Comparison(Likeness.PREFIX, 500)}
+
+
+def store(
+    path: str, *, locked: int | None = None, epochs: tuple[tuple[int, int], ...] | None = ((2, 0),),
+    broker_id: int | None = None,
+    end: int | None = 500, begin: int = 0, problem: str = "", note: Note | None = None, **more: bool,
+) -> StoreSeen:  # fmt: skip
+    identity = None if broker_id is None else BrokerIdentity("c", "broker-a", broker_id)
+    found = OldStore(
+        Path(path), locked, True, begin, end, None, 1024, epochs, identity, "5.x", problem=problem
+    )
+    return StoreSeen(found, note, **more)
+
+
+def note(*, master: bool = False, **more: object) -> Note:
+    first = Note("identity", "broker-a", M_ADDRESS if master else S_ADDRESS, master, 2)
+    return replace(first, **more)  # type: ignore[arg-type]  # fields of a note
+
+
+def world(flow: Flow = Flow.IDENTITY, **changes: object) -> World:
+    """Everything old is stopped and noted, new controllers serve: the files are next."""
+    first = World(
+        flow,
+        "broker-a",
+        (store(MASTER, note=note(master=True)), store(SLAVE, note=note())),
+        comparisons=PREFIX,
+    )
+    return replace(first, **changes)  # type: ignore[arg-type]  # fields of a world
+
+
+def running(**more: object) -> tuple[BrokerSeen, ...]:
+    master = BrokerSeen(M_ADDRESS, True, 500, 6, store=MASTER)
+    return (replace(master, **more), BrokerSeen(S_ADDRESS, False, 500, 6, store=SLAVE))  # type: ignore[arg-type]
+
+
+def prepared(**more: object) -> tuple[StoreSeen, StoreSeen]:
+    first = ((0, 0),)
+    return (
+        store(MASTER, epochs=first, note=note(master=True, prepared=True), **more),  # type: ignore[arg-type]
+        store(SLAVE, epochs=first, note=note(prepared=True)),
+    )
+
+
+def group(*, master: int | None = 1, alive: bool = True, in_sync: bool = True, two: bool = True) -> GroupSeen:
+    replicas = [ReplicaSeen(1, M_ADDRESS, alive, True)]
+    if two:
+        replicas.append(ReplicaSeen(2, S_ADDRESS, True, in_sync))
+    return GroupSeen(master, 1, tuple(replicas))
+
+
+def now(plan: Plan) -> tuple[str, StepState]:
+    step = current(plan.steps)
+    assert step is not None
+    return step.name, step.state
+
+
+def words(plan: Plan) -> str:
+    step = current(plan.steps)
+    assert step is not None
+    return f"{step.detail} | {step.hint}"
+
+
+@pytest.mark.parametrize("seen", [Presence.OLD, Presence.UNKNOWN])
+def test_old_controllers_come_first_and_are_stopped_by_people(seen: Presence) -> None:
+    """While an old controller answers, or may, nothing else is done: brokers must not switch any more."""
+    plan = plan_upgrade(world(old_controllers=seen, old_data=("/c",), brokers=running()))
+
+    assert now(plan) == ("old-controllers", StepState.YOURS)
+    assert plan.act is None
+    assert "leave the brokers running" in words(plan) or "cannot be seen" in words(plan)
+
+
+def test_the_old_controllers_data_is_renamed_once_they_are_gone() -> None:
+    """It is moved, by us, one folder after the other."""
+    assert plan_upgrade(world(old_data=("/c", "/d"))).act == PutAside("/c")
+
+
+def test_new_controllers_are_wanted_next() -> None:
+    """Nobody is stopped before there is something to go to."""
+    plan = plan_upgrade(world(controllers_problem="10.0.0.9:9878 is of before 5.1.1", brokers=running()))
+
+    assert now(plan) == ("controllers", StepState.YOURS)
+    assert "of before 5.1.1" in words(plan)
+
+
+def test_controllers_that_know_the_group_already_are_refused() -> None:
+    """Ids that others were given there would mix with ours."""
+    plan = plan_upgrade(world(replicas=group()))
+
+    assert now(plan) == ("controllers", StepState.BLOCKED)
+    assert "they know broker-a with 1 at 10.0.0.1:10911" in words(plan)
+
+
+def test_who_is_master_is_written_down_while_brokers_run() -> None:
+    """It cannot be seen later; a changed answer is written down again."""
+    stores = (store(MASTER, locked=7), store(SLAVE, locked=8, note=note()))
+    first = plan_upgrade(world(stores=stores, brokers=running(), comparisons={}))
+    both = (replace(stores[0], note=note()), stores[1])
+    changed = plan_upgrade(world(stores=both, brokers=running(), comparisons={}))
+
+    assert first.act == TakeNote(MASTER, M_ADDRESS, True, 2)
+    assert changed.act == TakeNote(MASTER, M_ADDRESS, True, 2)
+
+
+def test_a_classic_master_is_made_read_only_before_anything_stops() -> None:
+    """Then its slaves get the rest; what it allowed before is part of the act."""
+    stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
+    running_world = world(Flow.CLASSIC, stores=stores, brokers=running(), comparisons={})
+    behind = replace(
+        running_world,
+        brokers=(replace(running()[0], permission=4, closed=True), replace(running()[1], end=300)),
+    )
+    whole = replace(running_world, brokers=running(permission=4, closed=True))
+    again = replace(running_world, brokers=running(permission=4))
+
+    assert plan_upgrade(running_world).act == SetPermission(M_ADDRESS, 4, 6, MASTER)
+    assert plan_upgrade(again).act == SetPermission(M_ADDRESS, 4, None, MASTER), "the time for that is over"
+    assert now(plan_upgrade(behind)) == ("read-only", StepState.WAITING)
+    assert "behind: 10.0.0.2:10911 by 200 bytes" in words(plan_upgrade(behind))
+    assert now(plan_upgrade(whole)) == ("slaves-stopped", StepState.YOURS)
+
+
+def test_slaves_stop_before_their_master() -> None:
+    """A master that goes first would have its slaves wait, or elect; an open port counts as running."""
+    both = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
+    port = (both[0], store(SLAVE, note=note(), port_open=True))
+    last = (both[0], store(SLAVE, note=note()))
+
+    assert words(plan_upgrade(world(stores=both))).startswith("/data/b (locked by process 8)")
+    assert words(plan_upgrade(world(stores=port))).startswith(f"/data/b ({S_ADDRESS} is open)")
+    assert now(plan_upgrade(world(stores=last))) == ("master-stopped", StepState.YOURS)
+
+
+def test_logs_are_read_only_while_nobody_writes_them() -> None:
+    """A log that grows is not compared, but that of the new master, which only appends."""
+    running_old = world(stores=(store(MASTER, locked=7, note=note(master=True)), store(SLAVE, note=note())))
+    leader = store(
+        MASTER, locked=7, epochs=((0, 0), (1, 500)), broker_id=1, note=note(master=True, prepared=True)
+    )
+
+    assert logs_wanted(world())
+    assert not logs_wanted(running_old)
+    assert logs_wanted(world(stores=(leader, store(SLAVE, note=note()))))
+    assert not logs_wanted(world(stores=(leader, prepared()[1])))
+
+
+def test_an_unknown_master_is_asked_for() -> None:
+    """The longest log decides when nobody saw the master; equal ones are not guessed."""
+    equal = world(stores=(store(MASTER), store(SLAVE)), comparisons={})
+    longer = world(
+        stores=(store(MASTER, end=400), store(SLAVE)), comparisons={MASTER: Comparison(Likeness.PREFIX)}
+    )
+
+    assert now(plan_upgrade(equal)) == ("logs", StepState.BLOCKED)
+    assert "2 logs are equally long" in words(plan_upgrade(equal))
+    assert plan_upgrade(longer).leader == SLAVE
+
+
+@pytest.mark.parametrize(
+    ("likeness", "word"), [(Likeness.APART, "differs from"), (Likeness.LONGER, "has more than")]
+)
+def test_a_log_that_is_no_beginning_of_the_masters_is_refused(likeness: Likeness, word: str) -> None:
+    """It is said what would be cut, from where, how many messages; the way that loses nothing comes first."""
+    found = {SLAVE: Comparison(likeness, 300, 2, 200)}
+    plan = plan_upgrade(world(comparisons=found))
+
+    assert now(plan) == ("logs", StepState.BLOCKED)
+    assert (
+        f"/data/b {word} /data/a; would be cut from offset 300 on: 2 messages, 200 bytes,"
+        " which /data/a does not have"
+    ) in words(plan)
+    assert ("--master /data/b, which loses nothing" in words(plan)) == (likeness is Likeness.LONGER)
+    assert plan_upgrade(world(comparisons=found, accept_cut=frozenset({SLAVE}))).act == CutLog(SLAVE, 300)
+
+
+@pytest.mark.parametrize("likeness", [Likeness.NOTHING, Likeness.UNKNOWN])
+def test_what_cannot_be_compared_is_never_taken(likeness: Likeness) -> None:
+    """Not even with --accept-cut."""
+    found = {SLAVE: Comparison(likeness)}
+    plan = plan_upgrade(world(comparisons=found, accept_cut=frozenset({SLAVE})))
+
+    assert now(plan) == ("logs", StepState.BLOCKED)
+    assert plan.act is None
+
+
+def test_a_missing_store_is_missed() -> None:
+    """Three brokers were seen: two stores are not enough, unless the person says so."""
+    stores = (store(MASTER, note=note(master=True, members=3)), store(SLAVE, note=note()))
+    plan = plan_upgrade(world(stores=stores))
+
+    assert "broker-a has 3 brokers, and 2 of their stores can be seen" in words(plan)
+    assert plan_upgrade(world(stores=stores, members=2)).act == Prepare(MASTER, False, MASTER)
+
+
+def test_epochs_are_replaced_only_when_logs_are_aligned() -> None:
+    """One store after the other; an empty log has no first epoch."""
+    one = (prepared()[0], store(SLAVE, note=note(), end=0))
+
+    assert plan_upgrade(world()).act == Prepare(MASTER, False, MASTER)
+    assert plan_upgrade(world(stores=one)).act == Prepare(SLAVE, True, MASTER)
+
+
+def test_the_master_starts_first() -> None:
+    """By us when we know how; by the person, who is told to leave the others, otherwise."""
+    person = plan_upgrade(world(stores=prepared()))
+
+    assert now(person) == ("start-master", StepState.YOURS)
+    assert "leave the others stopped" in words(person)
+    assert plan_upgrade(world(stores=prepared(), can_start=True)).act == StartBroker(MASTER)
+
+
+def test_who_leads_is_kept_from_the_time_when_the_logs_could_be_read() -> None:
+    """Later neither the lengths of logs tell it, nor another --master: the decided one has everything."""
+    leader, slave = prepared(locked=7)
+    decided = replace(leader, note=note(prepared=True, leader=MASTER))
+    known = replace(
+        decided, store=replace(decided.store, identity=BrokerIdentity("c", "broker-a", 1), end=None)
+    )
+    late = replace(slave, note=note(prepared=True), store=replace(slave.store, end=None))
+    elected = world(stores=(known, late), replicas=group(two=False), comparisons={}, can_start=True)
+    not_yet = world(stores=(replace(decided, store=replace(decided.store, end=None)), late), comparisons={})
+
+    assert plan_upgrade(elected).act == StartBroker(SLAVE)
+    assert plan_upgrade(replace(elected, wanted_master=SLAVE)).leader == MASTER
+    assert plan_upgrade(not_yet).leader == MASTER
+
+
+def test_an_old_broker_that_comes_back_among_half_prepared_stores_is_to_be_stopped() -> None:
+    """While one store is not prepared, whatever runs on a prepared one without an id is an old broker."""
+    leader = prepared(locked=7)[0]
+    plan = plan_upgrade(world(stores=(leader, store(SLAVE, note=note())), comparisons={}))
+
+    assert now(plan) == ("master-stopped", StepState.YOURS)
+
+
+def test_a_slave_that_runs_early_stops_everything() -> None:
+    """It could be elected, and the others would be cut to its log."""
+    leader, slave = prepared()
+    early = replace(slave, store=replace(slave.store, locked_by=9))
+    elected = replace(
+        slave, store=replace(slave.store, locked_by=9, identity=BrokerIdentity("c", "broker-a", 1))
+    )
+    plan = plan_upgrade(world(stores=(leader, early), can_start=True, comparisons={}))
+    wrong = plan_upgrade(world(stores=(leader, elected), replicas=group(two=False), comparisons={}))
+
+    assert now(plan) == ("start-master", StepState.BLOCKED)
+    assert now(wrong) == ("start-master", StepState.BLOCKED)
+    assert "/data/b was elected" in words(wrong)
+
+
+def test_slaves_start_when_the_master_was_elected() -> None:
+    """1006 shows it; until then the master is waited for."""
+    leader, slave = prepared(locked=7)
+    waiting = plan_upgrade(world(stores=(leader, slave), can_start=True, comparisons={}))
+    known = replace(leader, store=replace(leader.store, identity=BrokerIdentity("c", "broker-a", 1)))
+    elected = plan_upgrade(
+        world(stores=(known, slave), can_start=True, replicas=group(two=False), comparisons={})
+    )
+    dead = plan_upgrade(
+        world(stores=(known, slave), can_start=True, replicas=group(two=False, alive=False), comparisons={})
+    )
+
+    assert now(waiting) == ("start-master", StepState.WAITING)
+    assert elected.act == StartBroker(SLAVE)
+    assert dead.act is None
+
+
+def test_the_end_is_when_all_are_in_sync() -> None:
+    """Whoever leads by then: a later switch does not open the steps again."""
+    stores = tuple(
+        replace(
+            each, store=replace(each.store, locked_by=7, identity=BrokerIdentity("c", "broker-a", number))
+        )
+        for number, each in enumerate(prepared(), 1)
+    )
+    late = plan_upgrade(world(stores=stores, replicas=group(in_sync=False), comparisons={}))
+
+    assert now(late) == ("in-sync", StepState.WAITING)
+    assert plan_upgrade(world(stores=stores, replicas=group(), comparisons={})).done
+    assert plan_upgrade(world(stores=stores, replicas=group(master=2), comparisons={})).done
+
+
+def test_a_classic_master_gets_back_what_it_allowed() -> None:
+    """A Java broker keeps brokerPermission in its file, and may have been started with that file."""
+    stores = tuple(
+        replace(
+            each, store=replace(each.store, locked_by=7, identity=BrokerIdentity("c", "broker-a", number))
+        )
+        for number, each in enumerate(prepared(), 1)
+    )
+    stores = (replace(stores[0], note=note(master=True, prepared=True, permission=6)), stores[1])
+    shut = world(Flow.CLASSIC, stores=stores, replicas=group(), master_permission=4, comparisons={})
+
+    assert plan_upgrade(shut).act == SetPermission(M_ADDRESS, 6, None, MASTER)
+    assert plan_upgrade(replace(shut, master_permission=6)).done
+    assert not plan_upgrade(replace(shut, master_permission=6, master_closed=True)).done
+    assert now(plan_upgrade(replace(shut, master_permission=None))) == ("writable", StepState.WAITING)
+
+
+def test_stores_that_need_no_upgrade_or_cannot_be_taken_are_refused_first() -> None:
+    """A persistent id, a DLedger, another group, other file sizes: each is named."""
+    new = world(stores=(store(MASTER, broker_id=4), store(SLAVE)))
+    ledger = world(stores=(store(MASTER, problem="/data/a has the log of a DLedger"), store(SLAVE)))
+    other = world(group="broker-b")
+    sized = store(SLAVE)
+    sizes = world(stores=(store(MASTER), replace(sized, store=replace(sized.store, file_size=2048))))
+
+    assert "has the persistent id 4 already" in words(plan_upgrade(new))
+    assert "has the log of a DLedger" in words(plan_upgrade(ledger))
+    assert "belongs to the group broker-a, not to broker-b" in words(plan_upgrade(other))
+    assert "different sizes ([1024, 2048])" in words(plan_upgrade(sizes))
+
+
+def test_a_store_on_another_host_is_compared_there_and_started_there() -> None:
+    """Here we wait for what that host says; our own slaves are prepared by us."""
+    there = store("other:/data/a", note=note(master=True), here=False)
+    mine = store(SLAVE, note=note())
+    unknown = plan_upgrade(world(stores=(mine, there), comparisons={}))
+    aligned = plan_upgrade(world(stores=(mine, there), comparisons=PREFIX))
+    ready = plan_upgrade(world(stores=(prepared()[1], there), comparisons=PREFIX))
+    joined = plan_upgrade(
+        world(stores=(prepared()[1], there), comparisons=PREFIX, replicas=group(two=False), can_start=True)
+    )
+
+    assert "--write-facts" in words(unknown)
+    assert aligned.act == Prepare(SLAVE, False, "other:/data/a")
+    assert now(ready) == ("start-master", StepState.YOURS)
+    assert "run this command there" in words(ready)
+    assert joined.act == StartBroker(SLAVE)
