@@ -14,7 +14,11 @@ VARIABLE: Final = "BROKERSET_KERNELS"
 
 
 def chosen(name: str | None) -> Kernels:
-    """The kernels of this name; ImportError if numba is asked for and missing, ValueError for other names."""
+    """The kernels of this name, or those that the environment asks for; else the best that there are.
+
+    ImportError if numba is asked for and missing, ValueError for other names.
+    """
+    name = name or os.environ.get(VARIABLE)
     if name not in (None, "", "pure", "compiled"):
         raise ValueError(f"{VARIABLE}={name}: must be pure or compiled")
     if name != "pure":
@@ -34,7 +38,7 @@ class _Best:
     """
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(chosen(os.environ.get(VARIABLE)), name)
+        found = getattr(chosen(None), name)
         setattr(self, name, found)  # from now on without this function
         return found
 

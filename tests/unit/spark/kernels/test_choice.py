@@ -38,8 +38,8 @@ def test_names() -> None:
     ],
 )
 def test_environment(variable: str, value: str, name: str) -> None:
-    """The environment decides; without a compiler the pure ones are taken."""
-    code = "from brokerset_spark.kernels import KERNELS; print(KERNELS.NAME)"
+    """The environment decides where no name is given; without a compiler the pure ones are taken."""
+    code = "from brokerset_spark.kernels import KERNELS, chosen; print(KERNELS.NAME, chosen(None).NAME)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, variable: value},
@@ -48,7 +48,7 @@ def test_environment(variable: str, value: str, name: str) -> None:
         text=True,
     )
 
-    assert done.stdout.strip() == name
+    assert done.stdout.split() == [name, name]
 
 
 def test_kernels_are_loaded_when_they_are_used() -> None:
