@@ -291,7 +291,8 @@ def _wait_running(folder: DataFolder, process: subprocess.Popen[bytes]) -> SetSt
         if time.monotonic() - said > STILL_STARTING_SECONDS:
             said = time.monotonic()
             click.echo(
-                f"Still starting, as process {process.pid}; its log is {folder.path / 'logs' / 'up.log'}"
+                f"Still starting, as process {process.pid}; its log is {folder.path / 'logs' / 'up.log'}",
+                err=True,
             )
         state = folder.read_state()
         if state is not None and state.pid == process.pid and state.phase == "running":

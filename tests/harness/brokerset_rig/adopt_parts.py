@@ -394,4 +394,5 @@ def at_the_end(add: Add, case: Case, java: list[Member], producers: Producers, c
         differing, size = case.found.compare(java)
         problems += differing
         note(f"{size:,} bytes are the same")
-        problems += missing_metadata(next(m for m in java if m.port == case.master_port()), "of-java")
+        master = next((m for m in java if m.port == case.master_port()), None)
+        problems += ["the master is not Java's"] if master is None else missing_metadata(master, "of-java")

@@ -37,6 +37,8 @@ POLL_MS = "1000"
 """The Java clients read routes so often, instead of every 30 s, so that a switch costs the suite little time."""
 
 CLIENT_SECONDS_MAX = 30.0
+CLIENT_START_SECONDS_MAX = 120.0
+"""A Java consumer that is new may wait for two rounds of its own timers, 30 s each, before it reads (`tests/peers/README.md`)."""
 
 
 @dataclass(slots=True)
@@ -62,5 +64,5 @@ def start_clients(found: Group, clients: ExitStack, ways: Mapping[str, Sequence[
     work = Work(load, producer, consumer, {make: itertools.cycle(each) for make, each in ways.items()})
     load.wait_more(LOAD_MESSAGES)
     producer.wait_lines("ack", CLIENT_MESSAGES)
-    consumer.wait_lines("got", CLIENT_MESSAGES)
+    consumer.wait_lines("got", CLIENT_MESSAGES, CLIENT_START_SECONDS_MAX)
     return work

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from structlog.testing import capture_logs
 
+from brokerset_broker.ha import leader
 from brokerset_broker.ha.links import LinkClosed, PeerRefused
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import SlaveHandshake
 from brokerset_rig.fake_group import answered, group_of, virtual
 from brokerset_rig.fake_ha import FakeSlaveLink
+from brokerset_rig.log_lines import lines_of
 
 REASON = "the slave names its address where its id is due"
 
@@ -28,7 +29,7 @@ async def test_a_slave_that_sends_no_handshake_of_today_is_named_in_the_log() ->
         await group.elect(1)
         await group.in_sync(1, 2)
         port = group.network.network("9")
-        with pytest.MonkeyPatch.context() as patched, capture_logs() as lines:
+        with pytest.MonkeyPatch.context() as patched, lines_of(leader) as lines:
             for handshake in (refuse, refuse, leave):
                 patched.setattr(FakeSlaveLink, "handshake", handshake)
                 link = await port.connect("1", 1.0)
@@ -50,7 +51,7 @@ async def test_a_slave_that_says_nothing_is_taken_for_one_without_controllers() 
     """RocketMQ 4.x is silent for 5 s after it has connected: then the connection ends, with the way out."""
     async with group_of(1) as group:
         await group.elect(1)
-        with capture_logs() as lines:
+        with lines_of(leader) as lines:
             link = await group.network.network("9").connect("1", 1.0)
             reason = await link.closed()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
+from brokerset_controller import processors
 from brokerset_controller.old_releases import (
     BROKERS_KNOWN_MAX,
     LINE_SECONDS,
@@ -18,6 +18,7 @@ from brokerset_protocol.codes import Language, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.controller_bench import CLUSTER, GROUP, Bench, make_bench
+from brokerset_rig.log_lines import lines_of
 
 ADDRESS = "10.0.0.7:10911"
 NAMES = {"clusterName": CLUSTER, "brokerName": GROUP}
@@ -155,7 +156,7 @@ def test_one_line_a_minute_about_one_broker() -> None:
 
     async def scene() -> None:
         bench = make_bench()
-        with capture_logs() as lines:
+        with lines_of(processors) as lines:
             for _ in range(12):
                 handle(bench, command(1003, OLD_REQUESTS[1003]))
                 bench.clock.advance(5_000)
