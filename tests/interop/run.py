@@ -45,10 +45,11 @@ CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE")
 )  # fmt: skip
 VERBS = [*range(1, 9), *range(11, 24), *range(30, 35), *range(40, 43)]
 VERB_SECONDS_MAX = 180
-TRIES = {"12-send-async": 3}
+TRIES = {"07-lite-pull": 2, "12-send-async": 3}
 """Verbs that may be tried again, each time with a line that says so.
 
-As its source reads, `send-async` counts its answers in an unlocked map from several threads: if the first two callbacks collide, one
+`lite-pull` was seen once to get no answer to its first request in the client's 6 s, with other suites and a benchmark on the same two
+cores; 14 repetitions did not show it again. If it happens, the broker's last lines are printed. As its source reads, `send-async` counts its answers in an unlocked map from several threads: if the first two callbacks collide, one
 ends in an exception that nobody sees, and the verb waits for it in vain. That was inferred from one such run, not caught in the act.
 """
 
@@ -95,10 +96,15 @@ def run_verbs(outcome: Outcome, namesrv: str, folder: Path, names: list[str]) ->
             problems = golden.differences(name, got)
             if not problems or got.get("errors") or not left:
                 break
-            print(f"again {outcome.name:<13} {name}: {problems}", flush=True)
+            print(f"again {outcome.name:<13} {name}: {got.get('error')} {problems}"[:2000], flush=True)
+            print(*_last_lines(folder / "broker.log"), sep="\n        ", flush=True)
         if not got.get("ok"):
             problems.insert(0, f"error: {got.get('error')}")
         outcome.add(name, problems, time.monotonic() - before)
+
+
+def _last_lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-20:] if log.exists() else [f"there is no {log}"]
 
 
 def suite_java(outcome: Outcome, size: str) -> None:
