@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,11 @@ def adopt(
         raise CommandFailed(
             str(error), "see that it runs and can be reached; the same command goes on"
         ) from None
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename or folder.path} cannot be used: {error.strerror or error}",
+            "see to it that you may write there and that there is room; the same command goes on",
+        ) from None
     sys.exit(code)
 
 
@@ -136,6 +142,8 @@ async def _run(
 ) -> int:
     async with Asker() as asker:
         cluster, found = await find_cluster(asker, namesrv, controllers)
+        if (name := guest_set.cluster_of(folder)) is not None:
+            cluster = replace(cluster, name=name)
         if not cluster.controllers:
             _, more = await look_at_java(asker, cluster, (), accepted)
             return report(cluster, (), [*found, *more] or [NO_CONTROLLERS], (), {}, as_json)

@@ -26,6 +26,7 @@ from brokerset_cli.takeover.adopt_plan import (
     plan_adoption,
     plan_return,
     until_step,
+    why_not_leave,
 )
 from brokerset_cli.takeover.asking import Asker
 from brokerset_cli.takeover.cluster_look import (
@@ -61,6 +62,8 @@ GONE_SECONDS_MAX: Final = 90.0
 
 STOP_COMMAND_SECONDS_MAX: Final = 300.0
 """Time-out of the command that stops a Java broker."""
+
+STANDARD_ERROR: Final = 2
 
 
 class Adoption:
@@ -241,6 +244,8 @@ class Adoption:
                 tell(f"{step.name}: {step.title}")
                 await self._act(step, facts, back=back)
                 self._hold()  # the first step makes the folder
+                if step.name in self._stopped:
+                    since = time.monotonic()  # the command that stops a broker may take long
             await asyncio.sleep(LOOK_SECONDS)
 
     def _until(self, steps: tuple[Step, ...], last: str | None) -> tuple[Step, ...]:
@@ -339,7 +344,12 @@ class Adoption:
         tell(f"running: {command}")
         try:
             done = subprocess.run(
-                command, shell=True, timeout=STOP_COMMAND_SECONDS_MAX, stdin=subprocess.DEVNULL, check=False
+                command,
+                shell=True,
+                timeout=STOP_COMMAND_SECONDS_MAX,
+                stdin=subprocess.DEVNULL,
+                stdout=STANDARD_ERROR,  # standard output may be read as JSON
+                check=False,
             )
         except subprocess.TimeoutExpired:
             fail(f"{command!r} has not ended after {STOP_COMMAND_SECONDS_MAX:g} s", "correct --stop-with")
@@ -354,26 +364,37 @@ class Adoption:
         """Stop our brokers, let the controllers forget them, and delete the folder."""
         stop_set(self._folder)
         tell("our brokers have stopped")
-        deadline = time.monotonic() + GONE_SECONDS_MAX
         for group in facts.groups:
-            while True:
-                now = next(each for each in await self._groups() if each.name == group.name)
-                rest = [each for each in now.ours if each.alive or each.in_sync]
-                if not rest:
-                    break
-                if time.monotonic() >= deadline:
-                    who = f"{group.name}/{rest[0].broker_id}"
-                    raise CommandFailed(
-                        f"{who} has stopped, and is alive or in sync for the controllers",
-                        "the Java master takes it out of the in-sync set; see its log, then repeat this",
-                    )
-                await asyncio.sleep(LOOK_SECONDS)
-            if now.ours:
-                ids = [each.broker_id for each in now.ours]
+            await self._gone(group.name)
+        now = await self.facts()
+        if problem := why_not_leave(now):
+            fail(
+                f"{problem}, now that our brokers have stopped: nothing was cleaned, and {self._folder.path} "
+                "is kept",
+                "see to the Java brokers, then give the same command again; `brokerset up --detach --data "
+                f"{self._folder.path}` starts ours again",
+            )
+        for group in now.groups:
+            if ids := [each.broker_id for each in group.ours]:
                 await self._admin.clean(await self._state(group.name), ids)
                 tell(f"{group.name}: the controllers have forgotten {', '.join(map(str, ids))}")
         self._folder.purge()
         tell(f"{self._folder.path} is deleted")
+
+    async def _gone(self, name: str) -> None:
+        """Wait until the controllers and the Java master of a group have noticed that ours are gone."""
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while True:
+            now = next(each for each in await self._groups() if each.name == name)
+            rest = [each for each in now.ours if each.alive or each.in_sync]
+            if not rest:
+                return
+            if time.monotonic() >= deadline:
+                raise CommandFailed(
+                    f"{name}/{rest[0].broker_id} has stopped, and is alive or in sync for the controllers",
+                    "the Java master takes it out of the in-sync set; see its log, then repeat this",
+                )
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def _settings_text(settings: Mapping[str, str]) -> str:

@@ -120,7 +120,7 @@ class Asker:
         header = headers.SendMessage(
             producer_group="brokerset-adopt",
             topic=NO_TOPIC,
-            default_topic="TBW102",
+            default_topic=NO_TOPIC,  # as old brokers make topics without a look at their names
             default_topic_queue_nums=1,
             queue_id=0,
             sys_flag=0,

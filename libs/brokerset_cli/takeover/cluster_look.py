@@ -59,28 +59,6 @@ class Cluster:
     """By group: the addresses that the name servers know."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterLook:
-    """What one look found."""
-
-    cluster: Cluster
-    groups: tuple[GroupFacts, ...]
-    brokers: tuple[BrokerAnswers, ...]
-    """Java's."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def obstacles(self) -> tuple[str, ...]:
-        """What stands against it."""
-        return tuple(each.text for each in self.findings if each.blocks)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What should be known."""
-        return tuple(each.text for each in self.findings if not each.blocks)
-
-
 async def find_cluster(asker: Asker, name_servers: str, controllers: str | None) -> tuple[Cluster, Find]:
     """Ask the name servers who is there (106), and brokers for their controllers (26).
 

@@ -105,6 +105,18 @@ def stored_manifest(folder: DataFolder) -> BrokerSet | None:
     return load_manifest(stored) if stored.exists() else None
 
 
+def cluster_of(folder: DataFolder) -> str | None:
+    """The cluster that our brokers have joined; None before they did.
+
+    Others may come to the same name servers later. With another cluster's name Java's controllers take every
+    replica for dead: they would elect nobody.
+    """
+    if guest_of(folder) is None:
+        return None
+    manifest = stored_manifest(folder)
+    return None if manifest is None else manifest.spec.cluster_name
+
+
 def join(
     folder: DataFolder,
     cluster: Cluster,

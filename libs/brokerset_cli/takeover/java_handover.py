@@ -22,8 +22,9 @@ from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.asking import clock_ms
 from brokerset_cli.takeover.handover_journal import Before
-from brokerset_client.errors import ClientError
+from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
 
 ACCEPTS: Final = "startAcceptSendRequestTimeStamp"
@@ -54,6 +55,28 @@ CAUGHT_UP_SECONDS_MAX: Final = 15.0
 SERVES_SECONDS_MAX: Final = 15.0
 HEARD_SECONDS_MAX: Final = 15.0
 """A relieved Java master that missed the notice asks its controllers within 10 s."""
+
+ELECT_SECONDS_MAX: Final = 40.0
+"""Nobody is elected later than this after the Java master was closed: it opens by itself (`CLOSED_MS`), and a
+command that was halted in between would elect beside a master that takes messages."""
+
+UNCLEAR_SECONDS: Final = 10.0
+"""How long an election without a clear answer may still come: a controller waits 5 s for the others, and as
+long for a new leader. A master that is put back sooner could be relieved while it takes messages."""
+
+DECIDED: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+    }
+)
+"""Refusals after which no election is under way. Java answers 1 when its log did not agree in time."""
 
 SWITCH_OVER_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.05
@@ -133,22 +156,33 @@ class HandOver:
         """Make `heir`, one of ours, master instead of the living Java broker.
 
         Returns for how many seconds nobody took messages. Raises `CommandFailed`, with Java's broker master
-        and taking messages as before, unless the election itself is unclear.
+        and taking messages as before; when an election is unclear, only when it cannot come any more.
         """
         await self._near(java, heir)
         await self._has_tables(java, heir, TABLES_SECONDS_MAX)
         await self._note(group.name, java.address)
-        closed = self.clock()
+        closed, unclear = self.clock(), False
         try:
             await self._close(java.address)
             await self._caught_up(java, heir)
             await self._has_tables(java, heir, CAUGHT_UP_SECONDS_MAX)
+            if self.clock() - closed > ELECT_SECONDS_MAX:
+                raise CommandFailed(
+                    f"closing {java.address} and catching up took more than {ELECT_SECONDS_MAX:g} s, and it "
+                    "opens by itself; nobody was elected",
+                    "the same command tries it again",
+                )
             self.say(f"{group.name}: {heir.address} has everything; it is elected")
-            await self.elect(group.name, heir.broker_id)
+            unclear = True
+            try:
+                await self.elect(group.name, heir.broker_id)
+            except RequestRefused as error:
+                unclear = error.code not in DECIDED
+                raise
             await self._serves(group.name, heir)
-            pause = self.clock() - closed
+            pause, unclear = self.clock() - closed, False
         finally:  # also when the person ends the command
-            await self.put_back_all()
+            await self.put_back_all(UNCLEAR_SECONDS if unclear else 0.0)
         return pause
 
     async def to_java(self, group: GroupFacts, master: Replica, heir: Replica) -> float:
@@ -159,13 +193,21 @@ class HandOver:
         await self._serves(group.name, heir)
         return self.clock() - began if done.pause_ms is None else done.pause_ms / 1000
 
-    async def put_back_all(self) -> tuple[Before, ...]:
-        """Put back what hand-overs have changed; returns what could not be, as its broker does not answer."""
+    async def put_back_all(self, unclear_seconds: float = 0.0) -> tuple[Before, ...]:
+        """Put back what hand-overs have changed; returns what could not be, as its broker does not answer.
+
+        For so long an election may still come: a broker that is master yet takes no messages before.
+        """
         left = []
+        until = self.clock() + unclear_seconds
+        if unclear_seconds:
+            self.say(f"an election may still come: it is waited for, {unclear_seconds:g} s at most")
         for before in self.memory.changed:
             try:
                 await self._until(
-                    f"{before.address} knows its role", partial(self._has_heard, before), HEARD_SECONDS_MAX
+                    f"{before.address} knows its role",
+                    partial(self._has_heard, before, until),
+                    HEARD_SECONDS_MAX,
                 )
                 await self.brokers.change(before.address, before.settings)
             except (ClientError, CommandFailed) as error:
@@ -175,10 +217,10 @@ class HandOver:
             self.memory.forget(before.address)
         return tuple(left)
 
-    async def _has_heard(self, before: Before) -> str:
+    async def _has_heard(self, before: Before, until: float) -> str:
         """A relieved master that has not heard of it must take no messages: it would be alone with them."""
         if await self.master(before.group) == before.address:
-            return ""
+            return "an election that was asked for may still come" if self.clock() < until else ""
         leads = (await self.brokers.epochs(before.address)).broker_id == 0
         return "it has not heard yet that it is not master any more" if leads else ""
 

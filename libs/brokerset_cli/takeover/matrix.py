@@ -40,7 +40,8 @@ class Verdict:
 
 _VERSION: Final = re.compile(r"[vV]?(\d+)[._](\d+)[._](\d+)(?:[-_].*)?")
 _FIRST_WITH_CONTROLLERS: Final = (5, 0, 0)
-_FIRST_WITH_IDS: Final = (5, 1, 1)
+FIRST_WITH_IDS: Final = (5, 1, 1)
+"""From this release on brokers and controllers know persistent ids, as ours do."""
 
 UPGRADE_BROKER: Final = (
     "upgrade the broker to RocketMQ 5.1.1 or later, or replace it by one of ours; `brokerset upgrade"
@@ -56,8 +57,8 @@ TO_CONTROLLERS: Final = (
 )
 
 
-def age_of(version: str) -> Age:
-    """The age of a release as RocketMQ writes it: `5.1.0`, `V5_1_0`, `V4_9_7_SNAPSHOT`.
+def release_of(version: str) -> tuple[int, int, int]:
+    """A release as RocketMQ writes it, in numbers: `5.1.0`, `V5_1_0`, `V4_9_7_SNAPSHOT`.
 
     A snapshot counts as its release. Raises `ValueError` for what is no version.
     """
@@ -66,10 +67,15 @@ def age_of(version: str) -> Age:
         raise ValueError(
             f"{version!r} is no version of RocketMQ: expected three numbers, as in V5_1_0 or 5.1.0"
         )
-    numbers = (int(found[1]), int(found[2]), int(found[3]))
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def age_of(version: str) -> Age:
+    """The age of a release. Raises `ValueError` for what is no version."""
+    numbers = release_of(version)
     if numbers < _FIRST_WITH_CONTROLLERS:
         return Age.NO_CONTROLLERS
-    return Age.ADDRESSES if numbers < _FIRST_WITH_IDS else Age.IDS
+    return Age.ADDRESSES if numbers < FIRST_WITH_IDS else Age.IDS
 
 
 def under_controllers(broker: Age, controllers: Age) -> Verdict:

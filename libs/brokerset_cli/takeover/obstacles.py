@@ -5,15 +5,12 @@ Names of settings and topics are those of RocketMQ 5 (`BrokerConfig`, `MessageSt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from brokerset_cli.takeover.matrix import FIRST_WITH_IDS, release_of
 from brokerset_formats import names
-
-OLDEST: Final = (5, 1, 1)
-"""From this release on brokers and controllers know persistent ids, as ours do."""
 
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 """Topic that a broker writes while POP consumers take messages; the cluster's name follows."""
@@ -89,18 +86,15 @@ class BrokerAnswers:
     @property
     def version(self) -> tuple[int, ...]:
         """Its release; empty when it does not say."""
-        return release_of(self.figures.get("brokerVersionDesc", ""))
+        try:
+            return release_of(self.figures.get("brokerVersionDesc", ""))
+        except ValueError:
+            return ()
 
     @property
     def is_ours(self) -> bool:
         """Whether it is a broker of this project, which tells more figures."""
         return any(name.startswith("brokerset") for name in self.figures)
-
-
-def release_of(text: str) -> tuple[int, ...]:
-    """`V5_1_4` and `V5_3_0_SNAPSHOT` as numbers; empty for anything else."""
-    found = re.match(r"V(\d+)_(\d+)_(\d+)", text)
-    return tuple(map(int, found.groups())) if found else ()
 
 
 def findings_of(broker: BrokerAnswers, accepted: Sequence[str] = ()) -> list[Finding]:
@@ -159,7 +153,7 @@ def _identity(broker: BrokerAnswers, where: str) -> list[Finding]:
             "to controllers"
         )
         return [Finding("classic", text)]
-    if broker.version and broker.version < OLDEST:
+    if broker.version and broker.version < FIRST_WITH_IDS:
         release = ".".join(map(str, broker.version))
         text = (
             f"{where} is RocketMQ {release}, which knows brokers by their addresses; `brokerset upgrade "

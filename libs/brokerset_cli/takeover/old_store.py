@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from brokerset_cli.takeover.unserved import unserved_in
 from brokerset_cli.takeover.upgrade_facts import Note, OldStore
-from brokerset_formats import fastjson
 from brokerset_formats.config.fields import parse_object
 from brokerset_formats.epochs import EpochHistory, decode_epoch_file
 from brokerset_formats.errors import FormatError
@@ -36,8 +36,6 @@ BACKUP: Final = "upgrade-backup"
 
 MANIFEST: Final = "manifest.json"
 FILE_NAME_DIGITS: Final = 20
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-TRANSACTION_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 _FLOCK: Final = struct.Struct("hhqqi")
 """`struct flock` of Linux on 64 bits: type, whence, start, length, process."""
@@ -89,10 +87,10 @@ def _read(path: Path, read_log: bool) -> OldStore:
         end=end,
         last_record=last,
         file_size=sizes[0] if sizes else 0,
-        epochs=_epochs(path),
+        epochs=read_epochs(path),
         identity=_identity(path),
         release=_release(path),
-        unserved=_unserved(path),
+        unserved=unserved_in(path),
     )
 
 
@@ -170,7 +168,11 @@ def records(file: LogFile, begin: int, *, verify: bool = True) -> Iterator[tuple
                 return
 
 
-def _epochs(path: Path) -> tuple[tuple[int, int], ...] | None:
+def read_epochs(path: Path) -> tuple[tuple[int, int], ...] | None:
+    """Epochs and start offsets of a store; None without the file. Raises FormatError.
+
+    It looks at nothing else: who holds the store's lock would lose it to `lock_holder`.
+    """
     problem: FormatError | None = None
     for name in (EPOCHS, EPOCHS_BACKUP):
         try:
@@ -202,38 +204,6 @@ def _release(path: Path) -> str:
     if not isinstance(version, dict):
         return ""
     return "5.x" if "stateVersion" in version else "4.x"
-
-
-def _unserved(path: Path) -> tuple[str, ...]:
-    """By the queues that have something, as far as nothing says that it was delivered."""
-    found = []
-    if _queue_end(path, TIMER_TOPIC):
-        found.append("timer messages (those not delivered yet stay in the files)")
-    half = _queue_end(path, TRANSACTION_TOPIC)
-    if half > _consumed(path, f"{TRANSACTION_TOPIC}@CID_RMQ_SYS_TRANS"):
-        found.append("transactions that are not ended")
-    return tuple(found)
-
-
-def _queue_end(path: Path, topic: str) -> int:
-    """Messages that queue 0 of a topic ever had, by its last file: 20 bytes for each."""
-    folder = path / "consumequeue" / topic / "0"
-    if not folder.is_dir():
-        return 0
-    files = sorted(each for each in folder.iterdir() if each.name.isdigit())
-    if not files:
-        return 0
-    data = files[-1].read_bytes()
-    units = next((at // 20 for at in range(0, len(data), 20) if not any(data[at : at + 20])), len(data) // 20)
-    return int(files[-1].name) // 20 + units
-
-
-def _consumed(path: Path, key: str) -> int:
-    try:
-        table = fastjson.loads((path / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
-        return int(table[key]["0"])
-    except (FileNotFoundError, FormatError, KeyError, TypeError, ValueError):
-        return 0
 
 
 def read_note(store: Path) -> Note | None:

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from brokerset_cli.output import CommandFailed, fail, write_json
 from brokerset_cli.takeover import flow, upgrade_files
 from brokerset_cli.takeover.asking import Asker, clock_ms
 from brokerset_cli.takeover.flow import Step, StepState, current
-from brokerset_cli.takeover.host_facts import as_of, facts_of, read_facts
+from brokerset_cli.takeover.host_facts import HostFacts, as_of, facts_of, read_facts
 from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, WRITE
 from brokerset_cli.takeover.old_store import BACKUP, read_note
 from brokerset_cli.takeover.upgrade_acts import (
@@ -33,7 +34,7 @@ from brokerset_cli.takeover.upgrade_acts import (
     StartBroker,
     TakeNote,
 )
-from brokerset_cli.takeover.upgrade_facts import Flow, World
+from brokerset_cli.takeover.upgrade_facts import Flow, Note, World
 from brokerset_cli.takeover.upgrade_look import STORE_VARIABLE, GroupUnknown, Looker, Where
 from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
 from brokerset_client.errors import ClientError
@@ -47,6 +48,12 @@ CLOSED_MS: Final = 3_600_000
 
 LOOK_SECONDS: Final = 1.0
 """Pause between two looks while something is waited for."""
+
+SERVICE_SECONDS_MAX: Final = 60.0
+"""So long after `--start-with` has ended well, a service that it started may take to lock the store."""
+
+REPEATS_MAX: Final = 100
+"""Something that was done so often without effect is not tried again; more than looks of the above."""
 
 WAIT_SECONDS: Final = 600
 """How long others are waited for, by default, when a person sits there."""
@@ -68,7 +75,8 @@ class Upgrade:
         self._wait = wait
         self._quiet = quiet
         self._looker = Looker(where)
-        self._started: set[Path] = set()
+        self._started: dict[Path, tuple[subprocess.Popen[bytes], float]] = {}
+        """What was started for a store, and when."""
 
     def look(self) -> tuple[World, Plan]:
         """The world as it is, and what follows."""
@@ -84,17 +92,32 @@ class Upgrade:
         """Go on until all is done, or others have to do something and the time for it is over."""
         deadline = time.monotonic() + self._wait
         shown: Step | None = None
+        agreed: Act | None = None
+        last: Act | None = None
+        repeated = 0
         while True:
             world, plan = self.look()
             step = current(plan.steps)
             if step is None or step.state is StepState.BLOCKED:
                 return plan
             if plan.act is not None:
-                self._confirm(step)
-                self._do(plan.act, world)
+                if plan.act not in (agreed, last) and self._confirm(step):
+                    # The person may have taken long to answer, and brokers may have run: look again.
+                    agreed = plan.act
+                else:
+                    repeated = repeated + 1 if plan.act == last else 0
+                    if repeated >= REPEATS_MAX:
+                        fail(
+                            f"{step.name}: it was done {repeated} times, and is not seen to be done:"
+                            f" {step.detail}",
+                            "see the log of the broker that is named, then repeat this",
+                        )
+                    self._do(plan.act, world)
+                    last, agreed = plan.act, None
                 self._looker.forget()
                 deadline, shown = time.monotonic() + self._wait, None
                 continue
+            last = None
             if time.monotonic() >= deadline:
                 return plan
             if (shown is None or (shown.name, shown.detail) != (step.name, step.detail)) and not self._quiet:
@@ -102,13 +125,21 @@ class Upgrade:
                 shown = step
             time.sleep(LOOK_SECONDS)
 
-    def _confirm(self, step: Step) -> None:
+    def _confirm(self, step: Step) -> bool:
+        """Ask whether to take a step, unless that was said before; whether anybody was asked."""
         if not self._yes:
-            click.confirm(f"{step.name}: {step.title} ({step.detail}). Do it now?", abort=True)
+            click.confirm(
+                f"{step.name}: {step.title} ({step.detail}). Do it now?", abort=True, err=self._quiet
+            )
         elif not self._quiet:
             click.echo(f"{step.name}: {step.title} ({step.detail})")
+        return not self._yes
 
     def _do(self, act: Act, world: World) -> None:
+        with _disk_told():
+            self._carry_out(act, world)
+
+    def _carry_out(self, act: Act, world: World) -> None:
         match act:
             case TakeNote(store, address, master, members):
                 self._note(store, world, address=address, master=master, members=members)
@@ -126,7 +157,7 @@ class Upgrade:
             case StartBroker(store):
                 self._start(Path(store))
 
-    def _noted(self, store: str, world: World) -> Any:
+    def _noted(self, store: str, world: World) -> Note:
         return upgrade_files.note_of(Path(store), world.flow.value, world.group)
 
     def _note(self, store: str, world: World, **changes: Any) -> None:
@@ -136,17 +167,19 @@ class Upgrade:
         """Start the new broker of a store; it outlives this command. Its output goes beside the manifest."""
         said = store / BACKUP / "start.log"
         if store in self._started:
+            process, since = self._started[store]
+            if process.poll() == 0 and time.monotonic() - since < SERVICE_SECONDS_MAX:
+                time.sleep(LOOK_SECONDS)  # such as systemctl: a service is about to lock the store
+                return
             last = said.read_text(errors="replace").strip().splitlines()[-1:]
             fail(
                 f"the broker that was started on {store} has ended: {(last or ['it said nothing'])[0][:500]}",
                 f"see {said}, correct the settings or --start-with, then repeat this",
             )
-        self._started.add(store)
-        number = self._where.stores.index(store)
-        command = shlex.split(self._start_with.format(store=store, number=number))
+        command = start_command(self._start_with, store, self._where.stores.index(store))
         with said.open("ab") as log:
             try:
-                subprocess.Popen(
+                process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -156,6 +189,30 @@ class Upgrade:
                 )
             except OSError as error:
                 fail(f"{command[0]} cannot be started: {error.strerror}", "correct --start-with")
+        self._started[store] = (process, time.monotonic())
+
+
+@contextmanager
+def _disk_told() -> Iterator[None]:
+    """A disk that refuses ends the command with a way out."""
+    try:
+        yield
+    except OSError as error:
+        fail(
+            f"{error.filename or 'a file'} cannot be changed: {error.strerror}",
+            "see to it that you may write there and that there is room, then repeat this: it goes on",
+        )
+
+
+def start_command(text: str, store: Path, number: int) -> list[str]:
+    """The words of `--start-with` with `{store}` and `{number}` filled in; other braces stay."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--start-with") from None
+    if not words:
+        raise click.BadParameter("it names no program", param_hint="--start-with")
+    return [each.replace("{store}", str(store)).replace("{number}", str(number)) for each in words]
 
 
 async def _set_permission(address: str, value: int) -> None:
@@ -191,6 +248,14 @@ def go_back(where: Where, *, yes: bool) -> list[str]:
             " nothing was changed",
             "messages that were taken since are in the new log only; go on with the upgrade",
         )
+    prepared = any(each.here and each.prepared for each in world.stores)
+    if prepared and world.replicas is not None and world.replicas.replicas:
+        fail(
+            f"the new controllers know {world.group} already: a broker of it has run with a persistent id, "
+            "here or on another host; nothing was changed",
+            "go on with the upgrade; or, if that broker took no messages, stop it and clean the group at "
+            "these controllers",
+        )
     running = [each.name for each in world.stores if each.here and each.locked and each.prepared]
     if running:
         fail(f"brokers run on {', '.join(running)}; nothing was changed", "stop them first")
@@ -204,6 +269,12 @@ def go_back(where: Where, *, yes: bool) -> list[str]:
         if note.permission is not None and note.address and each.port_open:
             asyncio.run(_set_permission(note.address, note.permission))
             done.append(f"{note.address} has brokerPermission={note.permission} again")
+        elif note.permission is not None and note.address:
+            done.append(
+                f"{note.address} does not answer, so it was not told: before it starts, set "
+                f"brokerPermission={note.permission} and {ACCEPTS}=0 in its settings file, as it keeps there "
+                "what it was told"
+            )
         upgrade_files.put_back(each.store.path, note)
         done.append(f"{each.name} is as it was")
     for folder in where.old_data:
@@ -313,8 +384,12 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
         facts=tuple(_facts(each) for each in options["facts"]),
         host=options["host"],
     )
+    if options["start_with"]:
+        start_command(options["start_with"], stores[0], 0)  # said now, not after everything has stopped
     if options["back"]:
-        _write_back(go_back(where, yes=options["yes"]), options["as_json"])
+        with _disk_told():
+            done = go_back(where, yes=options["yes"])
+        _write_back(done, options["as_json"])
         return
     wait = options["wait"] if options["wait"] is not None else (WAIT_SECONDS if sys.stdin.isatty() else 0)
     work = Upgrade(
@@ -327,7 +402,8 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
     if options["look"] or options["write_facts"]:
         world, plan = work.look()
         if options["write_facts"]:
-            write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
+            with _disk_told():
+                write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
     else:
         plan = work.run()
         world, plan = work.look()
@@ -354,7 +430,7 @@ def _addresses(text: str, option: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(";") if each.strip())
 
 
-def _facts(path: Path) -> Any:
+def _facts(path: Path) -> HostFacts:
     try:
         return read_facts(path.read_bytes())
     except (FormatError, OSError) as error:

@@ -258,6 +258,9 @@ class BrokerSeen:
     store: str = ""
     """Its `storePathRootDir`."""
 
+    local: bool = True
+    """Whether its address is one of this machine's."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:

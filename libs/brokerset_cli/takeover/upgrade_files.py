@@ -16,12 +16,13 @@ from brokerset_cli.takeover.old_store import (
     BACKUP,
     EPOCHS,
     EPOCHS_BACKUP,
+    IDENTITY,
     LOCK,
     MANIFEST,
     LogFile,
     log_files,
+    read_epochs,
     read_note,
-    read_old_store,
 )
 from brokerset_cli.takeover.upgrade_facts import FIRST_EPOCH, Note
 from brokerset_formats.epochs import encode_epoch_file, history_of
@@ -54,7 +55,7 @@ def prepare(store: Path, note: Note, *, empty: bool) -> None:
     An empty log has no epoch: it is whatever its master's is.
     """
     with _exclusively(store):
-        seen = read_old_store(store, read_log=False).epochs
+        seen = read_epochs(store)
         if not seen or seen[0][0] != FIRST_EPOCH:
             there = tuple(name for name in (EPOCHS, EPOCHS_BACKUP) if (store / name).exists())
             note = replace(note, moved=(*note.moved, *(name for name in there if name not in note.moved)))
@@ -145,10 +146,15 @@ def put_back(store: Path, note: Note) -> None:
         (store / BACKUP / MANIFEST).unlink()
         return
     with _exclusively(store):
+        if (store / IDENTITY).exists():
+            raise CommandFailed(
+                f"a broker with a persistent id has run on {store}: there is no way back",
+                "messages that it took are in this log only; go on with the upgrade",
+            )
         if note.cut_at is not None:
             _restore_cut(store)
         if note.prepared or any(name in note.moved for name in (EPOCHS, EPOCHS_BACKUP)):
-            seen = read_old_store(store, read_log=False).epochs
+            seen = read_epochs(store)
             if seen and seen[0][0] == FIRST_EPOCH:
                 (store / EPOCHS).unlink(missing_ok=True)
                 (store / EPOCHS_BACKUP).unlink(missing_ok=True)
@@ -194,7 +200,10 @@ def _move(source: Path, target: Path) -> None:
 
 @contextmanager
 def _exclusively(store: Path) -> Iterator[None]:
-    """Hold the lock that a broker takes, so that none can start meanwhile. Ends the command when one runs."""
+    """Hold the lock that a broker takes, so that none can start meanwhile. Ends the command when one runs.
+
+    Nothing may open the lock's file inside: closing it would give the lock up.
+    """
     try:
         lock = lock_file(store / LOCK)
     except FileLocked as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,7 +203,18 @@ async def _broker(asker: Asker, address: str, master: bool) -> BrokerSeen:
         int(settings.get("brokerPermission", "6")),
         closed,
         _path(settings.get("storePathRootDir", "")),
+        is_local(address),
     )
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is one of this machine's: only those can be bound."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address.rpartition(":")[0], 0))
+        except OSError:
+            return False
+    return True
 
 
 def _path(text: str) -> str:

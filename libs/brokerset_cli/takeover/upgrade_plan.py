@@ -24,6 +24,7 @@ from brokerset_cli.takeover.upgrade_acts import (
 from brokerset_cli.takeover.upgrade_facts import (
     PERMISSION_READ,
     PERMISSION_WRITE,
+    BrokerSeen,
     Comparison,
     Flow,
     Likeness,
@@ -205,9 +206,8 @@ def _controllers(world: World, leader: StoreSeen | None) -> tuple[Step, Act | No
 
 def _noted(world: World) -> tuple[Step, Act | None]:
     name, title = "notes", "what only running brokers tell is written down: addresses, and who is master"
-    by_store = {each.store: each for each in world.brokers if each.store}
     for each in world.stores:
-        broker = by_store.get(each.name)
+        broker = _broker_of(world, each.name)
         if broker is None or not each.here or each.prepared or not each.locked:
             continue
         note, members = each.note, len(world.brokers)
@@ -225,6 +225,14 @@ def _noted(world: World) -> tuple[Step, Act | None]:
         f"{each.note.address}{' (master)' if each.note.master else ''}" for each in noted if each.note
     )
     return Step(name, title, StepState.DONE, detail or "no broker was seen running", back=BACK), None
+
+
+def _broker_of(world: World, store: str) -> BrokerSeen | None:
+    """The broker of a store here; None when it is not seen. Brokers of other hosts may use the same path."""
+    found = [each for each in world.brokers if each.store == store]
+    if len(found) > 1:
+        found = [each for each in found if each.local]
+    return found[0] if len(found) == 1 else None
 
 
 def _read_only(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
@@ -350,12 +358,16 @@ def _settled(world: World) -> bool:
 
 _MISSING_HINT: Final = (
     "give the other stores with --store, or, when they are on other hosts, the files that --write-facts wrote"
-    " there with --facts; --members N if the group has fewer brokers by now"
+    " there with --facts; --members N if the group has fewer brokers by now, or nobody saw how many"
 )
 
 
 def _missing(world: World) -> str:
     wanted = world.members or max((each.note.members for each in world.stores if each.note), default=0)
+    if not wanted and len(world.stores) == 1:
+        return (
+            f"nobody saw how many brokers {world.group} has; {world.stores[0].name} may lack what others have"
+        )
     if len(world.stores) >= wanted:
         return ""
     return f"{world.group} has {wanted} brokers, and {len(world.stores)} of their stores can be seen"

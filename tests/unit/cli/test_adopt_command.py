@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from brokerset_cli.folder import LOCK as UP_LOCK
-from brokerset_cli.folder import MARKER, DataFolder
+from brokerset_cli.folder import MANIFEST, MARKER, DataFolder
 from brokerset_cli.output import CommandFailed
+from brokerset_cli.takeover import guest_set
 from brokerset_cli.takeover.adopt import adopt
 from brokerset_cli.takeover.adopt_plan import Facts, GroupFacts, Replica
 from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, YOURS_EXIT, report
@@ -24,6 +25,7 @@ from brokerset_cli.takeover.asking import Asker
 from brokerset_cli.takeover.cluster_look import Cluster
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_client.controller_admin import ControllerAdmin
+from brokerset_spec.set_memory import GuestOf, SetMemory
 
 CLUSTER = Cluster("c", "n:1", "c:1", {})
 GROUPS = (GroupFacts("g", 1, (Replica(1, "h:1", True, True, False),)),)
@@ -127,6 +129,68 @@ def test_a_set_that_does_not_start_is_a_failure(tmp_path: Path) -> None:
 
     with pytest.raises(CommandFailed, match="holds files that are not brokerset's"):
         asyncio.run(_with_call(tmp_path, lambda call: call._act(step, Facts(GROUPS, 1), back=False)))
+
+
+IN_SYNC = GroupFacts("g", 1, (Replica(1, "h:1", True, True, False),), counted=frozenset({1}))
+DIED = GroupFacts("g", 1, (Replica(1, "h:1", False, True, False), Replica(2, "o:1", False, False, True)))
+
+
+@pytest.mark.parametrize("groups", [(IN_SYNC,), (DIED,)])
+def test_our_folder_goes_only_if_java_lives_when_ours_have_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[GroupFacts, ...]
+) -> None:
+    """Java's last broker died while ours stopped: nothing is cleaned, and the copy in the folder is kept."""
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    mark(folder)
+    (folder / "messages").write_text("the last copy")
+
+    async def leave(call: Adoption) -> None:
+        async def seen() -> tuple[GroupFacts, ...]:
+            return groups
+
+        monkeypatch.setattr(call, "_groups", seen)
+        await call._leave(Facts((IN_SYNC,), 1, folder=True))
+
+    if groups == (IN_SYNC,):
+        asyncio.run(_with_call(folder, leave))
+    else:
+        with pytest.raises(CommandFailed, match="is kept"):
+            asyncio.run(_with_call(folder, leave))
+
+    assert folder.exists() is (groups == (DIED,))
+
+
+def test_what_the_stop_command_prints_is_no_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Standard output is the command's own JSON; the person still sees what their command prints."""
+    step = Step("retire:g:1", "It is stopped.", StepState.READY)
+
+    async def stop(folder: Path) -> None:
+        async with Asker() as asker, ControllerAdmin("127.0.0.1:1") as admin:
+            call = Adoption(
+                DataFolder(folder), asker, admin, CLUSTER,
+                host="h", replicas=None, stop_with="echo {address} {group} {id}", yes=True,
+            )  # fmt: skip
+            await call._act(step, Facts(GROUPS, 1), back=False)
+
+    asyncio.run(stop(tmp_path))
+
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "h:1 g 1" in said.err
+
+
+def test_a_guest_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
+    """Another cluster that comes to the same name servers later is not taken for ours."""
+    mark(tmp_path)
+    folder = DataFolder(tmp_path)
+    assert guest_set.cluster_of(folder) is None
+
+    folder.write_memory(SetMemory(uid="u", guest_of=GuestOf("c:1", "n:1")))
+    manifest = guest_set.make_manifest("Trading", ["g"], 1, {})
+    (tmp_path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
+
+    assert guest_set.cluster_of(folder) == "Trading"
 
 
 async def _with_call(folder: Path, work: Callable[[Adoption], Awaitable[object]]) -> None:

@@ -19,7 +19,6 @@ from brokerset_cli.takeover.obstacles import (
     features_in_use,
     findings_of,
     name_server_findings,
-    release_of,
 )
 from brokerset_spec.plan import PlanRefused, plan_local
 from brokerset_spec.set_memory import ControllerMemory, GuestOf, SetMemory
@@ -150,7 +149,7 @@ def test_copies_need_room() -> None:
 )
 def test_releases_are_read(text: str, release: tuple[int, ...]) -> None:
     """Releases are numbers; what is no release is nothing."""
-    assert release_of(text) == release
+    assert BrokerAnswers("g", "h:1", figures={"brokerVersionDesc": text}).version == release
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.handover_journal import Before, Journal
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, HandOver
-from brokerset_client.errors import BrokerUnreachable
+from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, UNCLEAR_SECONDS, HandOver
+from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
 
 JAVA, OURS = "java:1", "ours:1"
@@ -46,6 +47,14 @@ class World:
     lag: int = 3
     silent: bool = False
     elects: bool = True
+    elected_in: int = 0
+    """Calls until an election comes for which the controllers gave no answer in time."""
+
+    refusal: int = 0
+    """Code with which the controllers refuse an election."""
+
+    halted_ms: int = 0
+    """How long the command stands still once sends are stopped."""
 
     def tick(self) -> None:
         """A call reaches the cluster: a moment passes, in which a client sends and the replica copies."""
@@ -57,6 +66,10 @@ class World:
             self.heard_in -= 1
             if not self.heard_in:
                 self.java_leads = False
+        if self.elected_in:
+            self.elected_in -= 1
+            if not self.elected_in:
+                self.become_ours()
         before = self.java_log
         if self.java_leads and int(self.settings_now[ACCEPTS]) <= self.now_ms:
             self.taken += 1
@@ -106,8 +119,15 @@ class World:
 
     async def elect(self, group: str, broker_id: int) -> None:
         self.tick()
+        if self.refusal:
+            raise RequestRefused(self.refusal, "no", "controller")
         if not self.elects:
             raise BrokerUnreachable("controller", "it is silent")
+        if self.elected_in:
+            raise AnswerTimeout("no answer")
+        self.become_ours()
+
+    def become_ours(self) -> None:
         self.lost += self.java_log - self.our_log
         self.master_address, self.heard_in = OURS, LOOKS_UNTIL_HEARD
 
@@ -117,6 +137,8 @@ class World:
 
     async def missing(self, one: str, other: str) -> list[str]:
         self.tick()
+        if int(self.settings_now[ACCEPTS]) > self.now_ms:
+            self.now_ms += self.halted_ms
         return []
 
     def clock(self) -> float:
@@ -208,6 +230,44 @@ def test_an_election_that_fails_leaves_java_master_and_open(tmp_path: Path) -> N
         go(world, journal)
 
     assert (world.master_address, world.settings_now, journal.changed) == (JAVA, AT_FIRST, ())
+
+
+def test_an_election_without_an_answer_is_waited_for_before_java_is_open_again(tmp_path: Path) -> None:
+    """It comes after the time-out of the request: Java's broker took nothing until it had heard of it."""
+    world, journal = World(elected_in=90), journal_in(tmp_path)
+
+    with pytest.raises(AnswerTimeout):
+        go(world, journal)
+    later(world)
+
+    assert (world.master_address, world.lost, world.settings_now) == (OURS, 0, AT_FIRST)
+    assert journal.changed == ()
+
+
+def test_a_clear_refusal_opens_java_at_once(tmp_path: Path) -> None:
+    """Nothing is under way after the controllers' own no, so nobody waits; after a 1 it is waited."""
+    paused = []
+    for code in (ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, ResponseCode.SYSTEM_ERROR):
+        folder = tmp_path / str(int(code))
+        folder.mkdir()
+        world, journal = World(refusal=code), journal_in(folder)
+        with pytest.raises(RequestRefused):
+            go(world, journal)
+        assert (world.master_address, world.settings_now, world.lost) == (JAVA, AT_FIRST, 0)
+        paused.append(world.clock() - World().clock())
+
+    assert paused[0] < 5 < UNCLEAR_SECONDS <= paused[1]
+
+
+def test_nobody_is_elected_once_java_may_have_opened_by_itself(tmp_path: Path) -> None:
+    """The command was halted for a minute after it had stopped sends: it gives up, and nothing is lost."""
+    world, journal = World(halted_ms=61_000), journal_in(tmp_path)
+
+    with pytest.raises(CommandFailed, match="nobody was elected"):
+        go(world, journal)
+    later(world)
+
+    assert (world.master_address, world.lost, world.settings_now) == (JAVA, 0, AT_FIRST)
 
 
 def test_a_replica_that_does_not_catch_up_is_not_elected(tmp_path: Path) -> None:

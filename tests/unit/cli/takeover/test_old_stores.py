@@ -354,6 +354,54 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
     assert tree(store) == before
 
 
+def may_be_locked(store: Path) -> bool:
+    """Whether a broker could start on a store now."""
+    tried = subprocess.run(
+        [sys.executable, "-c", HOLD, str(store / "lock")], stdin=subprocess.DEVNULL, capture_output=True
+    )
+    return tried.returncode == 0
+
+
+def test_no_broker_can_start_while_a_store_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's lock is held at every change of its epochs, forth and back, and free afterwards."""
+    store = tmp_path / "a"
+    made(store)
+    free: list[bool] = []
+    move = upgrade_files._move
+
+    def watched(source: Path, target: Path) -> None:
+        free.append(may_be_locked(store))
+        move(source, target)
+
+    monkeypatch.setattr(upgrade_files, "_move", watched)
+
+    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    note = read_note(store)
+    assert note is not None
+    upgrade_files.put_back(store, note)
+
+    assert free == [False] * 4
+    assert may_be_locked(store)
+
+
+def test_a_store_on_which_a_new_broker_has_run_is_not_put_back(tmp_path: Path) -> None:
+    """Also when it ran after the command had looked: what it took is nowhere else."""
+    store = tmp_path / "a"
+    made(store)
+    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    (store / "brokerIdentity").write_bytes(b"whatever it is")
+    before, note = tree(store), read_note(store)
+    assert note is not None
+
+    with pytest.raises(CommandFailed, match="no way back"):
+        upgrade_files.put_back(store, note)
+
+    assert tree(store) == before
+    assert read_note(store) == note
+
+
 def test_a_manifest_alone_is_taken_back_while_the_broker_runs(tmp_path: Path) -> None:
     """Nothing of the store was changed, so nobody needs to stop."""
     store = tmp_path / "a"

@@ -139,6 +139,18 @@ def test_who_is_master_is_written_down_while_brokers_run() -> None:
     assert changed.act == TakeNote(MASTER, M_ADDRESS, True, 2)
 
 
+def test_brokers_of_other_hosts_with_the_same_path_are_not_taken_for_the_one_here() -> None:
+    """Each host keeps its store under one path: the broker with an address of this machine is meant."""
+    stores = (store(MASTER, locked=7),)
+    here, far = (replace(each, store=MASTER) for each in running())
+    found = plan_upgrade(world(stores=stores, brokers=(here, replace(far, local=False)), comparisons={}))
+    neither = tuple(replace(each, local=False) for each in (here, far))
+    unknown = plan_upgrade(world(stores=stores, brokers=neither, comparisons={}))
+
+    assert found.act == TakeNote(MASTER, M_ADDRESS, True, 2)
+    assert unknown.act is None
+
+
 def test_a_classic_master_is_made_read_only_before_anything_stops() -> None:
     """Then its slaves get the rest; what it allowed before is part of the act."""
     stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
@@ -227,6 +239,16 @@ def test_a_missing_store_is_missed() -> None:
 
     assert "broker-a has 3 brokers, and 2 of their stores can be seen" in words(plan)
     assert plan_upgrade(world(stores=stores, members=2)).act == Prepare(MASTER, False, MASTER)
+
+
+def test_a_single_store_is_the_whole_group_only_when_somebody_says_so() -> None:
+    """Nobody saw the brokers run: it may be a slave's, and the master may have more."""
+    alone = (store(SLAVE),)
+    plan = plan_upgrade(world(stores=alone, comparisons={}))
+
+    assert now(plan) == ("logs", StepState.BLOCKED)
+    assert "--members" in words(plan)
+    assert now(plan_upgrade(world(stores=alone, comparisons={}, members=1))) == ("epochs", StepState.READY)
 
 
 def test_epochs_are_replaced_only_when_logs_are_aligned() -> None:

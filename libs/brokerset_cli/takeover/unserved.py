@@ -1,0 +1,100 @@
+"""What a store has that brokers of ours do not deliver, by its queues and by what was consumed of them.
+
+Sources: RocketMQ's `TimerMessageStore`, `TransactionalMessageUtil`, `PopAckConstants` and
+`KeyBuilder` (names), `ConsumeQueue` (sizes).
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from brokerset_cli.takeover.obstacles import REVIVE_PREFIX
+from brokerset_formats import fastjson, names
+from brokerset_formats.errors import FormatError
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+POP_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+POP_MARKS: Final = "_+"
+"""Between group and topic in the name of a topic with POP's retries: until 5.2, and since."""
+
+UNIT_BYTES: Final = 20
+
+
+def unserved_in(store: Path) -> tuple[str, ...]:
+    """By the queues that have something, as far as nothing says that it was delivered. Raises `OSError`."""
+    topics = _topics(store)
+    offsets = _table(store, "consumerOffset.json", "offsetTable")
+    found = []
+    if _queue_end(store, names.TIMER_TOPIC, "0"):
+        found.append("timer messages (those not delivered yet stay in the files)")
+    if _waits(store, names.HALF_TOPIC, TRANSACTION_GROUP, offsets):
+        found.append("transactions that are not ended")
+    if any(_waits(store, each, POP_GROUP, offsets) for each in topics if each.startswith(REVIVE_PREFIX)):
+        found.append("messages that POP consumers took, and may not have acknowledged")
+    groups = _table(store, "subscriptionGroup.json", "subscriptionGroupTable")
+    for topic in topics:
+        group = _group_of_pop(topic, topics, groups)
+        if group is not None and _waits(store, topic, group, offsets):
+            found.append(f"POP retries ({topic})")
+    return tuple(found)
+
+
+def _topics(store: Path) -> set[str]:
+    """Topics that have queues."""
+    folder = store / "consumequeue"
+    return {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _group_of_pop(name: str, topics: Collection[str], groups: Collection[str]) -> str | None:
+    """The group of a topic with POP's retries; None for others.
+
+    Groups and topics may have the mark in their names, so both must be known.
+    """
+    if not name.startswith(names.RETRY_PREFIX):
+        return None
+    rest = name.removeprefix(names.RETRY_PREFIX)
+    for at, character in enumerate(rest):
+        if character in POP_MARKS and rest[:at] in groups and rest[at + 1 :] in topics:
+            return rest[:at]
+    return None
+
+
+def _waits(store: Path, topic: str, group: str, offsets: Mapping[str, Any]) -> bool:
+    """Whether a topic has messages that a group has not consumed."""
+    queues = store / "consumequeue" / topic
+    numbers = [each.name for each in queues.iterdir() if each.name.isdigit()] if queues.is_dir() else []
+    consumed = offsets.get(f"{topic}@{group}")
+    return any(_queue_end(store, topic, each) > _offset(consumed, each) for each in numbers)
+
+
+def _offset(consumed: object, queue: str) -> int:
+    found = consumed.get(queue) if isinstance(consumed, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def _queue_end(store: Path, topic: str, queue: str) -> int:
+    """Messages that a queue ever had, by its last file, in which zeros follow the last one."""
+    folder = store / "consumequeue" / topic / queue
+    files = sorted(each for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
+    if not files:
+        return 0
+    with files[-1].open("rb") as stream:
+        descriptor = stream.fileno()
+        units = os.fstat(descriptor).st_size // UNIT_BYTES
+        used = bisect_left(
+            range(units), True, key=lambda n: not any(os.pread(descriptor, UNIT_BYTES, n * UNIT_BYTES))
+        )
+    return int(files[-1].name) // UNIT_BYTES + used
+
+
+def _table(store: Path, file: str, key: str) -> Mapping[str, Any]:
+    """A table of a settings file; empty when there is none."""
+    try:
+        found: object = fastjson.loads((store / "config" / file).read_bytes())[key]
+    except (FileNotFoundError, FormatError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
