@@ -219,7 +219,8 @@ def run(add: Add, size: str) -> None:
         retire(add, case, java)
         at_home(add, case, producers)
         back_from_retire(add, case, java, producers.now)
-        back_from_switch(add, case, java, producers.now, before)
+        if size == "all":
+            back_from_switch(add, case, java, producers.now, before)
         at_the_end(add, case, java, producers, consumer)
 
 
