@@ -63,6 +63,21 @@ SILENT_RULES = {
 }
 """Rules that have no series while all is well, whatever is compared, and why."""
 
+AUDITED = {
+    "lastRun": {
+        "startTime": "2026-01-01T03:00:00Z",
+        "completionTime": "2026-01-01T03:05:00Z",
+        "result": "FindingsFound",
+        "errors": 1,
+        "bytesRead": 4096,
+        "brokers": [{"group": f"{SET}-0", "pod": f"{SET}-0-0", "result": "Compared"}],
+    },
+    "lastSuccessTime": "2025-12-31T03:05:00Z",
+    "counts": {"bytes": 1},
+    "workflow": {"set": SET, "begun": 1767000000, "period": 86400},
+}
+"""The status of a StoreAudit on a schedule, whose last run found an error."""
+
 
 @dataclass
 class Query:
@@ -180,7 +195,7 @@ async def served(registry: CollectorRegistry) -> AsyncIterator[int]:
 
 
 def an_operator() -> Figures:
-    """The operator's own registry, leading, with one object."""
+    """The operator's own registry, leading, with an object of each kind."""
     figures = Figures(asyncio.get_running_loop().time)
 
     async def nothing(_: Key) -> None:
@@ -196,6 +211,9 @@ def an_operator() -> Figures:
         {"type": "AuditPassed", "status": "False", "reason": "ErrorsFound"},
     ]
     figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions})
+    figures.audit(Key("StoreAudit", NAMESPACE, "nightly"), AUDITED)
+    figures.migration(Key("StoreMigration", NAMESPACE, "to-ours"), {"phase": "Running"})
+    figures.kind_served.labels("StoreAudit").set(1)
     return figures
 
 
