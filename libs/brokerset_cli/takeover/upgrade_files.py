@@ -38,6 +38,8 @@ DERIVED: Final = ("consumequeue", "index", "checkpoint")
 """What brokers build anew from the log."""
 
 ZERO_BYTES: Final = 1 << 20
+PAGE_BYTES: Final = 4096
+"""What the kernel writes as a whole."""
 
 
 def write_note(store: Path, note: Note) -> None:
@@ -71,7 +73,8 @@ def cut_log(store: Path, note: Note, offset: int) -> None:
     """Cut a log at an offset at which a record begins; bytes and derived files are kept in the backup folder.
 
     The bytes are copied first, then zeroed from the end to the front: whenever this is interrupted, the log
-    still parts at the same offset, and the copy is not taken again.
+    still parts at the same offset, and the copy is not taken again. Ends the command, with nothing changed,
+    when there is a copy from an earlier cut and the log has other bytes by now: a broker has run in between.
     """
     with _exclusively(store):
         folder = store / BACKUP / CUT
@@ -96,6 +99,11 @@ def cut_log(store: Path, note: Note, offset: int) -> None:
 def _copy_tail(file: LogFile, offset: int, folder: Path) -> None:
     target = folder / f"{offset:020d}"
     if target.exists():
+        if not _is_rest_of(file, offset, target):
+            raise CommandFailed(
+                f"{target} holds what was cut off there before, and {file.path} has other bytes by now",
+                f"move {folder} elsewhere, to keep both; then repeat this",
+            )
         return
     temporary = target.with_suffix(".tmp")
     with file.path.open("rb") as source, temporary.open("wb") as copy:
@@ -104,6 +112,18 @@ def _copy_tail(file: LogFile, offset: int, folder: Path) -> None:
         copy.flush()
         os.fsync(copy.fileno())
     temporary.rename(target)
+
+
+def _is_rest_of(file: LogFile, offset: int, copy: Path) -> bool:
+    """Whether each page of a log is as in the copy or zeros: then a cut was interrupted, or is done."""
+    at = offset - file.begin
+    with file.path.open("rb") as log, copy.open("rb") as kept:
+        log.seek(at)
+        while page := log.read(PAGE_BYTES - at % PAGE_BYTES):
+            if page != kept.read(len(page)) and any(page):
+                return False
+            at += len(page)
+    return True
 
 
 def _zero(file: LogFile, offset: int) -> None:

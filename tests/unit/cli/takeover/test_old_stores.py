@@ -16,7 +16,7 @@ import pytest
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import host_facts, upgrade_files
 from brokerset_cli.takeover.log_compare import compare_digests, compare_logs, digests
-from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
+from brokerset_cli.takeover.old_store import BACKUP, log_files, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_facts import Comparison, Extent, Flow, Likeness, Note, StoreSeen, World
 from brokerset_formats.epochs import encode_epoch_file, history_of
 from brokerset_formats.errors import FormatError
@@ -329,6 +329,7 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
     made(whole)
     places = made(store, other_from=25)
     monkeypatch.setattr(upgrade_files, "ZERO_BYTES", 300)
+    monkeypatch.setattr(upgrade_files, "PAGE_BYTES", 1)  # so small are the parts that a crash leaves whole
     before = tree(store)
     at = places[25].offset
 
@@ -351,6 +352,25 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
     note = read_note(store)
     assert note is not None
     upgrade_files.put_back(store, note)
+    assert tree(store) == before
+
+
+def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path: Path) -> None:
+    """The first copy stays, so that of a second cut has no place: refused, and nothing changed."""
+    store = tmp_path / "a"
+    at = made(store)[25].offset
+    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)  # as after an interruption
+    file = next(each for each in log_files(store) if each.begin <= at < each.begin + each.size)
+    with file.path.open("r+b") as log:
+        log.seek(at - file.begin + 40)
+        log.write(b"new")
+    before = tree(store)
+
+    with pytest.raises(CommandFailed, match="has other bytes by now") as told:
+        upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+
+    assert str(store / BACKUP / "cut") in told.value.advice
     assert tree(store) == before
 
 
