@@ -12,6 +12,7 @@ from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail
 from brokerset_cli.processes import send_signal, wait_gone
+from brokerset_cli.takeover.handover_journal import ADOPTION
 
 STOP_SECONDS_MAX: Final = 90.0
 """Longest time that `up` may take to end: it gives each process 20 s."""
@@ -32,6 +33,11 @@ def down(data: Path, purge: bool, yes: bool) -> None:
     folder = DataFolder(data)
     if folder.owner() is None:
         fail(f"{folder.path} is not a folder of brokerset", "give the folder that `up` was given with --data")
+    if purge and (folder.path / ADOPTION).exists():
+        fail(
+            f"the brokers in {folder.path} are replicas of a cluster that goes on without them: nothing done",
+            f"`brokerset adopt --data {folder.path} --back` lets them leave it, and deletes the folder",
+        )
     if purge and not yes:
         click.confirm(f"Delete {folder.path} with all messages?", abort=True)
     click.echo("Stopped." if stop_set(folder) else "Nothing runs.")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from brokerset_cli.down import down
 from brokerset_cli.folder import LOCK as UP_LOCK
 from brokerset_cli.folder import MANIFEST, MARKER, DataFolder
 from brokerset_cli.output import CommandFailed
@@ -23,6 +24,7 @@ from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, YOURS_EXIT, repo
 from brokerset_cli.takeover.adoption import LOCK, Adoption
 from brokerset_cli.takeover.asking import Asker
 from brokerset_cli.takeover.cluster_look import Cluster
+from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_spec.set_memory import GuestOf, SetMemory
@@ -200,3 +202,16 @@ async def _with_call(folder: Path, work: Callable[[Adoption], Awaitable[object]]
                 DataFolder(folder), asker, admin, CLUSTER, host="h", replicas=None, stop_with=None, yes=True
             )
         )
+
+
+def test_brokers_of_another_cluster_are_not_deleted_behind_its_back(tmp_path: Path) -> None:
+    """Its controllers would wait for their ids for ever, and nobody would know which settings to put back."""
+    folder = DataFolder(tmp_path / "ours")
+    folder.claim("adopted-c").release()
+    Journal(folder.path).begin({"g": (1, 2)}, 2)
+
+    result = CliRunner().invoke(down, ["--data", str(folder.path), "--purge", "--yes"])
+
+    assert result.exit_code == 1
+    assert f"brokerset adopt --data {folder.path} --back" in result.output
+    assert folder.path.exists()
