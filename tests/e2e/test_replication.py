@@ -17,7 +17,10 @@ from brokerset_cli.demo_copies import digest
 from brokerset_client import Message, Producer
 from brokerset_client.errors import ClientError
 from brokerset_client.messages import SendStatus
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
 from brokerset_rig.local_set import FREE_PORTS, LocalSet, identities, local_set
+from brokerset_runtime.remoting import connect
 
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
@@ -264,6 +267,43 @@ def test_topics_groups_and_offsets_made_a_moment_before_a_kill_are_there_after_i
     assert "moment-made" in json.loads(trio("group", "list", "--json").stdout)
     read = [{json.loads(line)["body"] for line in shown.splitlines()} for shown in (first, rest)]
     assert (len(read[0]), len(read[1]), len(read[0] | read[1])) == (10, 20, 30)
+
+
+def test_a_consumer_that_left_at_a_slave_finds_its_offsets_after_the_master_is_killed_at_once(
+    trio: LocalSet,
+) -> None:
+    """Its route was old: it committed one-way to a slave, and was told that it is out."""
+    before = whole(trio)
+    master, slave = master_of(before), slaves_of(before)[0]
+    trio("send", "leaving", "--count", "40")
+    trio("consume", "leaving", "--group", "leaving", "--count", "40")
+    where = {"consumerGroup": "leaving", "topic": "leaving", "queueId": "0"}
+
+    async def leave() -> Command:
+        connection = await connect(slave["address"])
+        try:
+            connection.notify(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**where, "commitOffset": "1"}))
+            return await connection.call(
+                Command(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "leaving"}), 5
+            )
+        finally:
+            connection.close()
+
+    async def offset(address: str) -> str | None:
+        connection = await connect(address)
+        try:
+            return (await connection.call(Command(RequestCode.QUERY_CONSUMER_OFFSET, where), 5)).ext["offset"]
+        finally:
+            connection.close()
+
+    pid = pid_of(trio, master["process"])
+    told = asyncio.run(leave())
+    os.kill(pid, signal.SIGKILL)
+    after = whole(trio)
+
+    assert told.code == 0
+    assert master_of(after)["process"] != master["process"]
+    assert asyncio.run(offset(master_of(after)["address"])) == "1"
 
 
 def test_with_too_few_in_sync_sends_are_refused_and_then_served_again(trio: LocalSet) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,8 +16,8 @@ from brokerset_broker.gateway.forwarding import Forwarder
 from brokerset_broker.gateway.holding import HELD_SECONDS_MAX, Holding, Refusal
 from brokerset_broker.gateway.request_classes import CLASSES, NOT_HERE, RequestClass, is_forwarded
 from brokerset_broker.gateway.service_mode import SERVE, Mode, ModeKind, Modes
-from brokerset_protocol.codes import ResponseCode
-from brokerset_protocol.commands import Command
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
@@ -58,6 +59,8 @@ class Gateway:
         self.handlers: dict[int, Handler] = dict(handlers)
         """For the server; always the same object."""
         self._behind = dict(handlers)
+        if (parting := self._behind.get(RequestCode.UNREGISTER_CLIENT)) is not None:
+            self.handlers[RequestCode.UNREGISTER_CLIENT] = partial(self._part, parting)
         self._forwarder = forwarder
         self._lease_ok = lease_ok
         self._on_lapse = on_lapse
@@ -211,6 +214,24 @@ class Gateway:
         if is_forwarded(command.ext) and self.holding.has(forwarded, connection):
             return self._hold_in(forwarded, kind, connection, command)
         return handler(connection, command)
+
+    def _part(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+        """UNREGISTER_CLIENT: its answer says that the offsets a consumer has just committed are safe.
+
+        It goes the way that they went: behind those that are held, or to the master, which answers it.
+        """
+        if command.is_oneway or "consumerGroup" not in command.ext:
+            return handler(connection, command)
+        lane, passed_on = _lanes(RequestClass.COMMIT)
+        forwarded = is_forwarded(command.ext)
+        way = passed_on if forwarded else lane
+        if self.holding.has(way, connection):
+            return self._hold_in(way, RequestClass.COMMIT, connection, command)
+        follows = self._now[RequestClass.COMMIT].kind is ModeKind.FORWARD
+        if self._forwarder is None or forwarded or not follows:
+            return handler(connection, command)
+        handler(connection, replace(command, flag=command.flag | FLAG_ONEWAY))  # the master answers
+        return self._forwarder.forward(connection, command, self.holding.arrived(command))
 
     def _hold(self, kind: RequestClass, connection: Connection, command: Command) -> Reply:
         return self._hold_in(_lanes(kind)[0], kind, connection, command)
