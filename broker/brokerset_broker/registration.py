@@ -3,12 +3,15 @@
 Each name server has a task with one long-lived connection: Java's name server forgets a broker the moment
 that its connection closes. A full table goes first, because a first registration of a single topic is
 refused; then changed topics as they come, and the full table again from time to time.
+
+`namesrvAddr` may change at any time. One task arranges who is served, always after what the settings and DNS
+say at that moment, so that of several changes the last one counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -23,6 +26,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.namesrv import RegisterBroker, RegisterBrokerResponse, UnRegisterBroker
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout, connect
+from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +35,7 @@ PAUSE_SECONDS_MAX: Final = 5.0
 """Waits between attempts to reach a name server double from the first to the second."""
 
 UNREGISTER_SECONDS: Final = 3.0
-"""Longest wait for the goodbye at shutdown; the closed connection tells the same."""
+"""Longest wait for the answer to a goodbye; the closed connection tells the same."""
 
 INCREMENT_TOPICS_MAX: Final = 1_000
 """More changed topics than this are sent as a full table."""
@@ -51,6 +55,9 @@ OnMaster = Callable[[str | None, str | None], None]
 
 LOOK_UP_SECONDS: Final = 1.0
 """How often names are looked up with `fetchNamesrvAddrByDnsLookup`."""
+
+UNKNOWN_NAME_SECONDS: Final = 0.5
+"""How often a name is looked up behind which nothing has been found yet."""
 
 
 class _Refused(Exception):
@@ -100,9 +107,14 @@ class Registrar:
         self._resolver = resolver
         self._use_dns = live.current.fetch_namesrv_addr_by_dns_lookup
         self._configured = addresses(live.current.namesrv_addr)
-        self._servers = [] if self._use_dns else [_Server(address) for address in self._configured]
+        self._behind: dict[str, list[str]] = {}
+        """What was found behind configured names, nothing for those that could not be looked up so far."""
+        self._look_ups: dict[str, asyncio.Task[None]] = {}
+        self._servers: list[_Server] = []
+        self._to_arrange = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         topics.on_change(self.topics_changed)
+        live.on_change(self._settings_changed)
 
     @property
     def registered(self) -> list[str]:
@@ -111,8 +123,9 @@ class Registrar:
 
     @property
     def addresses(self) -> list[str]:
-        """All name servers."""
-        return [server.address for server in self._servers]
+        """All name servers, and configured names behind which none has been found."""
+        unknown = [name for name in self._configured if not self._behind.get(name)] if self._use_dns else []
+        return [*(server.address for server in self._servers), *unknown]
 
     def topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
         """Tell the name servers soon: only these topics, or everything when some were deleted."""
@@ -143,40 +156,95 @@ class Registrar:
     async def run(self) -> None:
         """Keep the broker registered for as long as this task runs."""
         async with asyncio.TaskGroup() as group:
-            for server in self._servers:
-                server.task = group.create_task(self._serve(server))
-            if self._use_dns:
-                group.create_task(self._follow_names(group))
+            while True:
+                self._to_arrange.clear()
+                if not self._ended:
+                    self._arrange(group)
+                await self._to_arrange.wait()
 
-    async def _follow_names(self, group: asyncio.TaskGroup) -> None:
-        """Serve the name servers that stand behind the configured names, as DNS has them."""
-        known: dict[str, tuple[str, ...]] = {}
+    # -- which name servers -------------------------------------------------------------------------------
+
+    def _settings_changed(self, settings: BrokerSettings, names: frozenset[str]) -> None:
+        if "namesrvAddr" in names:
+            self._configured = addresses(settings.namesrv_addr)
+            self._to_arrange.set()
+
+    def _arrange(self, group: asyncio.TaskGroup) -> None:
+        """Serve the name servers that are wanted by now, and leave the others; who stays notices nothing.
+
+        While a new name has not been looked up yet nobody is left: the same servers may stand behind it.
+        """
+        if self._use_dns:
+            self._follow_names(group)
+        wanted = self._wanted()
+        all_known = not self._use_dns or all(name in self._behind for name in self._configured)
+        stay = [each for each in self._servers if each.address in wanted or not all_known]
+        gone = [each for each in self._servers if each not in stay]
+        held = {server.address for server in stay}
+        come = [_Server(address) for address in wanted if address not in held]
+        self._servers = stay + come
+        for server in come:
+            server.task = group.create_task(self._serve(server))
+        for server in gone:
+            self._leave(group, server, stay)
+
+    def _wanted(self) -> list[str]:
+        if not self._use_dns:
+            return self._configured
+        return list(dict.fromkeys(found for name in self._configured for found in self._behind.get(name, ())))
+
+    def _follow_names(self, group: asyncio.TaskGroup) -> None:
+        """Look up the configured names, and no others."""
+        for name in [each for each in self._look_ups if each not in self._configured]:
+            self._look_ups.pop(name).cancel()
+            self._behind.pop(name, None)
+        for name in self._configured:
+            if name not in self._look_ups:
+                self._look_ups[name] = group.create_task(self._look_up(name))
+
+    async def _look_up(self, name: str) -> None:
+        """Find the name servers behind a configured name, again and again; a failure changes nothing."""
+        host, _, port = name.rpartition(":")
         while True:
-            for entry in self._configured:
-                host, _, port = entry.rpartition(":")
-                try:
-                    found = await self._resolver(host.strip("[]"), int(port))
-                except OSError as error:
-                    log.debug("a name server cannot be looked up", name=host, reason=str(error))
-                    continue
-                known[entry] = tuple(f"{_bracketed(ip)}:{port}" for ip in found)
-            self._use_servers(
-                group, [address for entry in self._configured for address in known.get(entry, ())]
-            )
-            await asyncio.sleep(LOOK_UP_SECONDS if self._servers else PAUSE_SECONDS_MIN * 5)
+            try:
+                found = await self._resolver(host.strip("[]"), int(port))
+            except OSError as error:
+                log.debug("a name server cannot be looked up", name=name, reason=str(error))
+                self._behind.setdefault(name, [])
+            else:
+                self._behind[name] = [f"{_bracketed(ip)}:{port}" for ip in found]
+            self._to_arrange.set()
+            await asyncio.sleep(LOOK_UP_SECONDS if self._behind[name] else UNKNOWN_NAME_SECONDS)
 
-    def _use_servers(self, group: asyncio.TaskGroup, wanted: Iterable[str]) -> None:
-        held = {server.address: server for server in self._servers}
-        addresses = list(dict.fromkeys(wanted))
-        for address in [each for each in held if each not in addresses]:
-            task = held.pop(address).task
-            if task is not None:
-                task.cancel()
-        for address in addresses:
-            if address not in held:
-                server = held[address] = _Server(address)
-                server.task = group.create_task(self._serve(server))
-        self._servers = list(held.values())
+    def _leave(self, group: asyncio.TaskGroup, server: _Server, stay: Sequence[_Server]) -> None:
+        """End a server's task, and its connection after a goodbye if it knows this broker."""
+        connection = server.connection
+        if server.registered and connection is not None and connection.is_open:
+            server.connection = None  # else its task, when it ends, closes it before the goodbye
+            others = [each for each in stay if not _same_peer(each.connection, connection)]
+            group.create_task(self._part(server, connection, others))
+        server.registered = False
+        assert server.task is not None, "it was created beside its server"
+        server.task.cancel()
+
+    async def _part(self, server: _Server, connection: Connection, others: Sequence[_Server]) -> None:
+        """Say goodbye and close the connection. Then register anew with all but `others`.
+
+        Whoever came since may be the same name server by another address, or again: it may have forgotten
+        the broker just now.
+        """
+        try:
+            await connection.call(self._goodbye(server), UNREGISTER_SECONDS)
+        except (ConnectionClosed, RequestTimeout) as error:
+            log.warning("goodbye to a name server failed", address=server.address, reason=str(error))
+        else:
+            log.info("left name server", address=server.address)
+        finally:
+            connection.close()
+        for each in self._servers:
+            if each not in others:
+                each.full = True
+                each.wake.set()
 
     async def unregister(self) -> None:
         """Say goodbye to the name servers that know the broker; failures are only logged. Nothing follows."""
@@ -325,6 +393,10 @@ class Registrar:
 def addresses(text: str) -> list[str]:
     """The entries of `host:port;host:port`, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(";") if part.strip()))
+
+
+def _same_peer(one: Connection | None, other: Connection) -> bool:
+    return one is not None and one.peer == other.peer
 
 
 def _bracketed(host: str) -> str:

@@ -80,7 +80,8 @@ class BrokerSettings:
     """Bytes that all readers of `/store/…` together get in a second. Not known to RocketMQ."""
 
     namesrv_addr: str = ""
-    """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere."""
+    """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere. After a
+    change the broker registers with new ones at once, says goodbye to old ones, and leaves the rest alone."""
 
     fetch_namesrv_addr_by_dns_lookup: bool = False
     """Whether each name in `namesrvAddr` stands for all name servers behind its DNS records, looked up again
@@ -380,6 +381,16 @@ def address_problems(addresses: str) -> list[str]:
     found = []
     for address in filter(None, (item.strip() for item in addresses.split(";"))):
         host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
+        if not is_port or not _can_be_looked_up(host.strip("[]")):
             found.append(f"{address!r} is not HOST:PORT")
     return found
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Whether a resolver takes the name. With an empty or overlong label, or a zero character, it does not
+    say that there is no such host: it raises an error of another kind, or looks for another host."""
+    try:
+        return bool(host.encode("idna")) and host.isprintable()
+    except UnicodeError:
+        return False

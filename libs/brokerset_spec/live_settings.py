@@ -27,6 +27,7 @@ CHANGEABLE: Final = frozenset(
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",
         "minInSyncReplicas",
+        "namesrvAddr",
         "notifyConsumerIdsChangedEnable",
         "regionId",
         "registerNameServerPeriod",

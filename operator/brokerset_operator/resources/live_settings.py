@@ -13,6 +13,10 @@ LIVE: Final = CHANGEABLE - {"brokerPermission"}
 """All that UPDATE_BROKER_CONFIG changes at once, but the permission: that is how groups are drained, and how
 people take one out of service for a while."""
 
+HASHED: Final = frozenset({"namesrvAddr"})
+"""Live settings that count in the hash of pods all the same. This one follows from names that never change,
+and a hash without it would replace all pods that an earlier operator has made."""
+
 MINIMUM: Final = "minInSyncReplicas"
 
 BROKER_NAME: Final = "brokerName"
@@ -24,8 +28,8 @@ OBSERVED: Final = LIVE | {BROKER_NAME, OWNER_UID}
 
 
 def restarting(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of brokers that take a restart to change."""
-    return {name: text for name, text in settings.items() if name not in LIVE}
+    """Return the settings of brokers whose change makes pods old."""
+    return {name: text for name, text in settings.items() if name not in LIVE - HASHED}
 
 
 def differing(said: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -3,86 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from brokerset_broker.admission import Admission
-from brokerset_broker.registration import Registrar
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.topics import TopicManager
-from brokerset_protocol.codes import RequestCode
-from brokerset_protocol.commands import Command
-from brokerset_protocol.headers.namesrv import RegisterBroker, UnRegisterBroker
-from brokerset_runtime.clock import SystemClock
-from brokerset_runtime.remoting import RemotingServer
-from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_rig.registrar_parts import NameServer, Place, until
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that no event tells of."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-class NameServer:
-    """Remembers who registered and who said goodbye."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[int, str]] = []
-        self.goodbyes: list[str] = []
-        self.changed = asyncio.Event()
-        self.server = RemotingServer(
-            {
-                RequestCode.REGISTER_BROKER: self._register,
-                RequestCode.UNREGISTER_BROKER: self._unregister,
-            }
-        )
-
-    def _register(self, _connection: object, command: Command) -> Command:
-        header = RegisterBroker.from_ext(command.ext)
-        self.told.append((header.broker_id, header.broker_addr))
-        self.changed.set()
-        return command.reply()
-
-    def _unregister(self, _connection: object, command: Command) -> Command:
-        self.goodbyes.append(UnRegisterBroker.from_ext(command.ext).broker_addr)
-        return command.reply()
-
-    async def heard(self, told: tuple[int, str]) -> None:
-        while told not in self.told:
-            self.changed.clear()
-            await self.changed.wait()
-
-
-class Place:
-    """A registrar whose role the test gives."""
-
-    def __init__(self, folder: Path, namesrv_addr: str, **changes: Any) -> None:
-        settings = BrokerSettings(
-            store_path_root_dir=folder, namesrv_addr=namesrv_addr, broker_ip1="10.0.0.7", **changes
-        )
-        live = LiveSettings(settings)
-        self.role: int | None = 0
-        topics = TopicManager(live, SystemClock())
-        topics.load()
-        self.found: Sequence[str] = ()
-        self.registrar = Registrar(
-            live=live,
-            topics=topics,
-            admission=Admission("b", 6),
-            role_id=lambda: self.role,
-            resolver=self._resolve,
-        )
-
-    async def _resolve(self, host: str, port: int) -> Sequence[str]:
-        if not self.found:
-            raise OSError("no such name")
-        return self.found
 
 
 def test_a_master_is_told_under_the_masters_address_and_a_slave_under_its_own(

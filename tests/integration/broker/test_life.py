@@ -94,6 +94,65 @@ def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(
     run(main)
 
 
+def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run, tmp_path: Path) -> None:
+    """Routes, metrics, /readyz and GET_BROKER_CONFIG follow; a bad value changes nothing."""
+    from prometheus_client import generate_latest
+
+    async def configured(client: Any) -> str:
+        text: str = (await client.call(26)).body.decode()
+        return next(line for line in text.splitlines() if line.startswith("namesrvAddr="))
+
+    def counted(broker: Broker) -> list[tuple[str, str]]:
+        text = generate_latest(metrics.registry(broker)).decode()
+        samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+        return [
+            (dict(_labels(name))["name_server"], value) for name, value in samples if "name_server" in name
+        ]
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            nobody = f"127.0.0.1:{free.getsockname()[1]}"
+        async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+            first, second = (f"127.0.0.1:{server.port}" for server in (one, two))
+            async with setup.pair(namesrv_addr=first, http_port=free_port()) as (broker, client):
+                await shown(one.port, DEFAULT_TOPIC, 7)
+                await until(lambda: bool(broker.registrar.registered and broker.http_port))
+                assert counted(broker) == [(first, "1.0")]
+
+                assert (await client.call(25, f"namesrvAddr={second}\n".encode())).code == 0
+                await shown(two.port, DEFAULT_TOPIC, 7)
+                await until(lambda: counted(broker) == [(second, "1.0")])
+                while await route(one.port, DEFAULT_TOPIC) is not None:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0.005)
+                assert await configured(client) == f"namesrvAddr={second}"
+                assert (await readyz(broker))[0] == 200
+
+                refused = await client.call(25, f"traceOn=false\nnamesrvAddr={first};nowhere\n".encode())
+                assert (refused.code, refused.remark) == (1, "namesrvAddr: 'nowhere' is not HOST:PORT")
+                assert (await client.call(25, b"namesrvAddr=a..b:9876\n")).code == 1
+                assert await configured(client) == f"namesrvAddr={second}"
+                assert broker.registrar.registered == broker.registrar.addresses == [second]
+
+                assert (await client.call(25, f"namesrvAddr={nobody}\n".encode())).code == 0
+                await until(lambda: counted(broker) == [(nobody, "0.0")])
+                status, text = await readyz(broker)
+                assert (status, "no name server knows this broker" in text) == (503, True)
+                assert (await client.call(25, b"namesrvAddr=\n")).code == 0
+                await until(lambda: counted(broker) == [])
+                assert (await readyz(broker))[0] == 200
+
+    run(main)
+
+
+async def readyz(broker: Broker) -> tuple[int, str]:
+    """Code and text of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
+    writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer
+
+
 def test_a_table_too_large_for_a_frame_is_sent_compressed(
     setup: Setup, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

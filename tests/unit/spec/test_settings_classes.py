@@ -67,6 +67,10 @@ def test_names_outside_are_rocketmqs(name: str, outside: str) -> None:
         ({"broker_name": "a b"}, "brokerName=a b: must be 1 to 127 letters, digits, _, -, % or |"),
         ({"broker_role": "SLAVE"}, "brokerRole=SLAVE: must be ASYNC_MASTER"),
         ({"namesrv_addr": "here;127.0.0.1:9876"}, "namesrvAddr: 'here' is not HOST:PORT"),
+        ({"namesrv_addr": "a..b:9876"}, "namesrvAddr: 'a..b:9876' is not HOST:PORT"),
+        ({"namesrv_addr": f"{'x' * 64}:1"}, f"namesrvAddr: '{'x' * 64}:1' is not HOST:PORT"),
+        ({"namesrv_addr": "a\0b:1"}, "namesrvAddr: 'a\\x00b:1' is not HOST:PORT"),
+        ({"namesrv_addr": "[]:1"}, "namesrvAddr: '[]:1' is not HOST:PORT"),
         ({"http_port": 10911}, "httpPort=10911: is the same as listenPort"),
         (
             {"message_delay_level": "1s 5x"},

@@ -12,7 +12,7 @@ from brokerset_broker.settings_update import decide_update
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, Fence, Plan, SwitchOver, TellSettings
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.resources.live_settings import LIVE, differing
+from brokerset_operator.resources.live_settings import LIVE, differing, restarting
 from brokerset_sim.kubernetes_model import Kubernetes, Pod, carry_on, is_done
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.setting_fields import setting_fields, value_text
@@ -37,6 +37,8 @@ def test_what_is_told_is_taken(name: str) -> None:
     default = setting_fields(BrokerSettings)[name].default
     if isinstance(default, bool):
         other = value_text(not default)
+    elif name == "namesrvAddr":
+        other = "10.0.0.1:9876"
     else:
         other = str(default + 1) if isinstance(default, int) else "03"
     changed, running = decide_update(BrokerSettings(), {name: other})
@@ -83,6 +85,15 @@ def test_what_a_broker_does_not_know_is_not_told() -> None:
     assert (
         differing({"flushDiskType": "ASYNC_FLUSH"}, {"traceOn": "false", "flushDiskType": "SYNC_FLUSH"}) == {}
     )
+
+
+def test_name_servers_are_set_back_and_count_in_the_hash_as_before() -> None:
+    """A broker that somebody sent elsewhere comes back; pods that were made before are as young as ever."""
+    ours = {"namesrvAddr": "orders-controller.shop.svc:9876"}
+
+    assert differing({"namesrvAddr": "10.0.0.1:9876"}, ours) == ours
+    assert differing(ours, ours) == {}
+    assert restarting({**ours, "fileReservedTime": "48"}) == ours
 
 
 @pytest.mark.parametrize(
