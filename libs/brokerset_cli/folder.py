@@ -30,7 +30,7 @@ WISH: Final = "wish.json"
 """What a command asks the running `up` for."""
 
 MANIFEST: Final = "manifest.json"
-"""What `up --detach` was last given; a set that is a guest of another cluster is always started from it."""
+"""The manifest of the last start; `up` runs it again when it is given none."""
 
 STATE: Final = "state.json"
 LOCK: Final = "up.lock"
@@ -81,7 +81,7 @@ class SetState:
     """`starting`, `running`, `stopping` or `stopped`."""
 
     namesrv: str
-    """Name servers that the brokers know, joined by semicolons."""
+    """Name servers that all running brokers know, another cluster's first; joined by semicolons."""
 
     pid: int
     """Process of `up` itself, which watches the others."""
@@ -90,7 +90,7 @@ class SetState:
     started_ms: int
     processes: tuple[ProcessState, ...]
     controllers: str = ""
-    """Controllers, joined by semicolons."""
+    """Controllers that the brokers belong to, joined by semicolons."""
 
     wish: str = ""
     """The last wish that was looked at."""
@@ -102,7 +102,7 @@ class SetState:
     """`minInSyncReplicas` of the manifest; None when the default of each group's size counts."""
 
     guest: bool = False
-    """Whether controllers and name servers are another cluster's."""
+    """Whether the brokers belong to controllers that are another cluster's."""
 
     @property
     def alive(self) -> bool:
@@ -144,6 +144,19 @@ class Wish:
 
     brokers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By group: the numbers of its brokers; groups that are not named stay as they are."""
+
+    own_controllers: int | None = None
+    """How many controllers a guest is to run beside another cluster's; they form a group together."""
+
+    namesrv_port: int | None = None
+    """Port of the first name server in those; 0 takes a free one, None the usual one or one near it."""
+
+    own_name_servers: bool = False
+    """Whether brokers that belong to the set's own controllers leave another cluster's name servers."""
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _camel_name(name: str) -> str:
@@ -264,12 +277,19 @@ class DataFolder:
         self,
         controllers: Collection[int] | None = None,
         brokers: Mapping[str, Collection[int]] | None = None,
+        *,
+        own_controllers: int | None = None,
+        namesrv_port: int | None = None,
+        own_name_servers: bool = False,
     ) -> Wish:
         """Store which controllers and brokers shall run; `up` must be told to look at it."""
         wish = Wish(
             uuid.uuid4().hex,
             None if controllers is None else tuple(sorted(controllers)),
             {group: tuple(sorted(numbers)) for group, numbers in (brokers or {}).items()},
+            own_controllers,
+            namesrv_port,
+            own_name_servers,
         )
         write_atomically(self.path / WISH, json.dumps(dataclasses.asdict(wish)).encode() + b"\n")
         return wish
@@ -283,6 +303,9 @@ class DataFolder:
                 str(value["name"]),
                 None if controllers is None else tuple(int(n) for n in controllers),
                 {str(g): tuple(int(n) for n in numbers) for g, numbers in value["brokers"].items()},
+                _number(value.get("own_controllers")),
+                _number(value.get("namesrv_port")),
+                bool(value.get("own_name_servers")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None

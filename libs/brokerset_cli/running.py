@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
 from brokerset_cli.folder import DataFolder, ProcessState, SetState, Wish
+from brokerset_cli.name_server_news import TRIES_MAX, NameServerNews
 from brokerset_cli.output import fail, write_table
 from brokerset_cli.processes import free_port, port_is_free, start_ticks
 from brokerset_cli.readiness import readiness
@@ -23,19 +25,24 @@ from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.settings import settings_text
 from brokerset_runtime.supervision import Child, ChildSpec, StartFailed, Supervisor
-from brokerset_spec.manifest import REPLICAS_MAX, BrokerSet
+from brokerset_spec.local_ports import CONTROLLER_PORTS
+from brokerset_spec.manifest import CONTROLLERS_MAX, REPLICAS_MAX, BrokerSet
 from brokerset_spec.plan import (
     HA_PORT_OFFSET,
     SECOND_PORT_OFFSET,
     LocalPlan,
     PlanRefused,
     PortsTaken,
+    PortWishes,
     ProcessPlan,
     controller_data_folder,
     move_broker,
     plan_local,
 )
 from brokerset_spec.set_memory import SetMemory
+
+TELL_AGAIN_SECONDS: Final = 5.0
+"""Pause before a broker that gave no answer is told the name servers again."""
 
 
 def controllers_with_data(folder: DataFolder) -> frozenset[int]:
@@ -72,12 +79,13 @@ class Run:
     supervisor: Supervisor = field(init=False)
     wish: str = ""
     wish_problem: str = ""
-    _told_name_servers: str = field(init=False)
+    _news: NameServerNews = field(default_factory=NameServerNews)
+    _silent: frozenset[str] = frozenset()
+    """Brokers that gave no answer when they were told the name servers."""
 
     def __post_init__(self) -> None:
         specs = [self.child_spec(process) for process in self.plan.processes]
         self.supervisor = Supervisor(specs, clock=SystemClock(), say=self.say)
-        self._told_name_servers = self.plan.namesrv_address
 
     def child_spec(self, process: ProcessPlan) -> ChildSpec:
         """Return how a process is started and how one sees that it serves."""
@@ -94,6 +102,7 @@ class Run:
 
     def say(self, child: Child, what: str) -> None:
         """Tell what happened to a child, and store the new state."""
+        self._news.on_start(child, self.plan.namesrv_address)
         tell(f"{child.spec.name} {what}")
         self.store()
 
@@ -101,17 +110,13 @@ class Run:
         """Write the state file."""
         own_pid = os.getpid()
         children = {child.spec.name: child for child in self.supervisor.children}
-        guest = self.plan.memory.guest_of is not None
-        running = {process.namesrv_address for process in self.plan.controllers}
+        brokers = [children[process.name] for process in self.plan.brokers if process.name in children]
         self.folder.write_state(
             SetState(
                 name=self.plan.name,
                 cluster_name=self.plan.cluster_name,
                 phase=self.phase,
-                # A name server that was added later knows only the brokers that were started after it.
-                namesrv=";".join(
-                    one for one in self._told_name_servers.split(";") if guest or one in running
-                ),
+                namesrv=self._news.known_to_all(self.plan.namesrv_address, brokers),
                 controllers=self.plan.controller_address,
                 pid=own_pid,
                 start_ticks=start_ticks(own_pid),
@@ -124,7 +129,7 @@ class Run:
                 wish=self.wish,
                 wish_problem=self.wish_problem,
                 min_in_sync=self.manifest.spec.replication.min_in_sync_replicas,
-                guest=guest,
+                guest=not self.plan.memory.under_own_controllers,
             )
         )
 
@@ -137,14 +142,12 @@ class Run:
     async def keep_wishes(self, told: asyncio.Event) -> None:
         """Look at the wish each time when it is told to; until cancelled."""
         while True:
-            await told.wait()
-            told.clear()
+            await self._until_told(told)
             wish = self.folder.read_wish()
             if wish is None or wish.name == self.wish or self.phase != "running":
                 continue
-            problem = ""
             try:
-                await self._fulfil(wish)
+                problem = await self._fulfil(wish)
             except PortsTaken as error:
                 problem = str(error)
             except PlanRefused as error:
@@ -156,10 +159,23 @@ class Run:
             self.wish, self.wish_problem = wish.name, problem
             self.store()
 
-    async def _fulfil(self, wish: Wish) -> None:
+    async def _until_told(self, told: asyncio.Event) -> None:
+        """Wait for the event, and clear it; brokers that are silent are told the name servers meanwhile."""
+        while True:
+            try:
+                async with asyncio.timeout(TELL_AGAIN_SECONDS if self._silent else None):
+                    await told.wait()
+            except TimeoutError:
+                await self._tell_brokers(tries=1)
+            else:
+                told.clear()
+                return
+
+    async def _fulfil(self, wish: Wish) -> str:
         """Start and stop controllers and brokers, so that those that are wished for run.
 
-        When one of the new ones does not start, none of them runs afterwards.
+        When one of the new ones does not start, none of them runs afterwards. Brokers that run on are told
+        which name servers there are now; returns which of them refuse that, and why.
         """
         before = self.plan
         memory = wished(before.memory, wish)
@@ -169,7 +185,9 @@ class Run:
             self.folder.path,
             memory=memory,
             is_free=lambda port: port in own or port_is_free(self.host, port),
+            wishes=self._port_wishes(wish),
             host=self.host,
+            with_data=not_lost(before, memory),
         )
         was = {process.name for process in before.processes}
         will = {process.name for process in plan.processes}
@@ -178,20 +196,39 @@ class Run:
                 await self.supervisor.remove(process.name)
         self._adopt(plan)
         new = [process for process in plan.processes if process.name not in was]
-        for number, process in enumerate(new):
-            try:
-                await self.supervisor.add(self.child_spec(process))
-            except StartFailed:
-                for started in new[:number]:
-                    await self.supervisor.remove(started.name)
-                self._adopt(without_new(before, plan))
-                raise
+        try:
+            await self.supervisor.add(*map(self.child_spec, new))
+        except (StartFailed, OSError):
+            self._adopt(without_new(before, plan))
+            await self._tell_brokers()
+            raise
         self.remember()
+        return await self._tell_brokers()
+
+    def _port_wishes(self, wish: Wish) -> PortWishes:
+        """Where the first name server is to be; those that have run keep their ports."""
+        if self.plan.memory.controllers or wish.namesrv_port is None:
+            return PortWishes()
+        return PortWishes(wish.namesrv_port or free_port(self.host, *range(1, CONTROLLER_PORTS)))
+
+    async def _tell_brokers(self, tries: int = TRIES_MAX) -> str:
+        """Tell brokers that run the name servers of the plan; returns who refuses them, and why."""
+        children = {child.spec.name: child for child in self.supervisor.children}
+        brokers = [(each, children[each.name]) for each in self.plan.brokers if each.name in children]
+        untold = await self._news.tell(brokers, self.plan.namesrv_address, tries)
+        for name in sorted(untold.silent.keys() - self._silent):
+            tell(f"{name} is told the name servers again and again until it answers: {untold.silent[name]}")
+        self._silent = frozenset(untold.silent)
+        self.store()
+        said = "; ".join(f"{name}: {problem}" for name, problem in untold.refused.items())
+        return f"not all brokers take the new name servers: {said}" if said else ""
 
     def _adopt(self, plan: LocalPlan) -> None:
         self.plan = plan
         self.folder.write_memory(plan.memory)
         write_settings(plan)
+        for process in plan.processes:
+            self.supervisor.change(self.child_spec(process))
         self.store()
 
     def _elsewhere(self, name: str) -> ChildSpec:
@@ -204,13 +241,21 @@ class Run:
 
 def wished(memory: SetMemory, wish: Wish) -> SetMemory:
     """What a set is to remember to fulfil a wish. Raises `PlanRefused` for one that makes no sense."""
+    guest = memory.guest_of
     if wish.controllers is not None:
-        if memory.guest_of is not None:
+        if guest is not None and guest.controllers:
+            what = (
+                "runs some beside them, with no group in them" if memory.controllers else "runs none itself"
+            )
             raise PlanRefused(
-                f"this set runs no controllers, its brokers belong to those at {memory.guest_of.controllers}",
+                f"the brokers of this set belong to the controllers at {guest.controllers}; it {what}",
                 "run more or fewer of them where they run",
             )
         memory = memory.with_controllers(wish.controllers)
+    if wish.own_controllers is not None:
+        memory = _with_own_controllers(memory, wish.own_controllers)
+    if wish.own_name_servers:
+        memory = _without_others(memory)
     for group, numbers in sorted(wish.brokers.items()):
         if group not in memory.groups or not 1 <= len(numbers) <= REPLICAS_MAX:
             raise PlanRefused(
@@ -219,6 +264,41 @@ def wished(memory: SetMemory, wish: Wish) -> SetMemory:
             )
         memory = memory.with_brokers(group, numbers)
     return memory
+
+
+def _with_own_controllers(memory: SetMemory, number: int) -> SetMemory:
+    if memory.guest_of is None:
+        raise PlanRefused(
+            "this set is no guest of another cluster, and has the controllers that it needs",
+            "change their number with `brokerset controller scale`",
+        )
+    if not 1 <= number <= CONTROLLERS_MAX:
+        raise PlanRefused(
+            f"{number} controllers are to run beside those of the other cluster",
+            f"run 1 to {CONTROLLERS_MAX}; three survive the loss of one",
+        )
+    return memory if memory.controllers else memory.with_first_controllers(number)
+
+
+def _without_others(memory: SetMemory) -> SetMemory:
+    if memory.guest_of is not None and memory.guest_of.controllers:
+        raise PlanRefused(
+            f"the brokers of this set belong to the controllers at {memory.guest_of.controllers}",
+            "`brokerset adopt --finish` leads them under controllers of their own first",
+        )
+    return replace(memory, guest_of=None)
+
+
+def not_lost(before: LocalPlan, memory: SetMemory) -> frozenset[int]:
+    """The controllers of `memory` that may run: all that run, and new ones, but none that was left out.
+
+    One that lost its data before the last start stays out until it is replaced, whatever else is wished for.
+    """
+    known = {each.node_id for each in before.memory.controllers}
+    run = {process.node_id for process in before.controllers}
+    return frozenset(
+        each.node_id for each in memory.controllers if each.node_id in run or each.node_id not in known
+    )
 
 
 def without_new(before: LocalPlan, plan: LocalPlan) -> LocalPlan:

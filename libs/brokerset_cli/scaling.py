@@ -1,4 +1,4 @@
-"""Changes the number of controllers of a local set while everything runs, one member at a time."""
+"""Changes the controllers of a local set while everything runs: more, fewer, or the first ones of a guest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.folder import DataFolder, ProcessState, SetState, Wish
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.processes import send_signal
 from brokerset_client.controller_admin import ControllerAdmin
@@ -126,6 +126,43 @@ def running_state(folder: DataFolder) -> SetState:
     return state
 
 
+async def run_own_controllers(
+    folder: DataFolder, number: int, *, namesrv_port: int | None = None
+) -> SetState:
+    """Let a guest run controllers of its own, with name servers, beside those that its brokers belong to.
+
+    Its brokers register with the name servers of both from then on. Returns what runs; a set that has such
+    controllers keeps them, whatever their number. The first name server listens on `namesrv_port`, on a free
+    port when that is 0, and by default on 9876 or the next free one. Ends the command when nothing runs in
+    the folder, and with the problem of `up` when that cannot do it.
+    """
+    state = running_state(folder)
+    wish = folder.write_wish(own_controllers=number, namesrv_port=namesrv_port)
+    state = await _until_done(folder, state, wish)
+    if not _controllers(state):
+        raise _earlier_release(folder)
+    return state
+
+
+async def use_own_name_servers(folder: DataFolder) -> SetState:
+    """Let the brokers of a set leave another cluster's name servers while they run; returns what runs.
+
+    They must belong to controllers of their own by then. Does nothing for a set that uses its own ones only,
+    but tell them to brokers that could not be told before. Ends the command as `run_own_controllers` does.
+    """
+    state = await _until_done(folder, running_state(folder), folder.write_wish(own_name_servers=True))
+    if folder.memory().guest_of is not None:
+        raise _earlier_release(folder)
+    return state
+
+
+def _earlier_release(folder: DataFolder) -> CommandFailed:
+    return CommandFailed(
+        "the `brokerset up` that runs is of an earlier release, and does not know what it was asked for",
+        f"`brokerset down --data {folder.path}`, `brokerset up --data {folder.path}`, then repeat this",
+    )
+
+
 async def ask_up(
     folder: DataFolder,
     state: SetState,
@@ -136,7 +173,11 @@ async def ask_up(
 
     What is not given stays as it is. Ends the command when `up` cannot do it.
     """
-    wish = folder.write_wish(controllers, brokers)
+    return await _until_done(folder, state, folder.write_wish(controllers, brokers))
+
+
+async def _until_done(folder: DataFolder, state: SetState, wish: Wish) -> SetState:
+    """Tell `up` to look at its wish, and wait until it has done what it asks for."""
     deadline = time.monotonic() + WISH_SECONDS_MAX
     while True:
         if not send_signal(state.pid, state.start_ticks, signal.SIGUSR1):

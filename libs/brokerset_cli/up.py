@@ -11,27 +11,26 @@ from typing import Final, NoReturn
 
 import click
 
-from brokerset_cli.folder import MANIFEST, MEMORY, DataFolder, SetState
+from brokerset_cli.folder import MANIFEST, DataFolder, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail, write_table
 from brokerset_cli.processes import free_port, port_holder, port_is_free
 from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.supervision import STILL_STARTING_SECONDS
-from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, read_manifest_text
-from brokerset_spec.plan import (
+from brokerset_spec.local_ports import (
     BROKER_PORT,
     CONTROLLER_PORTS,
     HA_PORT_OFFSET,
     HTTP_PORT,
     NAMESRV_PORT,
     SECOND_PORT_OFFSET,
-    LocalPlan,
     PlanRefused,
     PortsTaken,
     PortWishes,
-    plan_local,
 )
+from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, read_manifest_text
+from brokerset_spec.plan import LocalPlan, plan_local
 
 DETACH_SECONDS_MAX: Final = 660.0
 """Longest time that `up --detach` waits for the set to serve."""
@@ -45,6 +44,9 @@ MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 FREE_PORTS_APART: Final = 200
 """Least distance between free ports of controllers and brokers: each kind takes a row of them."""
 
+DEFAULT_HOST: Final = "127.0.0.1"
+"""Where a new set listens."""
+
 PORT: Final = click.IntRange(0, 65_535)
 
 
@@ -55,16 +57,15 @@ PORT: Final = click.IntRange(0, 65_535)
     "manifest_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="BrokerSet manifest (YAML); - reads standard input.",
+    help="BrokerSet manifest (YAML); - reads standard input. "
+    "[default: that of the last start in this folder, else three controllers and a group of three brokers]",
 )
 @data_option
 @click.option("--detach", is_flag=True, help="Return when everything runs, and let it run on.")
 @click.option(
     "--host",
     metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="IPv4 address to listen on and to tell clients.",
+    help=f"IPv4 address to listen on and to tell clients. [default: as last time, else {DEFAULT_HOST}]",
 )
 @click.option(
     "--namesrv-port",
@@ -91,20 +92,24 @@ def up(
     manifest_file: Path | None,
     data: Path,
     detach: bool,
-    host: str,
+    host: str | None,
     namesrv_port: int | None,
     broker_port: int | None,
     http_port: int | None,
 ) -> None:
     """Run a BrokerSet on this machine: controllers, each with a name server, and the brokers of each group.
 
-    Without -f three controllers and a group of three brokers are run. Ctrl-C ends everything in order;
-    messages stay in the data folder for the next `up`. More or fewer brokers of a group: `brokerset scale`.
+    Without -f the manifest of the last start in this folder is run again, and in a new folder three
+    controllers and a group of three brokers. Ctrl-C ends everything in order; messages stay in the data
+    folder for the next `up`. More or fewer brokers of a group: `brokerset scale`.
     """
-    guest = guest_folder(data) if manifest_file is None else None
-    if guest is not None:
-        manifest_file, host = guest
-    manifest = load_manifest(manifest_file)
+    folder = DataFolder(data)
+    manifest = last_manifest(folder) if manifest_file is None else None
+    if manifest is None:
+        manifest = load_manifest(manifest_file)
+    if host is None:
+        memory = folder.memory()
+        host = memory.listen_host or memory.host or DEFAULT_HOST
     wanted = PortWishes(namesrv_port, broker_port, http_port)
     try:
         if detach:
@@ -125,6 +130,7 @@ def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> N
     try:
         plan = make_plan(manifest, folder, host, wanted)
         folder.write_memory(plan.memory)
+        _store_manifest(folder, manifest)
         write_settings(plan)
         run = Run(manifest, plan, folder, host, floating=wanted.broker == 0)
         asyncio.run(run_set(run))
@@ -210,17 +216,19 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
         _fail_host(host, error)
 
 
-def guest_folder(data: Path) -> tuple[Path, str] | None:
-    """Manifest and address of a set whose brokers are guests of another cluster; None for all others.
-
-    Such a folder was made by `brokerset adopt`, which chose both, so that `up` need not be told again.
-    """
-    folder = DataFolder(data)
-    if not (folder.path / MEMORY).exists():
+def last_manifest(folder: DataFolder) -> BrokerSet | None:
+    """The manifest with which the folder's set was started last; None when no set of its owner ever was."""
+    owner, stored = folder.owner(), folder.path / MANIFEST
+    if owner is None or not stored.exists():
         return None
-    memory = folder.memory()
-    stored = folder.path / MANIFEST
-    return (stored, memory.host) if memory.guest_of is not None and stored.exists() else None
+    manifest = load_manifest(stored)
+    return manifest if manifest.metadata.name == owner else None
+
+
+def _store_manifest(folder: DataFolder, manifest: BrokerSet) -> Path:
+    path = folder.path / MANIFEST
+    write_atomically(path, manifest.model_dump_json(by_alias=True, exclude_unset=True).encode())
+    return path
 
 
 def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *, err: bool = False) -> None:
@@ -230,15 +238,16 @@ def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *
     """
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
-    # Problems that can be seen now are shown here, not in a log. The other process checks again.
-    plan = make_plan(manifest, folder, host, wanted)
-    lock.release()
+    try:
+        # Problems that can be seen now are shown here, not in a log. The other process checks again.
+        plan = make_plan(manifest, folder, host, wanted)
+        manifest_file = _store_manifest(folder, manifest)
+    finally:
+        lock.release()
     for note in plan.notes:
         click.secho(f"Note: {note}", fg="yellow", err=err)
     log_file = folder.path / "logs" / "up.log"
     log_file.parent.mkdir(exist_ok=True)
-    manifest_file = folder.path / MANIFEST
-    write_atomically(manifest_file, manifest.model_dump_json(by_alias=True, exclude_unset=True).encode())
     command = [
         sys.executable,
         "-m",

@@ -144,7 +144,7 @@ class Supervisor:
         `StartFailed`; all that was started is stopped before this method ends, however it ends.
         """
         try:
-            for children in self._in_groups():
+            for children in _in_groups(self.children):
                 if self._stopping.is_set():
                     return
                 await self._start_first(children)
@@ -160,18 +160,31 @@ class Supervisor:
             self._group = None
             await self._stop_all()
 
-    async def add(self, spec: ChildSpec) -> None:
-        """Start one more process while `run` runs, and return when it serves. Raises `StartFailed`."""
+    async def add(self, *specs: ChildSpec) -> None:
+        """Start more processes while `run` runs, in the way in which it starts them; return when all serve.
+
+        Raises `StartFailed`, and then none of them runs.
+        """
         assert self._group is not None, "nothing can be added before all have started"
-        child = Child(spec)
-        self.children = (*self.children, child)
+        new = [Child(spec) for spec in specs]
+        self.children = (*self.children, *new)
         try:
-            await self._start_first([child])
+            for children in _in_groups(new):
+                await self._start_first(children)
+                if self._stopping.is_set():
+                    first = children[0].spec
+                    raise StartFailed(first.name, "was told to stop", first.log_file, "")
         except BaseException:
-            await self._forget(child)
+            await asyncio.gather(*(self._forget(child) for child in new))
             raise
-        if not self._stopping.is_set():
-            self._keepers[spec.name] = self._group.create_task(self._keep(child))
+        for child in new:
+            self._keepers[child.spec.name] = self._group.create_task(self._keep(child))
+
+    def change(self, spec: ChildSpec) -> None:
+        """Start the process of this name like that from now on; what runs goes on as it is."""
+        for child in self.children:
+            if child.spec.name == spec.name:
+                child.spec = spec
 
     async def remove(self, name: str) -> None:
         """Stop a process for good while `run` runs; does nothing when there is none of this name."""
@@ -187,16 +200,6 @@ class Supervisor:
     async def _forget(self, child: Child) -> None:
         await self._stop_child(child)
         self.children = tuple(other for other in self.children if other is not child)
-
-    def _in_groups(self) -> list[list[Child]]:
-        found: list[list[Child]] = []
-        for child in self.children:
-            together = child.spec.together
-            if found and together is not None and found[-1][0].spec.together == together:
-                found[-1].append(child)
-            else:
-                found.append([child])
-        return found
 
     def stop(self) -> None:
         """Let `run` end; returns at once. May be called from a signal handler."""
@@ -299,12 +302,12 @@ class Supervisor:
         )
 
     async def _stop_all(self) -> None:
-        for children in reversed(self._in_groups()):
+        for children in reversed(_in_groups(self.children)):
             await asyncio.gather(*(self._stop_child(child) for child in children))
 
     async def _stop_child(self, child: Child) -> None:
         process = child.process
-        if process is None:
+        if process is None or child.state == "stopped":
             return
         if process.returncode is None:
             child.state = "stopping"
@@ -330,6 +333,18 @@ class Supervisor:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             for child in self.children:
                 await asyncio.to_thread(bound_log, child.spec.log_file)
+
+
+def _in_groups(children: Sequence[Child]) -> list[list[Child]]:
+    """Those that are started at the same time, in the order of their starts."""
+    found: list[list[Child]] = []
+    for child in children:
+        together = child.spec.together
+        if found and together is not None and found[-1][0].spec.together == together:
+            found[-1].append(child)
+        else:
+            found.append([child])
+    return found
 
 
 def bound_log(path: Path, size_max: int = LOG_BYTES_MAX) -> None:

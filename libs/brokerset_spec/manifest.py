@@ -35,6 +35,7 @@ from brokerset_spec.yaml_text import YamlProblem, read_yaml
 
 __all__ = [
     "API_VERSION",
+    "CONTROLLERS_MAX",
     "GROUPS_MAX",
     "KIND",
     "NAME_LENGTH_MAX",
@@ -65,6 +66,9 @@ KIND: Final = "BrokerSet"
 
 GROUPS_MAX: Final = 256
 """Most broker groups of one set."""
+
+CONTROLLERS_MAX: Final = 7
+"""Most controllers of one set."""
 
 REPLICAS_MAX: Final = 9
 """Most brokers of one group."""
@@ -155,7 +159,7 @@ class ControllersRef(_Part):
 class Controllers(_Part):
     """The processes that serve names and decide who is master."""
 
-    replicas: Annotated[int, Field(ge=1, le=7)] = 3
+    replicas: Annotated[int, Field(ge=1, le=CONTROLLERS_MAX)] = 3
     """Number of processes; more than half must live, so an even number survives no more losses."""
 
     ref: ControllersRef | None = None

@@ -9,27 +9,45 @@ from typing import Any, Final, Literal
 
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
-from brokerset_spec.manifest import BrokerSet, Spec
-from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
+from brokerset_spec.local_ports import (
+    HA_PORT_OFFSET,
+    NAMESRV_PORT,
+    SECOND_PORT_OFFSET,
+    PlanRefused,
+    PortChoice,
+    PortsTaken,
+    PortWishes,
+)
+from brokerset_spec.manifest import BrokerSet
+from brokerset_spec.plan_notes import (
+    ANEW_BESIDE_NOTE,
+    ANEW_NOTE,
+    controllers_note,
+    guest_notes,
+    local_notes,
+    lost_note,
+    replicas_note,
+)
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, SetMemory
 
-NAMESRV_PORT: Final = 9876
-BROKER_PORT: Final = 10911
-HTTP_PORT: Final = 8080
-
-CONTROLLER_PORT_STEP: Final = 10
-"""Distance between the ports of two controllers."""
-
-CONTROLLER_PORTS: Final = 3
-"""A controller takes its name server's port, the next one for raft, and the one after it for itself."""
-
-BROKER_PORT_STEP: Final = 10
-"""Distance between the ports of two brokers; each has further listeners next to its first."""
-
-SECOND_PORT_OFFSET: Final = 2
-"""A broker also listens so far below its port, where Java's clients send to when they are told so."""
-
-HA_PORT_OFFSET: Final = 1
-"""Slaves connect so far above a broker's port (`haListenPort=0`)."""
+__all__ = [
+    "HA_PORT_OFFSET",
+    "LOCAL_LOG_FILE_BYTES",
+    "NAMESRV_PORT",
+    "SECOND_PORT_OFFSET",
+    "LocalPlan",
+    "PlanRefused",
+    "PortWishes",
+    "PortsTaken",
+    "ProcessPlan",
+    "broker_folder",
+    "broker_process",
+    "controller_data_folder",
+    "controller_folder",
+    "more_numbers",
+    "move_broker",
+    "plan_local",
+]
 
 LOCAL_LOG_FILE_BYTES: Final = 256 * 1024 * 1024
 """Size of the log's files in a new folder, unless the manifest gives `mappedFileSizeCommitLog`.
@@ -37,35 +55,6 @@ LOCAL_LOG_FILE_BYTES: Final = 256 * 1024 * 1024
 Every broker takes the disk space of a file, and soon of the next one, in advance: with RocketMQ's 1 GiB a
 group of three would take 3 GiB for its first message.
 """
-
-PORT_TRIES_MAX: Final = 200
-"""Ports that are looked at before giving up."""
-
-PORT_MAX: Final = 65_535
-
-ANEW_NOTE: Final = (
-    "all controllers have lost their data and start anew; brokers that had ids wait, and this start "
-    "with them, until `brokerset controller rebuild` has told the controllers who they are"
-)
-
-
-class PortsTaken(Exception):
-    """A port that the plan needs is in use. `kept`: it cannot be replaced by another one."""
-
-    def __init__(self, port: int, wanted_by: str, *, kept: bool = False) -> None:
-        super().__init__(f"port {port}, which {wanted_by} needs, is in use")
-        self.port = port
-        self.wanted_by = wanted_by
-        self.kept = kept
-
-
-class PlanRefused(Exception):
-    """What is wished for contradicts what the data folder keeps; `advice` says what to do."""
-
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.advice = advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +131,19 @@ class LocalPlan:
 
     @property
     def namesrv_address(self) -> str:
-        """All name servers, joined by semicolons."""
-        if self.memory.guest_of is not None:
-            return self.memory.guest_of.name_servers
-        return ";".join(process.namesrv_address for process in self.controllers)
+        """All name servers, joined by semicolons; another cluster's come first."""
+        guest = self.memory.guest_of
+        others = guest.name_servers.split(";") if guest is not None else []
+        own = [process.namesrv_address for process in self.controllers]
+        return ";".join(dict.fromkeys(each.strip() for each in (*others, *own) if each.strip()))
 
     @property
     def controller_address(self) -> str:
-        """All controllers, joined by semicolons."""
-        if self.memory.guest_of is not None:
-            return self.memory.guest_of.controllers
+        """All controllers that the brokers belong to, joined by semicolons."""
+        guest = self.memory.guest_of
+        if guest is not None and guest.controllers:
+            return guest.controllers
         return ";".join(process.address for process in self.controllers)
-
-
-@dataclass(frozen=True, slots=True)
-class PortWishes:
-    """The first port of each kind. None takes the one of the last start, or RocketMQ's."""
-
-    namesrv: int | None = None
-    broker: int | None = None
-    http: int | None = None
 
 
 def plan_local(
@@ -208,30 +190,31 @@ class _Planner:
         self._host = host
         self._reachable = "127.0.0.1" if host == "0.0.0.0" else host
         self._wishes = wishes
-        self._is_free = is_free
-        self._used: set[int] = set()
-        self._namesrv_port = NAMESRV_PORT
+        self._ports = PortChoice(wishes, is_free)
 
     def plan(self, memory: SetMemory, with_data: Collection[int] | None) -> LocalPlan:
         notes = local_notes(self._manifest.spec)
         wanted = self._manifest.spec.controllers.replicas
         before = memory
         memory, lost = _without_lost(memory, with_data)
-        if before.controllers and not memory.controllers:
-            self._namesrv_port = min(each.namesrv_port for each in before.controllers) or NAMESRV_PORT
-            if any(each.started for each in before.controllers):
-                notes.append(ANEW_NOTE)
-        if memory.guest_of is not None:
-            wanted = 0
-            notes.append(guest_note(memory.guest_of))
-            memory = replace(memory, host=memory.host or self._reachable)
-        elif not memory.controllers:
-            first = tuple(ControllerMemory(n) for n in range(wanted))
-            memory = replace(
-                memory, host=self._reachable, controllers=first, next_controller_id=max(wanted, 1)
-            )
+        anew = bool(before.controllers) and not memory.controllers
+        own = memory.under_own_controllers
+        if anew and any(each.started for each in before.controllers):
+            notes.append(ANEW_NOTE if own else ANEW_BESIDE_NOTE)
+        if not own:
+            wanted = len(before.controllers)  # so many were asked for, whatever the manifest says
+        host = "" if own and not memory.controllers else memory.host
+        memory = replace(memory, host=host or self._reachable)
+        if not memory.controllers:
+            memory = memory.with_first_controllers(wanted)
+        notes += guest_notes(memory)
         self._check_kept(memory)
-        memory = replace(memory, controllers=self._controller_ports(memory.controllers))
+        first = min((each.namesrv_port for each in before.controllers), default=0) or NAMESRV_PORT
+        memory = replace(
+            memory,
+            listen_host=self._host,
+            controllers=self._ports.of_controllers(memory.controllers, first, movable=not own and not anew),
+        )
         run = tuple(each for each in memory.controllers if each.node_id not in lost)
         groups = self._groups(memory)
         memory = replace(
@@ -242,9 +225,9 @@ class _Planner:
         names = tuple(
             (group, broker_process(group, k)) for group, each in groups.items() for k in each.numbers
         )
-        broker_ports = self._broker_ports([name for _, name in names], memory)
+        broker_ports = self._ports.of_brokers([name for _, name in names], memory)
         http_names = [name for _, name in names] + [f"controller-{each.node_id}" for each in run]
-        http_ports = self._http_ports(http_names, memory)
+        http_ports = self._ports.of_http(http_names, memory)
         memory = replace(memory, broker_ports=broker_ports, http_ports=http_ports)
         controllers = tuple(self._controller(each, memory, http_ports) for each in run)
         addresses = LocalPlan("", "", controllers, memory, ())
@@ -253,16 +236,13 @@ class _Planner:
             for group, name in names
         )
         notes += [
-            _replicas_note(group, len(each.numbers), self._manifest.spec.replicas)
+            replicas_note(group, len(each.numbers), self._manifest.spec.replicas)
             for group, each in groups.items()
             if len(each.numbers) != self._manifest.spec.replicas
         ]
         if len(memory.controllers) != wanted:
-            notes.append(
-                f"spec.controllers.replicas: is {wanted}, and {len(memory.controllers)} controllers belong "
-                f"together; change that while they run, with `brokerset controller scale {wanted}`"
-            )
-        notes += [_lost_note(n, wanted) for n in sorted(lost)]
+            notes.append(controllers_note(len(memory.controllers), wanted))
+        notes += [lost_note(n, wanted, memory) for n in sorted(lost)]
         return LocalPlan(
             name=self._manifest.metadata.name,
             cluster_name=self._manifest.spec.cluster_name,
@@ -290,29 +270,6 @@ class _Planner:
                 "leave --namesrv-port out",
             )
 
-    def _controller_ports(self, controllers: Sequence[ControllerMemory]) -> tuple[ControllerMemory, ...]:
-        kept = [each.namesrv_port for each in controllers if each.ports]
-        base = min(kept) if kept else (self._wishes.namesrv or self._namesrv_port)
-        for each in controllers:
-            if each.ports:
-                self._take(each.ports, f"controller-{each.node_id}", kept=True)
-        found = []
-        for number, each in enumerate(controllers):
-            if each.ports:
-                found.append(each)
-                continue
-            name = f"controller-{each.node_id}"
-            if number == 0:
-                self._take([base], "the name server")
-                self._take(range(base + 1, base + CONTROLLER_PORTS), name)
-                first = base
-            else:
-                first = self._next_free(
-                    base + CONTROLLER_PORT_STEP, CONTROLLER_PORT_STEP, name, range(CONTROLLER_PORTS)
-                )
-            found.append(replace(each, namesrv_port=first, raft_port=first + 1, controller_port=first + 2))
-        return tuple(found)
-
     def _groups(self, memory: SetMemory) -> dict[str, GroupMemory]:
         """The brokers of each group. A smaller number than the one that ran is left to `brokerset scale`."""
         wanted = self._manifest.spec.replicas
@@ -324,62 +281,6 @@ class _Planner:
                 numbers = more_numbers(numbers, wanted)
             found[group] = GroupMemory(numbers, wanted)
         return found
-
-    def _broker_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
-        found: dict[str, int] = {}
-        kept = memory.broker_ports if self._wishes.broker is None else {}
-        for name in names:  # ports of the last time first, so that nobody else takes them
-            if name in kept and self._try(_all_of_broker(kept[name])):
-                found[name] = kept[name]
-        last = (self._wishes.broker or min(kept.values(), default=BROKER_PORT)) - BROKER_PORT_STEP
-        for number, name in enumerate(names):
-            if name in found:
-                last = max(last, found[name])
-            elif number == 0 and not kept:
-                found[name] = last = self._wishes.broker or BROKER_PORT
-                self._take(_all_of_broker(last), f"broker {name}")
-            else:
-                last = self._next_free(
-                    last + BROKER_PORT_STEP,
-                    BROKER_PORT_STEP,
-                    f"broker {name}",
-                    (0, -SECOND_PORT_OFFSET, HA_PORT_OFFSET),
-                )
-                found[name] = last
-        return found
-
-    def _http_ports(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
-        kept = memory.http_ports if self._wishes.http is None else {}
-        found = {name: kept[name] for name in names if name in kept and self._try([kept[name]])}
-        first = self._wishes.http or min(memory.http_ports.values(), default=HTTP_PORT)
-        for name in names:
-            if name not in found:
-                found[name] = self._next_free(first, 1, f"the HTTP endpoint of {name}", (0,))
-        return found
-
-    def _take(self, ports: Sequence[int], wanted_by: str, *, kept: bool = False) -> None:
-        if max(ports) > PORT_MAX:
-            raise PlanRefused(
-                f"{wanted_by} would need port {max(ports)}, and the last one is {PORT_MAX}",
-                "choose smaller ones with --namesrv-port, --broker-port and --http-port",
-            )
-        for port in ports:
-            if port in self._used or not self._is_free(port):
-                raise PortsTaken(port, wanted_by, kept=kept)
-        self._used.update(ports)
-
-    def _try(self, ports: Sequence[int]) -> bool:
-        try:
-            self._take(ports, "")
-        except PortsTaken:
-            return False
-        return True
-
-    def _next_free(self, first: int, step: int, wanted_by: str, offsets: Sequence[int]) -> int:
-        for port in range(first, min(first + step * PORT_TRIES_MAX, PORT_MAX + 1 - max(offsets)), step):
-            if self._try([port + offset for offset in offsets]):
-                return port
-        raise PortsTaken(first, wanted_by)
 
     def _controller(
         self, each: ControllerMemory, memory: SetMemory, http_ports: dict[str, int]
@@ -511,26 +412,17 @@ def _without_lost(memory: SetMemory, with_data: Collection[int] | None) -> tuple
         return memory, frozenset()
     if not any(each.node_id in with_data for each in memory.controllers):
         # All of it is gone, or they never ran: nobody is left who could be contradicted.
+        if not memory.under_own_controllers:
+            # The host is that of the brokers, too, and folders of controllers that never served may be left.
+            return replace(memory, controllers=()), frozenset()
         return replace(memory, host="", controllers=(), next_controller_id=0), frozenset()
     return memory, frozenset(
         each.node_id for each in memory.controllers if each.started and each.node_id not in with_data
     )
 
 
-def _lost_note(node_id: int, wanted: int) -> str:
-    return (
-        f"controller-{node_id} has lost its data and does not start: a member that forgot its votes could "
-        f"break the agreement. Replace it while the others run: `brokerset controller scale {wanted}`"
-    )
-
-
 def _peers(members: Sequence[ControllerMemory], address: Callable[[ControllerMemory], str]) -> str:
     return ";".join(f"n{each.node_id}-{address(each)}" for each in members)
-
-
-def _all_of_broker(port: int) -> tuple[int, ...]:
-    second = (port - SECOND_PORT_OFFSET,) if port > SECOND_PORT_OFFSET else ()
-    return (port, *second, port + HA_PORT_OFFSET)
 
 
 def _log_file_bytes(manifest: BrokerSet, memory: SetMemory) -> int:
@@ -543,44 +435,3 @@ def _log_file_bytes(manifest: BrokerSet, memory: SetMemory) -> int:
         return memory.log_file_bytes
     fits = given.max_message_size + RECORD_EXTRA_BYTES <= LOCAL_LOG_FILE_BYTES
     return LOCAL_LOG_FILE_BYTES if fits else given.mapped_file_size_commit_log
-
-
-def _replicas_note(group: str, has: int, wanted: int) -> str:
-    return (
-        f"spec.replicas: is {wanted}, and {group} has {has} of them since it was scaled; change that while "
-        f"they run, with `brokerset scale {group} --replicas {wanted}`"
-    )
-
-
-def guest_note(host: GuestOf) -> str:
-    """Say that a set runs no controllers, and whose it uses."""
-    return (
-        f"no controllers and name servers are run: the brokers belong to those at {host.controllers} and "
-        f"{host.name_servers}, see `brokerset adopt`"
-    )
-
-
-def local_notes(spec: Spec) -> list[str]:
-    """Say what a manifest asks for that has less effect on one machine than somebody may think."""
-    default = Spec()
-    notes = []
-    if spec.controllers.replicas % 2 == 0:
-        notes.append(
-            f"spec.controllers.replicas: {spec.controllers.replicas} controllers survive the loss of no more "
-            f"of them than {spec.controllers.replicas - 1} do: more than half must live"
-        )
-    if spec.image is not None:
-        notes.append("spec.image: on one machine the installed programs run, in no container")
-    if spec.storage != default.storage:
-        notes.append(
-            "spec.storage: folders are not limited in size, and only `brokerset down --purge` deletes them"
-        )
-    if spec.advertise != default.advertise:
-        notes.append("spec.advertise: on one machine clients are told the broker's own address")
-    if spec.update != default.update:
-        notes.append("spec.update: on one machine a changed manifest takes effect at the next `brokerset up`")
-    if spec.monitoring != default.monitoring:
-        notes.append("spec.monitoring: is installed on Kubernetes only; brokers serve /metrics here as well")
-    if spec.pod_template:
-        notes.append("spec.podTemplate: there are no pods on one machine")
-    return notes

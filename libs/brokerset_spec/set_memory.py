@@ -54,13 +54,13 @@ NO_GROUPS: Final[Mapping[str, GroupMemory]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class GuestOf:
-    """Controllers and name servers that are not the set's own: its brokers are guests of another cluster."""
+    """Another cluster, at which the set's brokers are guests, or were until a while ago."""
 
     controllers: str
-    """Their addresses, joined by semicolons."""
+    """Those that the brokers belong to, joined by semicolons; empty: they belong to the set's own by now."""
 
     name_servers: str
-    """Likewise."""
+    """The brokers register with these as well as with the set's own, if there are any; likewise joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SetMemory:
     """Names the set for ever; its broker groups belong to it."""
 
     host: str = ""
-    """Address that the controllers know each other by; empty before the first start."""
+    """Address that controllers, and a guest's brokers, are known by; empty before the first start."""
 
     controllers: tuple[ControllerMemory, ...] = ()
     next_controller_id: int = 0
@@ -88,7 +88,22 @@ class SetMemory:
     """Size of the log's files, the same for all replicas for ever; 0 before the first start."""
 
     guest_of: GuestOf | None = None
-    """None for a set with controllers of its own; else it has none, and its brokers go to these."""
+    """None for an ordinary set; a guest runs no controllers, or some beside those of the other cluster."""
+
+    listen_host: str = ""
+    """Address that everything listened on last; empty before the first start, and in older folders."""
+
+    @property
+    def under_own_controllers(self) -> bool:
+        """Whether the brokers belong to the set's own controllers."""
+        return self.guest_of is None or not self.guest_of.controllers
+
+    def with_first_controllers(self, number: int) -> SetMemory:
+        """Let so many new controllers form a group together. The set must have none."""
+        assert not self.controllers, "controllers that come later join the others"
+        first = self.next_controller_id
+        new = tuple(ControllerMemory(first + n) for n in range(number))
+        return replace(self, controllers=new, next_controller_id=first + number)
 
     def with_controllers(self, node_ids: tuple[int, ...]) -> SetMemory:
         """Keep the controllers with these numbers, and add those that are new."""
@@ -137,6 +152,7 @@ class SetMemory:
             "guestOf": None
             if self.guest_of is None
             else {"controllers": self.guest_of.controllers, "nameServers": self.guest_of.name_servers},
+            "listenHost": self.listen_host,
         }
 
     @classmethod
@@ -169,6 +185,7 @@ class SetMemory:
                 value.get("logFileBytes", EARLIER_LOG_FILE_BYTES if value["brokerPorts"] else 0)
             ),
             guest_of=_guest_of(value.get("guestOf")),
+            listen_host=str(value.get("listenHost", "")),
         )
 
 

@@ -263,6 +263,8 @@ def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
     ]
     state = json.loads((tmp_path / "d" / "state.json").read_text())
     assert state["phase"] == "stopped"
+    stored = json.loads((tmp_path / "d" / "manifest.json").read_text())  # the next `up` takes it
+    assert stored["metadata"]["name"] == state["name"] == "brokerset"
 
 
 def test_messages_survive_down_and_up(tmp_path: Path) -> None:

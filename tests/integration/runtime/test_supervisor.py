@@ -205,23 +205,10 @@ def _gone_or_zombie(pid: int) -> bool:
 
 def test_neighbours_that_belong_together_wait_for_each_other(tmp_path: Path) -> None:
     """Neither is ready before the other runs, so one after the other they would never start."""
-    both = [_free_port(), _free_port()]
-
-    async def both_listen() -> bool:
-        return all([await accepts_connections("127.0.0.1", port) for port in both])
-
-    def member(number: int) -> ChildSpec:
-        return ChildSpec(
-            name=f"member-{number}",
-            arguments=(sys.executable, "-c", LISTEN, str(both[number])),
-            log_file=tmp_path / f"member-{number}.log",
-            ready=both_listen,
-            together="members",
-        )
 
     async def scenario() -> list[str]:
         told = Told()
-        specs = [member(0), member(1), _listener(tmp_path, "last")]
+        specs = [*_members(tmp_path, 2), _listener(tmp_path, "last")]
         supervisor = Supervisor(specs, clock=SystemClock(), say=told)
         async with asyncio.timeout(WAIT_SECONDS):
             await supervisor.run(supervisor.stop)
@@ -265,6 +252,139 @@ def test_processes_are_added_and_removed_while_others_run(tmp_path: Path) -> Non
 
 async def _never() -> bool:
     return False
+
+
+def _members(folder: Path, count: int) -> list[ChildSpec]:
+    """Processes of which none serves before all of them run."""
+    ports = [_free_port() for _ in range(count)]
+
+    async def all_listen() -> bool:
+        return all([await accepts_connections("127.0.0.1", port) for port in ports])
+
+    return [
+        ChildSpec(
+            name=f"member-{number}",
+            arguments=(sys.executable, "-c", LISTEN, str(port)),
+            log_file=folder / f"member-{number}.log",
+            ready=all_listen,
+            together="members",
+        )
+        for number, port in enumerate(ports)
+    ]
+
+
+def test_processes_that_need_each_other_are_added_together(tmp_path: Path) -> None:
+    """All of them are kept running afterwards."""
+
+    async def scenario() -> list[str]:
+        told = Told()
+        supervisor = Supervisor(
+            [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
+        )
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+            await supervisor.add(*_members(tmp_path, 3))
+            states = [f"{child.spec.name} {child.state}" for child in supervisor.children]
+            os.kill(supervisor.children[-1].pid, signal.SIGKILL)
+            await told.until("member-2 serves again")
+        supervisor.stop()
+        await running
+        return states
+
+    states = asyncio.run(scenario())
+
+    assert states == ["a running", "member-0 running", "member-1 running", "member-2 running"]
+
+
+def test_when_one_of_those_that_are_added_together_fails_none_of_them_runs(tmp_path: Path) -> None:
+    async def scenario() -> tuple[list[str], list[int], str]:
+        pids: dict[str, int] = {}
+        supervisor = Supervisor(
+            [_listener(tmp_path, "a")],
+            clock=SystemClock(),
+            say=lambda child, _: pids.update({child.spec.name: child.pid or pids[child.spec.name]}),
+        )
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        first, second, third = _members(tmp_path, 3)
+        broken = dataclasses.replace(third, arguments=(sys.executable, "-c", "raise SystemExit(3)"))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+            with pytest.raises(StartFailed) as caught:
+                await supervisor.add(first, second, broken)
+        left = [child.spec.name for child in supervisor.children]
+        gone = [pids[name] for name in ("member-0", "member-1", "member-2")]
+        assert all(_gone(pid) for pid in gone)
+        supervisor.stop()
+        await running
+        return left, gone, f"{caught.value.name} {caught.value.reason}"
+
+    left, gone, said = asyncio.run(scenario())
+
+    assert left == ["a"]
+    assert len(set(gone)) == 3
+    assert said == "member-2 ended with exit code 3"
+
+
+def test_what_is_added_while_everything_ends_ends_too(tmp_path: Path) -> None:
+    """It fails as one that does not start, and leaves no process behind."""
+
+    async def scenario() -> list[int]:
+        pids: dict[str, int] = {}
+        supervisor = Supervisor(
+            [_listener(tmp_path, "a")],
+            clock=SystemClock(),
+            say=lambda child, _: pids.update({child.spec.name: child.pid or pids[child.spec.name]}),
+        )
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+            late = dataclasses.replace(_listener(tmp_path, "late"), ready=_never)
+            adding = asyncio.create_task(supervisor.add(late))
+            while "late" not in pids:  # noqa: ASYNC110  # nothing else tells that it was spawned
+                await asyncio.sleep(0.01)
+            supervisor.stop()
+            with pytest.raises(StartFailed, match="late was told to stop"):
+                await adding
+            await running
+        return list(pids.values())
+
+    pids = asyncio.run(scenario())
+
+    assert len(pids) == 2
+    assert all(_gone(pid) for pid in pids)
+
+
+def test_a_change_counts_from_the_next_start_on(tmp_path: Path) -> None:
+    after = _listener(tmp_path, "a")
+
+    async def scenario() -> tuple[int, int, str]:
+        told = Told()
+        supervisor = Supervisor(
+            [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
+        )
+        ready = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(ready.set))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await ready.wait()
+            (child,) = supervisor.children
+            pid = child.pid
+            supervisor.change(after)
+            same = child.pid
+            os.kill(pid, signal.SIGKILL)
+            await told.until("serves again")
+        command = await asyncio.to_thread(Path(f"/proc/{child.pid}/cmdline").read_text)
+        supervisor.stop()
+        await running
+        return pid, same, command.split("\0")[3]
+
+    pid, same, port = asyncio.run(scenario())
+
+    assert pid == same
+    assert port == after.arguments[3]
 
 
 def test_a_restart_may_be_done_in_another_way(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from brokerset_cli.folder import Wish
-from brokerset_cli.running import wished, without_new
+from brokerset_cli.folder import DataFolder, Wish
+from brokerset_cli.running import Run, not_lost, wished, without_new
 from brokerset_spec.manifest import default_manifest
 from brokerset_spec.plan import LocalPlan, PlanRefused, plan_local
-from brokerset_spec.set_memory import SetMemory
+from brokerset_spec.set_memory import GuestOf, SetMemory
 
 
 def _plan(memory: SetMemory) -> LocalPlan:
@@ -50,3 +51,128 @@ def test_when_a_new_process_does_not_start_no_new_one_stays_and_none_that_left_r
     assert left.memory.groups["set-0"].numbers == (0, 2)
     assert [each.node_id for each in left.memory.controllers] == [0, 1]
     assert left.memory.next_controller_id == 4
+
+
+def _again(before: LocalPlan, wish: Wish) -> LocalPlan:
+    memory = wished(before.memory, wish)
+    return plan_local(
+        default_manifest("set"),
+        Path("/d"),
+        memory=memory,
+        is_free=lambda _: True,
+        with_data=not_lost(before, memory),
+    )
+
+
+def test_a_controller_that_lost_its_data_is_not_started_by_a_wish_for_something_else() -> None:
+    """It forgot its votes; only a new one may take its place."""
+    memory = _plan(SetMemory("u")).memory.with_started((0, 1, 2))
+    before = plan_local(
+        default_manifest("set"), Path("/d"), memory=memory, is_free=lambda _: True, with_data={0, 2}
+    )
+
+    brokers = _again(before, Wish("w", brokers={"set-0": (0, 1, 2, 3)}))
+    replaced = _again(before, Wish("w", (0, 2, 3)))
+
+    assert [p.node_id for p in before.controllers] == [0, 2]
+    assert [p.node_id for p in brokers.controllers] == [0, 2]
+    assert len(brokers.brokers) == 4
+    assert [p.node_id for p in replaced.controllers] == [0, 2, 3]
+
+
+def test_the_first_controllers_of_a_guest_are_planned_as_they_are_wished_for() -> None:
+    plan = _again(_plan(_guest()), Wish("w", own_controllers=3))
+
+    assert [p.node_id for p in plan.controllers] == [0, 1, 2]
+    assert [each.joins for each in plan.memory.controllers] == [False] * 3
+
+
+def _guest(controllers: str = "c:1") -> SetMemory:
+    return _plan(SetMemory("u", guest_of=GuestOf(controllers, "n:1"))).memory
+
+
+def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together() -> None:
+    before = _guest()
+
+    first = wished(before, Wish("w", own_controllers=3))
+    again = wished(_plan(first).memory, Wish("v", own_controllers=5))
+
+    assert [(each.node_id, each.joins) for each in first.controllers] == [(0, False), (1, False), (2, False)]
+    assert first.guest_of == before.guest_of
+    assert again == _plan(first).memory
+
+
+@pytest.mark.parametrize("number", [0, 8])
+def test_a_guest_runs_no_more_controllers_than_any_set(number: int) -> None:
+    with pytest.raises(PlanRefused, match=f"{number} controllers are to run beside"):
+        wished(_guest(), Wish("w", own_controllers=number))
+
+
+def test_a_set_that_is_no_guest_needs_no_controllers_beside_its_own() -> None:
+    with pytest.raises(PlanRefused, match="no guest of another cluster") as caught:
+        wished(_plan(SetMemory("u")).memory, Wish("w", own_controllers=3))
+
+    assert "controller scale" in caught.value.advice
+
+
+def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them() -> None:
+    alone, beside = _guest(), wished(_guest(), Wish("w", own_controllers=3))
+    own = replace(beside, guest_of=GuestOf("", "n:1"))
+
+    with pytest.raises(PlanRefused, match="controllers at c:1; it runs none itself"):
+        wished(alone, Wish("w", (0, 1)))
+    with pytest.raises(PlanRefused, match="controllers at c:1; it runs some beside them"):
+        wished(beside, Wish("w", (0, 1)))
+    assert [each.node_id for each in wished(own, Wish("w", (0, 1))).controllers] == [0, 1]
+
+
+def test_another_clusters_name_servers_are_left_only_after_its_controllers() -> None:
+    own = replace(wished(_guest(), Wish("w", own_controllers=3)), guest_of=GuestOf("", "n:1"))
+
+    after = wished(own, Wish("w", own_name_servers=True))
+
+    assert after == replace(own, guest_of=None)
+    assert wished(after, Wish("w", own_name_servers=True)) == after
+    with pytest.raises(PlanRefused, match="belong to the controllers at c:1") as caught:
+        wished(_guest(), Wish("w", own_name_servers=True))
+    assert "--finish" in caught.value.advice
+
+
+def test_when_a_guests_controllers_do_not_start_none_stays_and_their_numbers_are_not_used_again() -> None:
+    before = _plan(_guest())
+    plan = _plan(wished(before.memory, Wish("w", own_controllers=3)))
+
+    left = without_new(before, plan)
+
+    assert left.processes == before.processes
+    assert left.namesrv_address == "n:1"
+    assert left.memory.controllers == ()
+    assert [each.node_id for each in wished(left.memory, Wish("v", own_controllers=2)).controllers] == [3, 4]
+
+
+def _run(tmp_path: Path, memory: SetMemory) -> Run:
+    manifest = default_manifest("set")
+    plan = plan_local(manifest, tmp_path, memory=memory, is_free=lambda _: True)
+    return Run(manifest, plan, DataFolder(tmp_path), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("guest_of", "guest", "controllers"),
+    [
+        (None, False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
+        (GuestOf("c:1", "n:1"), True, "c:1"),
+        (GuestOf("", "n:1"), False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
+    ],
+)
+def test_the_state_says_whether_the_brokers_belong_to_others(
+    tmp_path: Path, guest_of: GuestOf | None, guest: bool, controllers: str
+) -> None:
+    run = _run(tmp_path, SetMemory("u", guest_of=guest_of).with_first_controllers(3))
+
+    run.store()
+
+    state = run.folder.read_state()
+    assert state is not None
+    assert (state.guest, state.controllers) == (guest, controllers)
+    own = "127.0.0.1:9876;127.0.0.1:9886;127.0.0.1:9896"
+    assert state.namesrv == (own if guest_of is None else f"n:1;{own}")

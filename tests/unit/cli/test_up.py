@@ -144,3 +144,65 @@ def test_a_port_that_controllers_keep_is_named_when_it_is_taken(tmp_path: Path) 
     assert f"port {port}, which controller-0 needs, is taken by process " in output
     assert "controllers keep their ports" in output
     assert folder.memory() == memory
+
+
+def _set_in(tmp_path: Path, port: int, **known: str) -> DataFolder:
+    """A folder in which a set has run, whose controller keeps a port that is taken: `up` starts nothing."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+    kept = ControllerMemory(0, port, port + 1, port + 2, started=True)
+    folder.write_memory(SetMemory("u", "127.0.0.1", (kept,), 1, **known))  # type: ignore[arg-type]  # texts
+    data = controller_data_folder(folder.path, 0)
+    data.mkdir(parents=True)
+    (data / "hard-state").write_bytes(b"x")
+    return folder
+
+
+def _manifest_of(name: str) -> str:
+    return f"apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+
+
+def test_without_a_manifest_the_one_of_the_last_start_is_run_again(tmp_path: Path) -> None:
+    """Only that of the folder's set; without one the default manifest is another set's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        folder = _set_in(tmp_path, int(server.getsockname()[1]))
+        ask = ("up", "--data", str(folder.path), "--broker-port", "0", "--http-port", "0")
+        _, without = _run(*ask)
+        (folder.path / "manifest.json").write_text(_manifest_of("bills"))
+        _, of_another = _run(*ask)
+        (folder.path / "manifest.json").write_text(_manifest_of("orders"))
+        _, stored = _run(*ask)
+        _, given = _run(*ask, "-f", "-", stdin=_manifest_of("bills"))
+
+    assert "belongs to the BrokerSet 'orders', not to 'brokerset'" in without
+    assert "belongs to the BrokerSet 'orders', not to 'brokerset'" in of_another
+    assert "which controller-0 needs, is taken" in stored
+    assert "belongs to the BrokerSet 'orders', not to 'bills'" in given
+
+
+def test_without_a_host_the_one_of_the_last_start_is_taken_and_another_one_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = int(server.getsockname()[1])
+        folder = _set_in(tmp_path, port, listen_host="192.0.2.1")
+        (folder.path / "manifest.json").write_text(_manifest_of("orders"))
+        ask = ("up", "--data", str(folder.path), "--broker-port", "0", "--http-port", "0")
+        _, last = _run(*ask)
+        folder.write_memory(SetMemory("u", "127.0.0.9", folder.memory().controllers, 1))
+        _, older = _run(*ask)
+        _, given = _run(*ask, "--host", "127.0.0.1")
+
+    assert "cannot listen on 192.0.2.1" in last
+    assert f"port {port}, which controller-0 needs, is taken by process " in older
+    assert "know each other by the address 127.0.0.9, not 127.0.0.1" in given
+
+
+def test_a_start_that_was_refused_leaves_the_manifest_of_the_last_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        folder = _set_in(tmp_path, int(server.getsockname()[1]))
+        (folder.path / "manifest.json").write_text(_manifest_of("orders"))
+        changed = _manifest_of("orders").replace("{}", "{replicas: 1}")
+        for options in ((), ("--detach",)):
+            code, _ = _run("up", "--data", str(folder.path), "-f", "-", *options, stdin=changed)
+            assert code == 1
+
+    assert (folder.path / "manifest.json").read_text() == _manifest_of("orders")

@@ -378,3 +378,9 @@ def test_an_image_is_noted_to_have_no_effect_on_one_machine() -> None:
     notes = _plan(_manifest(image="registry.example.com/brokerset:0.1.0")).notes
 
     assert "spec.image: on one machine the installed programs run, in no container" in notes
+
+
+def test_it_is_remembered_where_the_set_listened() -> None:
+    everywhere = _plan(host="0.0.0.0").memory
+
+    assert (everywhere.listen_host, everywhere.host) == ("0.0.0.0", "127.0.0.1")
