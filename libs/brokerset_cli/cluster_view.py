@@ -30,6 +30,9 @@ LEADER_SECONDS: Final = 1.0
 NOT_TOLD: Final = 0
 """A next id that the controllers do not tell with the rest: Java's."""
 
+NAMES_SHOWN: Final = 5
+"""Names of groups that an error shows."""
+
 STATUS_KEYS: Final = (
     "nodeId", "role", "term", "leaderId", "leading",
     "lastIndex", "commitIndex", "appliedIndex", "snapshotIndex",
@@ -57,6 +60,9 @@ class ControllersView:
     java: tuple[JavaController, ...] = ()
     """Java's controllers, when none of ours answered."""
 
+    unlisted: str = ""
+    """Why the groups are not known, and what to do; empty when they are."""
+
     @property
     def answered(self) -> bool:
         """Whether any of them answered."""
@@ -80,11 +86,15 @@ class ControllersView:
         return decide_mix(group.broker_name, self.make, members, group.master_id)
 
 
-async def look_at_controllers(addresses: str, names: Sequence[str] = ()) -> ControllersView:
+async def look_at_controllers(
+    addresses: str, names: Sequence[str] = (), name_servers: str = ""
+) -> ControllersView:
     """Ask every controller once; groups come from the leader, or from the one that knows most.
 
-    `names`: the groups to ask Java's controllers about, which cannot list what they know.
+    `names`: the groups to ask Java's controllers about, which cannot list what they know, nor tell who could:
+    1005 and 1010 name neither brokers nor name servers. `name_servers`: who has told the names.
     """
+    unlisted = ""
     async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
         looks = tuple(await admin.look())
         answers = [(look.address, look.status) for look in looks if look.status is not None]
@@ -92,27 +102,56 @@ async def look_at_controllers(addresses: str, names: Sequence[str] = ()) -> Cont
         leader = max(leading, key=lambda status: status.term, default=None)
         groups: tuple[GroupState, ...] = ()
         java = () if answers else await look_at_java([look.address for look in looks])
+        listed = {look.address for look in looks}
+        looks += tuple(ControllerLook(each.address, None) for each in java if each.address not in listed)
         try:
             if java and names and leader_of(java) is not None:
                 found = await admin.groups(names)
                 groups = tuple(replace(group, next_broker_id=NOT_TOLD) for group in found)
+                unlisted = "" if groups else none_known(names, name_servers)
             elif leader is not None:
                 groups = await admin.groups()
             elif answers:
                 groups = await admin.groups_at(max(answers, key=lambda each: each[1].applied_index)[0])
-        except ClientError:
+        except ClientError as error:
             leader = None
+            unlisted = f"Java's controllers do not tell their groups: {error}" if java else ""
+    if java and leader_of(java) is None:
+        unlisted = "the groups are not known, as only a controller of Java's that leads tells them"
+    elif java and not names:
+        unlisted = no_names(name_servers)
     brokers = await ask_brokers(
         replica.address for group in groups for replica in group.replicas if replica.address
     )
     facts = {address: each.facts for address, each in brokers.items() if each.facts is not None}
-    return ControllersView(looks, groups, leader, facts, brokers, java)
+    return ControllersView(looks, groups, leader, facts, brokers, java, unlisted)
+
+
+def no_names(name_servers: str) -> str:
+    """What to do when nobody tells which groups Java's controllers have."""
+    asked = f"; {name_servers}, asked for them, told none" if name_servers else ""
+    return (
+        "the groups are not known, as Java's controllers cannot list them: give the cluster's name servers "
+        f"with --namesrv HOST:PORT{asked}"
+    )
+
+
+def none_known(names: Sequence[str], name_servers: str) -> str:
+    """What to do when the name servers are another cluster's, or its brokers use no controllers."""
+    more = ", …" if len(names) > NAMES_SHOWN else ""
+    return (
+        f"Java's controllers know none of the groups of {name_servers or 'the name servers'} "
+        f"({', '.join(names[:NAMES_SHOWN])}{more}): give the name servers of their cluster with --namesrv "
+        "HOST:PORT; brokers without controllers have no groups there"
+    )
 
 
 def controller_problems(view: ControllersView, state: SetState | None) -> list[str]:
     """What is wrong with the controllers and the groups, with what to do where it is known."""
     found = []
     names = process_names(state)
+    if view.unlisted:
+        found.append(view.unlisted)
     if view.java:
         known = {each.address for each in view.java}
         found += java_problems(view.java, [each.address for each in view.looks if each.address not in known])
@@ -204,6 +243,7 @@ def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]
         "leaderId": view.leader.node_id if view.leader is not None else None,
         "term": view.leader.term if view.leader is not None else None,
         "members": [member.to_object() for member in view.leader.members] if view.leader is not None else [],
+        "groupsUnlisted": view.unlisted or None,
         "groups": [
             {**_group_json(group, names, view.facts), "mix": view.mix(group).to_json()}
             for group in view.groups

@@ -25,9 +25,13 @@ class JavaController:
 
 
 async def look_at_java(addresses: Sequence[str]) -> tuple[JavaController, ...]:
-    """Those of the addresses at which a controller of Java's answers."""
-    found = await asyncio.gather(*map(_look_at, addresses))
-    return tuple(each for each in found if each is not None)
+    """Those of the addresses at which a controller of Java's answers, and the leader that they name."""
+    found = [each for each in await asyncio.gather(*map(_look_at, addresses)) if each is not None]
+    if leader_of(found) is None:
+        named = {each.leader_address for each in found if each.leader_address} - set(addresses)
+        more = await asyncio.gather(*map(_look_at, sorted(named)))
+        found += [each for each in more if each is not None]
+    return tuple(found)
 
 
 async def _look_at(address: str) -> JavaController | None:

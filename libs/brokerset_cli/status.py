@@ -176,7 +176,8 @@ def look(namesrv: str, data: Path | None, controllers: str | None = None, *, nam
             if not brokers and state is None:
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
         if controllers:
-            agreed = asyncio.run(look_at_controllers(controllers, sorted({each.group for each in brokers})))
+            groups = sorted({each.group for each in brokers})
+            agreed = asyncio.run(look_at_controllers(controllers, groups, namesrv))
             if not agreed.answered and not named and (state is None or not state.controllers):
                 agreed = None
             else:
@@ -368,6 +369,8 @@ def _show_java(view: ControllersView, names: Mapping[str, str]) -> None:
         ("controller", "role"), [(look.address, roles.get(look.address, "no answer")) for look in view.looks]
     )
     click.echo()
+    if view.unlisted:
+        click.echo("Groups: not known\n")
     for group in view.groups:
         _show_group(group, view, names)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from brokerset_cli import options as options_module
 from brokerset_cli.main import main
 from brokerset_cli.takeover.mix import ALL_JAVA
 from brokerset_protocol.codes import RequestCode
@@ -44,6 +45,8 @@ class JavaCluster:
 
     ports: dict[int, int] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
+    knows: bool = True
+    """Whether the controllers know the groups that they are asked about."""
 
     def address(self, recorded: int) -> str:
         return f"127.0.0.1:{self.ports[recorded]}"
@@ -64,6 +67,8 @@ class JavaCluster:
                 ext["isLeader"] = "false"
             if recorded == SLAVE:
                 body = body.replace('"brokerId":0', '"brokerId":2')
+            if command.code == RequestCode.CONTROLLER_GET_SYNC_STATE_DATA and not self.knows:
+                body = '{"replicasInfoTable":{}}'
             return command.reply(header["code"], header.get("remark"), ext=ext, body=self.own(body).encode())
         return command.reply(3, f" request type {command.code} not supported")
 
@@ -87,12 +92,14 @@ async def java_cluster(*absent: int) -> AsyncIterator[JavaCluster]:
         yield cluster
 
 
-async def status(cluster: JavaCluster, *arguments: str) -> Result:
+async def status(
+    cluster: JavaCluster, *arguments: str, name_server: str | None = None, controllers: str | None = None
+) -> Result:
     """The command, in a thread of its own, for it has its own event loop."""
-    where = ("--namesrv", cluster.address(NAME_SERVER))
-    controllers = f"{cluster.address(LEADER)};{cluster.address(FOLLOWER)}"
+    where = ("--namesrv", name_server or cluster.address(NAME_SERVER))
+    told = controllers or f"{cluster.address(LEADER)};{cluster.address(FOLLOWER)}"
     return await asyncio.to_thread(
-        CliRunner().invoke, main, ["status", *where, "--controller", controllers, *arguments]
+        CliRunner().invoke, main, ["status", *where, "--controller", told, *arguments]
     )
 
 
@@ -126,6 +133,7 @@ def test_scripts_get_makes_roles_and_what_holds() -> None:
                 ("Java", "leader", True),
                 ("Java", "follower", True),
             ]
+            assert view["groupsUnlisted"] is None
             (group,) = view["groups"]
             assert group["nextBrokerId"] is None
             assert (group["masterId"], group["masterEpoch"], group["syncStateSet"]) == (1, 1, [1, 2])
@@ -145,6 +153,62 @@ def test_nothing_but_questions_is_sent_to_javas_servers() -> None:
 
             questions = {26, 28, 106, 1005, 1006, 1007, 21001, 21005}
             assert set(cluster.asked) == questions
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_alone_leads_to_its_leader() -> None:
+    async def scenario() -> None:
+        async with java_cluster() as cluster:
+            result = await status(cluster, controllers=cluster.address(FOLLOWER))
+
+            assert result.exit_code == 0, result.output
+            assert "Controllers of Java's, n2 leads" in result.output
+            assert cluster.address(LEADER) in result.output
+            assert "broker-a: master 1, epoch 1" in result.output
+
+    asyncio.run(scenario())
+
+
+def test_without_name_servers_it_is_said_that_the_groups_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's controllers cannot list them, and nobody who could was given: that is no healthy cluster."""
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["status", *arguments])
+
+    async def scenario() -> None:
+        async with java_cluster(NAME_SERVER) as cluster:
+            monkeypatch.setattr(options_module, "DEFAULT_NAMESRV", cluster.address(NAME_SERVER))
+            where = ("--controller", f"{cluster.address(LEADER)};{cluster.address(FOLLOWER)}")
+            text = await asyncio.to_thread(invoke, *where)
+            view = json.loads((await asyncio.to_thread(invoke, *where, "--json")).stdout)
+
+            assert text.exit_code == 1
+            assert "Controllers of Java's, n2 leads" in text.output
+            assert "Groups: not known" in text.output
+            assert "give the cluster's name servers with --namesrv HOST:PORT" in text.output
+            assert f"{cluster.address(NAME_SERVER)}, asked for them, told none" in text.output
+            assert view["groups"] == []
+            assert "Java's controllers cannot list them" in view["groupsUnlisted"]
+            assert view["groupsUnlisted"] in view["problems"]
+
+    monkeypatch.chdir(tmp_path)  # where no set has run
+    asyncio.run(scenario())
+
+
+def test_name_servers_of_another_cluster_are_said_to_be_that() -> None:
+    """The controllers know none of their groups: that is not the same as a cluster without groups."""
+
+    async def scenario() -> None:
+        async with java_cluster() as cluster:
+            cluster.knows = False
+            result = await status(cluster)
+
+            assert result.exit_code == 1
+            assert "know none of the groups of" in result.output
+            assert "(broker-a)" in result.output
 
     asyncio.run(scenario())
 
