@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from brokerset_cli.takeover.log_compare import compare_digests, digests
+from brokerset_cli.takeover.log_compare import compare_digests, counted, digests
 from brokerset_cli.takeover.upgrade_facts import (
     Comparison,
     Likeness,
@@ -67,6 +67,7 @@ def facts_of(host: str, world: World, leader: str) -> bytes:
             "cutMessages": found.cut_messages,
             "cutBytes": found.cut_bytes,
             "detail": found.detail,
+            "exact": found.exact,
         }
         for name, found in sorted(world.comparisons.items())
         if leader in names
@@ -152,6 +153,7 @@ def _compared_from(value: Mapping[str, Any]) -> Compared:
             int(value["cutMessages"]),
             int(value["cutBytes"]),
             str(value["detail"]),
+            bool(value.get("exact")),
         ),
     )
 
@@ -182,8 +184,15 @@ def comparisons_with(
                     stale = Comparison(
                         Likeness.UNKNOWN, detail="its log has changed since the facts were written"
                     )
-                    found[each.name] = compared.comparison if same else stale
+                    found[each.name] = _as_seen_here(each, compared.comparison) if same else stale
     return found
+
+
+def _as_seen_here(slave: StoreSeen, found: Comparison) -> Comparison:
+    """With what only this host can count, as it has the bytes."""
+    if not slave.here or slave.extent is None or slave.store.problem:
+        return found
+    return counted(slave.store.path, slave.extent, found)
 
 
 def as_of(facts: HostFacts, now_ms: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -94,6 +95,16 @@ def _count(files: list[LogFile], begin: int, end: int) -> Iterator[int]:
             )
 
 
+def counted(slave: Path, slave_extent: Extent, found: Comparison) -> Comparison:
+    """What another host found in blocks, with the record at which this store would be cut, and what goes."""
+    if found.exact or not slave_extent.begin <= found.common_end < slave_extent.end:
+        return found
+    files = log_files(slave)
+    common = _record_begin(files, found.common_end)
+    messages = sum(_count(files, common, slave_extent.end))
+    return replace(found, common_end=common, cut_messages=messages, cut_bytes=slave_extent.end - common)
+
+
 # -- a store on another host ------------------------------------------------------------------------------
 
 
@@ -126,29 +137,37 @@ def compare_digests(
 ) -> Comparison:
     """Compare the future master, here, with a slave of which another host wrote the digests.
 
-    Where they differ, only the block is known; the slave is looked at on its own host then.
+    Where they differ, only the block is known; the slave is looked at on its own host then. A slave that goes
+    further than its master has a block with the master's end, of which nothing can be said.
     """
     early = _without_bytes(master_extent, slave_extent)
     if early is not None:
         return early
     files = log_files(master)
     size = block_bytes(files[0].size)
-    same = max(master_extent.begin, slave_extent.begin)
+    first = same = max(master_extent.begin, slave_extent.begin)
     for at, digest in sorted(slave_digests.items()):
         end = min(at + size, slave_extent.end)
         if end <= master_extent.begin:
             continue
+        if at > same:
+            break
         if end > master_extent.end:
             return Comparison(
                 Likeness.LONGER,
                 same,
-                0,
-                slave_extent.end - same,
-                f"it ends at {slave_extent.end:,}, the master's at {master_extent.end:,}",
+                cut_bytes=slave_extent.end - same,
+                detail=f"it ends at {slave_extent.end:,}, the other at {master_extent.end:,};"
+                f" compared, and the same, is what lies between {first:,} and {same:,}",
+                exact=False,
             )
         if at < master_extent.begin or _digest(files, at, end) != digest:
             return Comparison(
-                Likeness.APART, same, 0, slave_extent.end - same, f"they differ between {at:,} and {end:,}"
+                Likeness.APART,
+                same,
+                cut_bytes=slave_extent.end - same,
+                detail=f"they differ between {at:,} and {end:,}",
+                exact=False,
             )
         same = end
     if same != slave_extent.end:

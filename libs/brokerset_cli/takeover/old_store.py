@@ -74,6 +74,12 @@ def _read(path: Path, read_log: bool) -> OldStore:
         return _unusable(path, f"the files of {path / COMMIT_LOG} have different sizes: {sizes}")
     if not files and not (path / "config").is_dir():
         return _unusable(path, f"{path} is no store: it has neither {COMMIT_LOG} nor config")
+    if not files and any((path / "consumequeue").glob("*/*/*")):
+        return _unusable(
+            path,
+            f"{path} has queues, and no commit log: if storePathCommitLog is elsewhere, move it to"
+            f" {path / COMMIT_LOG}; if the store shall be empty, move its queues out, too",
+        )
     begin = files[0].begin if files else 0
     for older, newer in itertools.pairwise(files):
         if newer.begin != older.begin + older.size:

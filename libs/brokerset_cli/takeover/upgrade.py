@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +19,9 @@ import click
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, fail, write_json
 from brokerset_cli.takeover import flow, upgrade_files
-from brokerset_cli.takeover.asking import Asker, clock_ms
 from brokerset_cli.takeover.flow import Step, StepState, current
 from brokerset_cli.takeover.host_facts import HostFacts, as_of, facts_of, read_facts
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, WRITE
-from brokerset_cli.takeover.old_store import BACKUP, read_note
+from brokerset_cli.takeover.old_store import BACKUP
 from brokerset_cli.takeover.upgrade_acts import (
     Act,
     CutLog,
@@ -34,17 +31,17 @@ from brokerset_cli.takeover.upgrade_acts import (
     StartBroker,
     TakeNote,
 )
+from brokerset_cli.takeover.upgrade_back import Back, go_back
 from brokerset_cli.takeover.upgrade_facts import Flow, Note, World
-from brokerset_cli.takeover.upgrade_look import STORE_VARIABLE, GroupUnknown, Looker, Where
+from brokerset_cli.takeover.upgrade_files import disk_told
+from brokerset_cli.takeover.upgrade_lock import CommandLock, command_lock
+from brokerset_cli.takeover.upgrade_look import STORE_VARIABLE, GroupUnknown, Looker, Where, unreadable
+from brokerset_cli.takeover.upgrade_permission import set_permission
 from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
-from brokerset_client.errors import ClientError
 from brokerset_formats.errors import FormatError
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.logs import configure_logs
 from brokerset_spec.broker_settings import address_problems
-
-CLOSED_MS: Final = 3_600_000
-"""How long an old master turns sends away if nobody stops it; after that it is told again."""
 
 LOOK_SECONDS: Final = 1.0
 """Pause between two looks while something is waited for."""
@@ -85,11 +82,20 @@ class Upgrade:
         except GroupUnknown as error:
             fail(f"which broker group the stores belong to is not known: {error}", "say so with --group NAME")
         except FormatError as error:
-            fail(f"a manifest in {BACKUP} cannot be read: {error}", "restore it, or move that folder away")
+            fail(
+                f"a manifest in {BACKUP} cannot be read: {error}",
+                "restore it: it says what has to be put back, such as the permission of the old master",
+            )
+        except OSError as error:
+            fail(*unreadable(error))
         return world, plan_upgrade(world)
 
-    def run(self) -> Plan:
-        """Go on until all is done, or others have to do something and the time for it is over."""
+    def run(self, lock: CommandLock) -> Plan:
+        """Go on until all is done, or others have to do something and the time for it is over.
+
+        Nothing is done to stores that `lock` does not hold: what became a store meanwhile is taken, and
+        looked at again.
+        """
         deadline = time.monotonic() + self._wait
         shown: Step | None = None
         agreed: Act | None = None
@@ -101,6 +107,11 @@ class Upgrade:
             if step is None or step.state is StepState.BLOCKED:
                 return plan
             if plan.act is not None:
+                with disk_told():
+                    taken = lock.hold(each.store.path for each in world.stores if each.here)
+                if taken:
+                    self._looker.forget()
+                    continue
                 if plan.act not in (agreed, last) and self._confirm(step):
                     # The person may have taken long to answer, and brokers may have run: look again.
                     agreed = plan.act
@@ -136,18 +147,23 @@ class Upgrade:
         return not self._yes
 
     def _do(self, act: Act, world: World) -> None:
-        with _disk_told():
+        with disk_told():
             self._carry_out(act, world)
 
     def _carry_out(self, act: Act, world: World) -> None:
         match act:
             case TakeNote(store, address, master, members):
                 self._note(store, world, address=address, master=master, members=members)
-            case SetPermission(address, value, was, store):
+            case SetPermission(address, value, was, store, closes):
                 if was is not None:
-                    self._note(store, world, permission=was)
-                asyncio.run(_set_permission(address, value))
+                    known = self._noted(store, world).address
+                    self._note(store, world, permission=was, address=known or address)
+                asyncio.run(set_permission(address, value, closes=closes))
             case PutAside(folder):
+                upgrade_files.check_aside(Path(folder))
+                first = str(self._where.stores[0])
+                aside = self._noted(first, world).aside
+                self._note(first, world, aside=(*(each for each in aside if each != folder), folder))
                 upgrade_files.put_aside(Path(folder))
             case CutLog(store, offset):
                 upgrade_files.cut_log(Path(store), self._noted(store, world), offset)
@@ -192,18 +208,6 @@ class Upgrade:
         self._started[store] = (process, time.monotonic())
 
 
-@contextmanager
-def _disk_told() -> Iterator[None]:
-    """A disk that refuses ends the command with a way out."""
-    try:
-        yield
-    except OSError as error:
-        fail(
-            f"{error.filename or 'a file'} cannot be changed: {error.strerror}",
-            "see to it that you may write there and that there is room, then repeat this: it goes on",
-        )
-
-
 def start_command(text: str, store: Path, number: int) -> list[str]:
     """The words of `--start-with` with `{store}` and `{number}` filled in; other braces stay."""
     try:
@@ -213,76 +217,6 @@ def start_command(text: str, store: Path, number: int) -> list[str]:
     if not words:
         raise click.BadParameter("it names no program", param_hint="--start-with")
     return [each.replace("{store}", str(store)).replace("{number}", str(number)) for each in words]
-
-
-async def _set_permission(address: str, value: int) -> None:
-    """With or without the right to write; without it every send is turned away for a while, too."""
-    changes = {PERMISSION: str(value)}
-    async with Asker() as asker:
-        try:
-            if ACCEPTS in await asker.settings(address):
-                now_ms = clock_ms(await asker.figures(address)) or time.time_ns() // 1_000_000
-                changes[ACCEPTS] = "0" if value & WRITE else str(now_ms + CLOSED_MS)
-            await asker.change(address, changes)
-        except ClientError as error:
-            raise CommandFailed(
-                f"{address} did not take brokerPermission={value}: {error}",
-                "see its log, or set it with mqadmin updateBrokerConfig, then repeat this",
-            ) from None
-
-
-# -- back -------------------------------------------------------------------------------------------------
-
-
-def go_back(where: Where, *, yes: bool) -> list[str]:
-    """Put everything back that was done here, and say what; refused once a new broker has run."""
-    looker = Looker(where)
-    try:
-        world = looker.look()
-    except (GroupUnknown, FormatError) as error:
-        fail(str(error), "say with --group NAME to which group the stores belong")
-    late = [each.name for each in world.stores if each.store.identity is not None]
-    if late:
-        fail(
-            f"brokers with persistent ids have run on {', '.join(late)}: there is no way back;"
-            " nothing was changed",
-            "messages that were taken since are in the new log only; go on with the upgrade",
-        )
-    prepared = any(each.here and each.prepared for each in world.stores)
-    if prepared and world.replicas is not None and world.replicas.replicas:
-        fail(
-            f"the new controllers know {world.group} already: a broker of it has run with a persistent id, "
-            "here or on another host; nothing was changed",
-            "go on with the upgrade; or, if that broker took no messages, stop it and clean the group at "
-            "these controllers",
-        )
-    running = [each.name for each in world.stores if each.here and each.locked and each.prepared]
-    if running:
-        fail(f"brokers run on {', '.join(running)}; nothing was changed", "stop them first")
-    if not yes:
-        click.confirm("Put back what the upgrade moved?", abort=True)
-    done = []
-    for each in world.stores:
-        note = read_note(each.store.path) if each.here else None
-        if note is None:
-            continue
-        if note.permission is not None and note.address and each.port_open:
-            asyncio.run(_set_permission(note.address, note.permission))
-            done.append(f"{note.address} has brokerPermission={note.permission} again")
-        elif note.permission is not None and note.address:
-            done.append(
-                f"{note.address} does not answer, so it was not told: before it starts, set "
-                f"brokerPermission={note.permission} and {ACCEPTS}=0 in its settings file, as it keeps there "
-                "what it was told"
-            )
-        upgrade_files.put_back(each.store.path, note)
-        done.append(f"{each.name} is as it was")
-    for folder in where.old_data:
-        aside = upgrade_files.aside_of(folder)
-        if aside.exists() and not folder.exists():
-            aside.rename(folder)
-            done.append(f"{folder} is in its place again")
-    return done
 
 
 # -- the commands -----------------------------------------------------------------------------------------
@@ -367,7 +301,7 @@ def classic(**options: Any) -> None:
 def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: dict[str, Any]) -> None:
     configure_logs("error", json=False)
     stores = tuple(Path(os.path.abspath(each)) for each in options["store"])
-    if len(set(stores)) < len(stores):
+    if len({each.resolve() for each in stores}) < len(stores):
         raise click.UsageError("a store is named twice")
     where = Where(
         flow=kind,
@@ -387,9 +321,9 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
     if options["start_with"]:
         start_command(options["start_with"], stores[0], 0)  # said now, not after everything has stopped
     if options["back"]:
-        with _disk_told():
-            done = go_back(where, yes=options["yes"])
-        _write_back(done, options["as_json"])
+        with command_lock(stores), disk_told():
+            back = go_back(where, yes=options["yes"], say=_no_say if options["as_json"] else _say_left)
+        _write_back(back, options["as_json"])
         return
     wait = options["wait"] if options["wait"] is not None else (WAIT_SECONDS if sys.stdin.isatty() else 0)
     work = Upgrade(
@@ -402,10 +336,11 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
     if options["look"] or options["write_facts"]:
         world, plan = work.look()
         if options["write_facts"]:
-            with _disk_told():
+            with disk_told():
                 write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
     else:
-        plan = work.run()
+        with command_lock(stores) as lock:
+            work.run(lock)
         world, plan = work.look()
     _show(plan, world, where, options["as_json"])
     step = current(plan.steps)
@@ -465,10 +400,24 @@ def _show(plan: Plan, world: World, where: Where, as_json: bool) -> None:
         click.echo(f"{world.group} is in controller mode with persistent ids; see `brokerset status`.")
 
 
-def _write_back(done: list[str], as_json: bool) -> None:
+def _say_left(line: str) -> None:
+    click.secho(f"Left for you: {line}", fg="yellow")
+
+
+def _no_say(line: str) -> None:
+    """The JSON document has it."""
+
+
+def _write_back(back: Back, as_json: bool) -> None:
     if as_json:
-        write_json({"back": done})
-        return
-    for line in done:
-        click.echo(line)
-    click.echo("Start the old brokers and controllers again." if done else "There is nothing to put back.")
+        write_json({"back": back.done, "left": back.left})
+    else:
+        for line in back.done:
+            click.echo(line)
+        if back.left:
+            click.echo("When that is done, start the old brokers and controllers again.")
+        else:
+            nothing = "There is nothing to put back."
+            click.echo("Start the old brokers and controllers again." if back.done else nothing)
+    if back.left:
+        raise SystemExit(PENDING_EXIT)

@@ -17,16 +17,18 @@ class TakeNote:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """Change what clients may do at a broker; `was` is written down before.
-
-    Without the right to write every send is turned away, too: brokerPermission alone stops few of them.
-    """
+    """Change what clients may do at a broker; `was` is written down before."""
 
     address: str
     value: int
     was: int | None
+    """What it allowed before; None when that is written down already."""
+
     store: str
-    """The master's, whose manifest keeps `was`."""
+    """The broker's, whose manifest keeps `was`."""
+
+    closes: bool
+    """Whether every send is turned away, too: brokerPermission alone stops few of them. Else that ends."""
 
 
 @dataclass(frozen=True, slots=True)

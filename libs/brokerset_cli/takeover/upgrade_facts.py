@@ -73,7 +73,8 @@ class Note:
     """Brokers that the group had."""
 
     permission: int | None = None
-    """Permission of the old master before it was made read-only."""
+    """Permission of this store's broker before it was made read-only, whatever it allowed; None when we
+    changed nothing of it."""
 
     moved: tuple[str, ...] = ()
     """Paths, relative to the store, that lie under the same path in the backup folder."""
@@ -89,6 +90,14 @@ class Note:
 
     prepared: bool = False
     """Whether the store waits for, or has, a broker with a persistent id."""
+
+    aside: tuple[str, ...] = ()
+    """Folders of old controllers that were renamed; the manifest of the first store has them."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether files of the store were changed, or are about to be."""
+        return bool(self.prepared or self.moved or self.made or self.cut_at is not None)
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""
@@ -106,8 +115,10 @@ class Note:
                     "cutAt": self.cut_at,
                     "leader": self.leader,
                     "prepared": self.prepared,
-                    "howToPutBack": "run the same command with --back; by hand: stop the broker, move each of"
-                    " `moved` from this folder to the same path in the store, delete what is in `made`",
+                    "aside": list(self.aside),
+                    "howToPutBack": "run the same command with --back; by hand: stop the broker, delete what"
+                    " is in `made` from the store, move each of `moved` from this folder to the same path in"
+                    " the store, write each file of `cut` into the log from the offset on that is its name",
                 },
                 indent=1,
             )
@@ -131,6 +142,7 @@ class Note:
                 cut_at=_optional(fields.get("cutAt")),
                 leader=str(fields.get("leader", "")),
                 prepared=bool(fields.get("prepared")),
+                aside=tuple(map(str, fields.get("aside") or ())),  # type: ignore[call-overload]  # a list
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"a manifest of an upgrade without a proper {error}") from None
@@ -172,6 +184,9 @@ class Comparison:
 
     cut_bytes: int = 0
     detail: str = ""
+    exact: bool = True
+    """Whether they were compared byte by byte, up to `common_end` and no further than one of them goes; else
+    in blocks, and a part of what lies behind `common_end` may be the same still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +247,15 @@ class StoreSeen:
 
     @property
     def prepared(self) -> bool:
-        """Whether it waits for, or has, a broker of the new kind."""
-        epochs = self.store.epochs
-        return bool(epochs and epochs[0][0] == FIRST_EPOCH) or bool(self.note and self.note.prepared)
+        """Whether it waits for, or has, a broker of the new kind.
+
+        With old epochs it does not, whatever the manifest says: somebody put them back, or `--back` was cut
+        off. A broker with a persistent id may have thrown the first epoch away with its files.
+        """
+        noted = self.note is not None and self.note.prepared
+        if not self.store.epochs:
+            return noted
+        return self.store.epochs[0][0] == FIRST_EPOCH or (noted and self.store.identity is not None)
 
     @property
     def extent(self) -> Extent | None:
@@ -314,10 +335,11 @@ class World:
     """By the name of a store: how its log stands to the future master's."""
 
     master_permission: int | None = None
-    """Of the elected master; None when it does not answer."""
+    """Of the old master's new broker, or of the elected master if that is not known (`bearer_of`); None when
+    it does not answer."""
 
     master_closed: bool = False
-    """Whether the elected master turns every send away."""
+    """Whether that broker turns every send away."""
 
     wanted_master: str = ""
     accept_cut: frozenset[str] = frozenset()

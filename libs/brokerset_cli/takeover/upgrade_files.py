@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from brokerset_cli.takeover.old_store import (
     read_note,
 )
 from brokerset_cli.takeover.upgrade_facts import FIRST_EPOCH, Note
-from brokerset_formats.epochs import encode_epoch_file, history_of
+from brokerset_formats.epochs import decode_epoch_file, encode_epoch_file, history_of
+from brokerset_formats.errors import FormatError
 from brokerset_runtime.files import FileLocked, lock_file, sync_folder, write_atomically
 
 ASIDE_SUFFIX: Final = "-upgrade-backup"
@@ -37,6 +39,9 @@ CUT: Final = "cut"
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
 """What brokers build anew from the log."""
 
+FIRST_EPOCHS: Final = encode_epoch_file(history_of([(FIRST_EPOCH, 0)]))
+"""The epoch file that an upgrade makes."""
+
 ZERO_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 """What the kernel writes as a whole."""
@@ -47,26 +52,55 @@ def write_note(store: Path, note: Note) -> None:
     folder = store / BACKUP
     if not folder.is_dir():
         folder.mkdir()
-        sync_folder(store)
+    sync_folder(store)  # also when a call that was killed has made the folder
     write_atomically(folder / MANIFEST, note.to_json())
 
 
 def prepare(store: Path, note: Note, *, empty: bool) -> None:
     """Move the old epochs aside, and make all that is there the first epoch.
 
-    An empty log has no epoch: it is whatever its master's is.
+    An empty log has no epoch: it is whatever its master's is. What was moved aside before is never replaced:
+    ends the command, with nothing changed, when the store has another file of that name by now.
     """
     with _exclusively(store):
         seen = read_epochs(store)
         if not seen or seen[0][0] != FIRST_EPOCH:
             there = tuple(name for name in (EPOCHS, EPOCHS_BACKUP) if (store / name).exists())
-            note = replace(note, moved=(*note.moved, *(name for name in there if name not in note.moved)))
+            _refuse_others(store, [each for each in there if not _same(store / each, store / BACKUP / each)])
+            moved = (*note.moved, *(name for name in there if name not in note.moved))
+            made = () if empty or EPOCHS in moved or EPOCHS in note.made else (EPOCHS,)
+            still = tuple(name for name in note.made if name not in moved)
+            note = replace(note, moved=moved, made=(*still, *made))
             write_note(store, note)
             for name in there:
-                _move(store / name, store / BACKUP / name)
+                if (store / BACKUP / name).exists():  # the same bytes
+                    (store / name).unlink()
+                    sync_folder(store)
+                else:
+                    _move(store / name, store / BACKUP / name)
             if not empty:
-                write_atomically(store / EPOCHS, encode_epoch_file(history_of([(FIRST_EPOCH, 0)])))
+                write_atomically(store / EPOCHS, FIRST_EPOCHS)
         write_note(store, replace(note, prepared=True))
+
+
+def _refuse_others(store: Path, names: list[str]) -> None:
+    """End the command when the backup folder holds other things under these names."""
+    held = [str(store / BACKUP / name) for name in names if (store / BACKUP / name).exists()]
+    if held:
+        raise CommandFailed(
+            f"{', '.join(held)}: moved there from {store} before, and the store has another one by now; a"
+            " broker has run, or somebody put it there",
+            f"move {' and '.join(held)} elsewhere, to keep both; then repeat this. `--back` brings back what"
+            " is in the store now",
+        )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes; False when the other one is not there."""
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def cut_log(store: Path, note: Note, offset: int) -> None:
@@ -77,9 +111,16 @@ def cut_log(store: Path, note: Note, offset: int) -> None:
     when there is a copy from an earlier cut and the log has other bytes by now: a broker has run in between.
     """
     with _exclusively(store):
+        _refuse_others(store, [name for name in DERIVED if (store / name).exists()])
         folder = store / BACKUP / CUT
         folder.mkdir(parents=True, exist_ok=True)
         concerned = [each for each in log_files(store) if each.begin + each.size > offset]
+        wanted = {max(offset, each.begin) for each in concerned}
+        if any(each.name.isdigit() and int(each.name) not in wanted for each in folder.iterdir()):
+            raise CommandFailed(
+                f"{folder} holds what was cut off elsewhere before; {store} would be cut at {offset:,} now",
+                f"move {folder} elsewhere, to keep both; then repeat this",
+            )
         for file in concerned:
             _copy_tail(file, max(offset, file.begin), folder)
         sync_folder(folder)
@@ -89,7 +130,7 @@ def cut_log(store: Path, note: Note, offset: int) -> None:
         write_note(store, note)
         (store / ABORT).touch()
         for name in DERIVED:
-            if name in note.moved and not (store / BACKUP / name).exists():
+            if name in note.moved and (store / name).exists():
                 _move(store / name, store / BACKUP / name)
         sync_folder(store)
         for file in reversed(concerned):
@@ -138,14 +179,21 @@ def _zero(file: LogFile, offset: int) -> None:
 
 def put_aside(folder: Path) -> Path:
     """Rename a folder of old controllers to one beside it."""
+    target = check_aside(folder)
+    folder.rename(target)
+    sync_folder(folder.parent)
+    return target
+
+
+def check_aside(folder: Path) -> Path:
+    """Where a folder of old controllers would be moved to; ends the command when something is there."""
     target = aside_of(folder)
     if target.exists():
         raise CommandFailed(
             f"{folder} cannot be moved aside: {target} is there already",
-            "move one of them elsewhere, then repeat this",
+            f"leave --controller-data {folder} out if new controllers use that folder; else move {target}"
+            " elsewhere, then repeat this",
         )
-    folder.rename(target)
-    sync_folder(folder.parent)
     return target
 
 
@@ -154,55 +202,121 @@ def aside_of(folder: Path) -> Path:
     return folder.with_name(folder.name + ASIDE_SUFFIX)
 
 
+def take_back(folder: Path) -> None:
+    """Undo `put_aside`; nothing may stand in its place."""
+    aside_of(folder).rename(folder)
+    sync_folder(folder.parent)
+
+
 # -- back -------------------------------------------------------------------------------------------------
 
 
-def put_back(store: Path, note: Note) -> None:
+def put_back(store: Path, note: Note) -> list[str]:
     """Undo everything that was done to a store: its cut bytes, its derived files, its epochs.
 
-    A store in which nothing was changed may be in use: its old broker goes on.
+    A store in which nothing was changed may be in use: its old broker goes on. Returns what is not as it was,
+    as sentences. Ends the command, with nothing of the store changed, when its log was written since it was
+    cut.
     """
-    if not (note.prepared or note.moved or note.made or note.cut_at is not None):
-        (store / BACKUP / MANIFEST).unlink()
-        return
+    if not note.changed:
+        _forget(store)
+        return []
     with _exclusively(store):
         if (store / IDENTITY).exists():
             raise CommandFailed(
                 f"a broker with a persistent id has run on {store}: there is no way back",
                 "messages that it took are in this log only; go on with the upgrade",
             )
+        copies = _copies(store) if note.cut_at is not None else []
+        # From here on it waits for no new broker, so that an upgrade after a crash prepares it again.
+        made = () if EPOCHS in (*note.moved, *note.made) else (EPOCHS,) if note.prepared else ()
+        note = replace(note, prepared=False, made=(*note.made, *made))
+        write_note(store, note)
+        for file, copy in copies:
+            _restore(file, copy)
+        if copies:
+            note = replace(note, cut_at=None)
+            write_note(store, note)
+            shutil.rmtree(store / BACKUP / CUT)
+        said = [found for name in (EPOCHS, EPOCHS_BACKUP) if (found := _clear_epochs(store, name))]
+        stays: tuple[str, ...] = ()
         if note.cut_at is not None:
-            _restore_cut(store)
-        if note.prepared or any(name in note.moved for name in (EPOCHS, EPOCHS_BACKUP)):
-            seen = read_epochs(store)
-            if seen and seen[0][0] == FIRST_EPOCH:
-                (store / EPOCHS).unlink(missing_ok=True)
-                (store / EPOCHS_BACKUP).unlink(missing_ok=True)
+            stays = (*DERIVED, ABORT)  # they belong to the whole log
+            said.append(f"what was cut off from {note.cut_at:,} on is not in {store / BACKUP / CUT} any more")
         for name in note.moved:
-            kept = store / BACKUP / name
-            if kept.exists():
+            backup = store / BACKUP / name
+            if backup.exists() and name not in stays:
                 _remove(store / name)
-                _move(kept, store / name)
+                _move(backup, store / name)
         for name in note.made:
-            (store / name).unlink(missing_ok=True)
+            if name != EPOCHS and name not in stays:  # an epoch file of ours is gone already
+                (store / name).unlink(missing_ok=True)
         sync_folder(store)
-        (store / BACKUP / MANIFEST).unlink()
-        sync_folder(store / BACKUP)
+        _forget(store)
+    return said
 
 
-def _restore_cut(store: Path) -> None:
+def _forget(store: Path) -> None:
+    """Remove the manifest, if another call has not."""
+    (store / BACKUP / MANIFEST).unlink(missing_ok=True)
+    sync_folder(store / BACKUP)
+
+
+def _copies(store: Path) -> list[tuple[LogFile, Path]]:
+    """What was cut off, with the files of the log into which it belongs, which nobody wrote since."""
     files = log_files(store)
+    found = []
     for copy in sorted((store / BACKUP / CUT).glob("*")):
         if not copy.name.isdigit():
             continue
         offset = int(copy.name)
-        file = next(each for each in files if each.begin <= offset < each.begin + each.size)
-        with copy.open("rb") as source, file.path.open("r+b") as target:
-            target.seek(offset - file.begin)
-            shutil.copyfileobj(source, target, ZERO_BYTES)
-            target.flush()
-            os.fsync(target.fileno())
-    shutil.rmtree(store / BACKUP / CUT)
+        file = next((each for each in files if each.begin <= offset < each.begin + each.size), None)
+        if file is None or not _is_rest_of(file, offset, copy):
+            what = "is gone" if file is None else "was written since it was cut: a broker has run"
+            raise CommandFailed(
+                f"the commit log file of {store} with the offset {offset:,} {what}; {copy} cannot be put back"
+                " into it, and nothing of this store was changed",
+                f"go on with the upgrade; or, to leave out what was cut off, move {copy.parent} elsewhere and"
+                " repeat this",
+            )
+        found.append((file, copy))
+    return found
+
+
+def _restore(file: LogFile, copy: Path) -> None:
+    with copy.open("rb") as source, file.path.open("r+b") as target:
+        target.seek(int(copy.name) - file.begin)
+        shutil.copyfileobj(source, target, ZERO_BYTES)
+        target.flush()
+        os.fsync(target.fileno())
+
+
+def _clear_epochs(store: Path, name: str) -> str:
+    """Make room for an old epoch file. Says where what stood there is kept, if a broker wrote it."""
+    path, backup = store / name, store / BACKUP / name
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    if data == FIRST_EPOCHS or _same(path, backup):
+        path.unlink()
+        sync_folder(store)
+        return ""
+    if not backup.exists() and not _is_of_upgrade(data):
+        return ""  # the old one, which a call that was killed has put back
+    number = next(n for n in itertools.count(1) if not (store / BACKUP / f"{name}.{n}").exists())
+    kept = store / BACKUP / f"{name}.{number}"
+    _move(path, kept)
+    return f"the {name} that a broker wrote since is in {kept}"
+
+
+def _is_of_upgrade(data: bytes) -> bool:
+    """Whether an epoch file begins with the epoch that an upgrade makes, whatever was appended since."""
+    try:
+        entries = decode_epoch_file(data).entries
+    except FormatError:
+        return False
+    return bool(entries) and entries[0].epoch == FIRST_EPOCH
 
 
 def _remove(path: Path) -> None:
@@ -219,6 +333,18 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
+def disk_told() -> Iterator[None]:
+    """A disk that refuses ends the command with a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename or 'a file'} cannot be changed: {error.strerror}",
+            "see to it that you may write there and that there is room, then repeat this: it goes on",
+        ) from None
+
+
+@contextmanager
 def _exclusively(store: Path) -> Iterator[None]:
     """Hold the lock that a broker takes, so that none can start meanwhile. Ends the command when one runs.
 
@@ -227,14 +353,12 @@ def _exclusively(store: Path) -> Iterator[None]:
     try:
         lock = lock_file(store / LOCK)
     except FileLocked as error:
-        raise CommandFailed(str(error), f"stop the broker that uses {store}; nothing was changed") from None
-    try:
-        yield
-    except OSError as error:
         raise CommandFailed(
-            f"{error.filename or store} cannot be changed: {error.strerror}",
-            "see to it that you may write there and that there is room, then repeat this: it goes on",
+            str(error), f"stop the broker that uses {store}; nothing of it was changed"
         ) from None
+    try:
+        with disk_told():
+            yield
     finally:
         lock.release()
 

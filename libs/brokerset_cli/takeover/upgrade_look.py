@@ -28,6 +28,7 @@ from brokerset_cli.takeover.upgrade_facts import (
     World,
 )
 from brokerset_cli.takeover.upgrade_plan import choose_leader, logs_wanted
+from brokerset_cli.takeover.upgrade_starting import bearer_of
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError
 from brokerset_client.instance import readable
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo
@@ -63,6 +64,14 @@ class GroupUnknown(Exception):
     """The name of the broker group was not given and cannot be seen."""
 
 
+def unreadable(error: OSError) -> tuple[str, str]:
+    """What to say when a look fails, and what to do."""
+    return (
+        f"{error.filename or 'a file'} cannot be read: {error.strerror or error}",
+        "see to it that you may read it, then repeat this: it goes on",
+    )
+
+
 class Looker:
     """Looks again and again; what was read of a log that nobody has open is kept until `forget`."""
 
@@ -76,13 +85,14 @@ class Looker:
         self._logs.clear()
         self._compared.clear()
 
-    def look(self) -> World:
-        """All that can be seen now. Raises `GroupUnknown`, and FormatError for a manifest that is none."""
+    def look(self, *, logs: bool = True) -> World:
+        """All that can be seen now, with logs or without. Raises `GroupUnknown`, FormatError for a manifest
+        that is none, and `OSError` for files that cannot be read."""
         stores = [
             StoreSeen(read_old_store(path, read_log=False), read_note(path)) for path in self.where.stores
         ]
         world = asyncio.run(self._ask(stores))
-        return self._with_logs(world)
+        return self._with_logs(world) if logs else world
 
     # -- network ------------------------------------------------------------------------------------------
 
@@ -95,12 +105,13 @@ class Looker:
                 *(_broker(asker, address, master) for address, master in brokers_by_group.get(group, ()))
             )
             problem, replicas = await _new_controllers(asker, where.controllers, group)
-            master = replicas.living_master if replicas is not None else None
-            permission, closed = await _permission(asker, master.address) if master else (None, False)
+            seen = tuple([await _with_process(asker, each) for each in stores]) + _elsewhere(where.facts)
+            bearer = bearer_of(seen, replicas)
+            permission, closed = await _permission(asker, bearer.address) if bearer else (None, False)
             return World(
                 flow=where.flow,
                 group=group,
-                stores=tuple([await _with_process(asker, each) for each in stores]) + _elsewhere(where.facts),
+                stores=seen,
                 brokers=tuple(brokers),
                 old_controllers=await _old_controllers(asker, where.old_controllers),
                 old_data=tuple(str(each) for each in where.old_data if each.exists()),
@@ -223,7 +234,7 @@ def _path(text: str) -> str:
 
 
 async def _permission(asker: Asker, address: str) -> tuple[int | None, bool]:
-    """Permission of a master, and whether it turns every send away."""
+    """Permission of a broker, and whether it turns every send away."""
     try:
         permission = int((await asker.settings(address)).get("brokerPermission", "6"))
         return permission, await asker.refuses_sends(address)
@@ -234,7 +245,7 @@ async def _permission(asker: Asker, address: str) -> tuple[int | None, bool]:
 async def _with_process(asker: Asker, seen: StoreSeen) -> StoreSeen:
     note = seen.note
     is_open = False
-    if note is not None and note.address and not note.prepared:
+    if note is not None and note.address and not seen.prepared:
         is_open = await asker.answers(note.address)
     return replace(seen, port_open=is_open, starting=bool(started_processes(seen.store.path)))
 

@@ -22,7 +22,6 @@ from brokerset_cli.takeover.upgrade_acts import (
     TakeNote,
 )
 from brokerset_cli.takeover.upgrade_facts import (
-    PERMISSION_READ,
     PERMISSION_WRITE,
     BrokerSeen,
     Comparison,
@@ -72,7 +71,7 @@ def plan_upgrade(world: World) -> Plan:
         in_sync(world),
     ]
     if world.flow is Flow.CLASSIC:
-        found.append(writable(world, leader))
+        found.append(writable(world))
     steps = in_order([step for step, _ in found])
     now = current(steps)
     act = next((act for step, act in found if now is not None and step.name == now.name), None)
@@ -170,7 +169,8 @@ def _old_controllers(world: World) -> tuple[Step, Act | None]:
         case Presence.UNKNOWN:
             return Step(
                 name, title, StepState.YOURS, "whether they run cannot be seen",
-                "stop them, or see why their addresses neither answer nor refuse a connection", back,
+                "stop them, or see why their addresses neither answer nor refuse a connection; when their"
+                " machines are switched off, say --old-controllers none", back,
             ), None  # fmt: skip
 
 
@@ -240,20 +240,24 @@ def _read_only(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None
     master = next((each for each in world.brokers if each.master), None)
     if all(each.prepared for each in world.stores) or master is None or master.end is None:
         return Step(name, title, StepState.DONE, "the old master does not run", back=BACK), None
-    if leader is not None and leader.here and not leader.locked:
+    owner = _owner(world, master, leader)
+    if owner is not None and not owner.locked:
         return Step(name, title, StepState.DONE, "the old master does not run", back=BACK), None
     if master.permission is not None and (master.permission & PERMISSION_WRITE or not master.closed):
-        if leader is None or not leader.here:
+        if owner is None:
             return Step(
                 name,
                 title,
                 StepState.YOURS,
                 f"{master.address} takes sends",
-                "run this on the master's host first",
+                "run this on the master's host first, with its store",
                 BACK,
             ), None
-        was = master.permission if master.permission & PERMISSION_WRITE else None
-        act = SetPermission(master.address, PERMISSION_READ, was, leader.name)
+        noted = owner.note is not None and owner.note.permission is not None
+        was = None if noted and not master.permission & PERMISSION_WRITE else master.permission
+        act = SetPermission(
+            master.address, master.permission & ~PERMISSION_WRITE, was, owner.name, closes=True
+        )
         return Step(name, title, StepState.READY, f"{master.address} takes sends", back=BACK), act
     behind = [
         f"{each.address} by {master.end - each.end:,} bytes"
@@ -264,6 +268,21 @@ def _read_only(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None
         detail = f"behind: {', '.join(behind)}; who does not move may be stopped, and copies the rest later"
         return Step(name, title, StepState.WAITING, detail, back=BACK), None
     return Step(name, title, StepState.DONE, f"all end at {master.end:,}", back=BACK), None
+
+
+def _owner(world: World, master: BrokerSeen, leader: StoreSeen | None) -> StoreSeen | None:
+    """The store here that the running master has; None when it is on another host.
+
+    The store that is to lead may be another one. It is taken only when nobody saw whose broker the master is.
+    """
+    for each in world.stores:
+        noted = each.note is not None and each.note.address == master.address
+        if each.here and (noted or _broker_of(world, each.name) == master):
+            return each
+    seen = leader is not None and (
+        _broker_of(world, leader.name) is not None or bool(leader.note and leader.note.address)
+    )
+    return leader if leader is not None and leader.here and not seen else None
 
 
 # -- the old brokers stop ---------------------------------------------------------------------------------
@@ -286,10 +305,14 @@ def _master_stopped(world: World, leader: StoreSeen | None) -> tuple[Step, Act |
 
 def _stopped(name: str, title: str, running: list[str]) -> tuple[Step, Act | None]:
     if running:
-        return Step(
-            name, title, StepState.YOURS, ", ".join(running), "stop these brokers in order", STOP_BACK
-        ), None
+        hint = "stop these brokers in order"
+        if any(_BY_FACTS in each for each in running):
+            hint += "; then write the facts of other hosts again, with --write-facts there"
+        return Step(name, title, StepState.YOURS, ", ".join(running), hint, STOP_BACK), None
     return Step(name, title, StepState.DONE, back=STOP_BACK), None
+
+
+_BY_FACTS: Final = "when its facts were written"
 
 
 def _running(world: World, stores: list[StoreSeen]) -> list[str]:
@@ -307,6 +330,8 @@ def _running(world: World, stores: list[StoreSeen]) -> list[str]:
             what.append(f"locked by process {each.store.locked_by}" if each.store.locked_by else "locked")
         if each.port_open and each.note:
             what.append(f"{each.note.address} is open")
+        if not each.here:
+            what.append(_BY_FACTS)
         found.append(f"{each.name} ({', '.join(what)})")
     return found
 
@@ -321,7 +346,8 @@ def _all_prepared(world: World) -> bool:
 def _logs(world: World, leader: StoreSeen | None, open_question: str) -> tuple[Step, Act | None]:
     name, title = "logs", "every slave's log is the beginning of its master's"
     if _settled(world):
-        return Step(name, title, StepState.DONE, back=BACK), None
+        detail = "brokers run now; compared before the epochs were written"
+        return Step(name, title, StepState.DONE, detail, back=BACK), None
     if leader is None:
         return Step(
             name,
@@ -340,10 +366,18 @@ def _logs(world: World, leader: StoreSeen | None, open_question: str) -> tuple[S
         step = _compared(world, leader, each, name, title)
         if step is not None:
             return step
-    ends = ", ".join(
-        f"{each.name} ends at {each.store.end:,}" for each in world.stores if each.store.end is not None
+    found = [_same_part(leader, each) for each in world.stores if each is not leader]
+    return Step(name, title, StepState.DONE, "; ".join([f"{leader.name} leads", *found]), back=BACK), None
+
+
+def _same_part(leader: StoreSeen, each: StoreSeen) -> str:
+    """What was compared of a store whose log is the beginning of the leader's."""
+    extent = each.extent
+    if extent is None or extent.empty:
+        return f"{each.name} is empty"
+    return (
+        f"{each.name} is the same from {max(leader.store.begin, extent.begin):,} to {extent.end:,}, its end"
     )
-    return Step(name, title, StepState.DONE, f"{leader.name} leads; {ends}", back=BACK), None
 
 
 def _settled(world: World) -> bool:
@@ -373,14 +407,20 @@ def _missing(world: World) -> str:
     return f"{world.group} has {wanted} brokers, and {len(world.stores)} of their stores can be seen"
 
 
+_EMPTY: Final = "move all but config and upgrade-backup out of {}"
+"""How a store is emptied: without config it is none, and the manifest is still wanted."""
+
+
 def _compared(
     world: World, leader: StoreSeen, each: StoreSeen, name: str, title: str
 ) -> tuple[Step, Act | None] | None:
     """What stands against a store; None when its log is the beginning of the leader's."""
     found = world.comparisons.get(each.name, Comparison(Likeness.UNKNOWN, detail="it was not compared"))
+    messages = f"{_messages(found.cut_messages)}, " if found.exact or found.cut_messages else ""
+    which = "which {} does not have" if found.exact else "of which {} may have a part"
     cut = (
-        f"would be cut from offset {found.common_end:,} on: {_messages(found.cut_messages)},"
-        f" {found.cut_bytes:,} bytes, which {leader.name} does not have"
+        f"would be cut from offset {found.common_end:,} on: {messages}{found.cut_bytes:,} bytes,"
+        f" {which.format(leader.name)}"
     )
     match found.likeness:
         case Likeness.PREFIX:
@@ -392,11 +432,11 @@ def _compared(
                 )
             way = f"throw them away with --accept-cut {each.name} (a copy is kept)"
             if found.common_end <= each.store.begin:
-                way = f"move everything out of {each.name}, so that its broker copies all of it"
+                way = f"{_EMPTY.format(each.name)}, so that its broker copies all of the other log"
             elif not each.here:
                 way = "run this where that store is, with --facts of this host, and --accept-cut there"
             if found.likeness is Likeness.LONGER:
-                way = f"take this one as master with --master {each.name}, which loses nothing; or {way}"
+                way = f"{_longer_leads(leader, each, found)}; or {way}"
             else:
                 way = f"{way}; or take another master with --master"
             what = "has more than" if found.likeness is Likeness.LONGER else "differs from"
@@ -404,7 +444,7 @@ def _compared(
             return Step(name, title, StepState.BLOCKED, detail, way, BACK), None
         case Likeness.NOTHING:
             detail = f"{each.name} and {leader.name} have no byte in common{_in_brackets(found.detail)}"
-            hint = f"move everything out of {each.name}: its broker copies all of it; or take another master"
+            hint = f"{_EMPTY.format(each.name)}: its broker copies all of the other; or take another master"
             return Step(name, title, StepState.BLOCKED, detail, hint, BACK), None
         case Likeness.UNKNOWN:
             detail = f"{each.name} could not be compared with {leader.name}{_in_brackets(found.detail)}"
@@ -413,6 +453,26 @@ def _compared(
                 " and give that file here with --facts"
             )
             return Step(name, title, StepState.BLOCKED, detail, hint, BACK), None
+
+
+def _longer_leads(leader: StoreSeen, each: StoreSeen, found: Comparison) -> str:
+    """How a log that has more may lead, with what is known of it; what was not compared is not promised."""
+    if not found.exact:
+        path = each.name if each.here else each.name.partition(":")[2]
+        return (
+            f"take this one as master: run this on its own host, with --master {path} and --facts of the"
+            f" other one; that compares all of {leader.name} with it before anything is changed"
+        )
+    way = f"take this one as master with --master {each.name}"
+    if each.store.begin > leader.store.begin:
+        return (
+            f"{way}: it has all that {leader.name} has from {each.store.begin:,} to {found.common_end:,},"
+            f" byte by byte, but not what {leader.name} has before that"
+        )
+    return (
+        f"{way}, which loses no message: all of {leader.name}, from {leader.store.begin:,} to"
+        f" {found.common_end:,}, was compared byte by byte, and is in it"
+    )
 
 
 def _messages(count: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_cli.takeover.upgrade_acts import Act, SetPermission, StartBroker
 from brokerset_cli.takeover.upgrade_facts import (
     PERMISSION_READ,
     PERMISSION_WRITE,
+    GroupSeen,
     ReplicaSeen,
     StoreSeen,
     World,
@@ -127,22 +130,52 @@ def _whole(world: World, each: StoreSeen) -> bool:
     return found is not None and found.in_sync
 
 
-def writable(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    """A Java broker keeps what it is told in its settings file, and the new one may be started with that."""
-    name, title = "writable", "the master takes sends again"
-    master = world.replicas.living_master if world.replicas is not None else None
-    if master is None or world.master_permission is None:
+def bearer_of(stores: Sequence[StoreSeen], group: GroupSeen | None) -> ReplicaSeen | None:
+    """Whose permission has to come back: that of the new broker on the store whose old broker was made
+    read-only, whoever leads by now; the elected master's, as long as that one is not known.
+
+    Of a store on another host the id may not be known here; its broker has the address that the old one had.
+    """
+    if group is None:
+        return None
+    taken = [each for each in stores if each.note is not None and each.note.permission is not None]
+    ids = {each.store.identity.broker_id for each in taken if each.store.identity is not None}
+    addresses = {each.note.address for each in taken if each.note is not None}
+    found = [each for each in group.replicas if each.broker_id in ids]
+    found = found or [each for each in group.replicas if each.address in addresses]
+    return next((each for each in found if each.alive), group.living_master)
+
+
+def writable(world: World) -> tuple[Step, Act | None]:
+    """A Java broker keeps what it is told in its settings file, and the new one may be started with that.
+
+    What it allowed before is in a manifest. Without one we changed nothing, and change nothing.
+    """
+    name, title = "writable", "the master takes sends as it did before"
+    bearer, value = bearer_of(world.stores, world.replicas), world.master_permission
+    if bearer is None or value is None:
         return Step(name, title, StepState.WAITING, "the master does not answer"), None
-    was = next(
-        (each.note.permission for each in world.stores if each.note and each.note.permission is not None),
-        None,
-    )
-    meant = world.master_permission & PERMISSION_WRITE or (was is not None and not was & PERMISSION_WRITE)
-    if meant and not world.master_closed:
-        return Step(name, title, StepState.DONE), None
-    if leader is None:
-        return Step(name, title, StepState.YOURS, "it refuses them", "set its brokerPermission to 6"), None
-    value = was if was is not None else PERMISSION_READ | PERMISSION_WRITE
-    return Step(name, title, StepState.READY, f"{master.address} refuses them"), SetPermission(
-        master.address, value, None, leader.name
-    )
+    owner = next((each for each in world.stores if each.note and each.note.permission is not None), None)
+    was = owner.note.permission if owner is not None and owner.note is not None else None
+    if owner is None or was is None:
+        if not world.master_closed:
+            detail = f"{bearer.address} has brokerPermission={value}; nothing was changed from here"
+            return Step(name, title, StepState.DONE, detail), None
+        hint = (
+            "run this where the old master's store is, or set brokerPermission (6 if it took all sends) and"
+            " startAcceptSendRequestTimeStamp=0 there with mqadmin updateBrokerConfig"
+        )
+        detail = f"{bearer.address} turns sends away, and what it allowed before is not known here"
+        return Step(name, title, StepState.YOURS, detail, hint), None
+    if value != was or world.master_closed:
+        state = "turns sends away" if world.master_closed else f"has brokerPermission={value}"
+        detail = f"{bearer.address} {state}; the old master had brokerPermission={was}"
+        return Step(name, title, StepState.READY, detail), SetPermission(
+            bearer.address, was, None, owner.name, closes=False
+        )
+    detail = f"brokerPermission={was}, as before"
+    if was != PERMISSION_READ | PERMISSION_WRITE:
+        detail += (
+            "; a broker of brokerset has this until it starts again: write it into its settings file, too"
+        )
+    return Step(name, title, StepState.DONE, detail), None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,60 +15,19 @@ import pytest
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import host_facts, upgrade_files
 from brokerset_cli.takeover.log_compare import compare_digests, compare_logs, digests
-from brokerset_cli.takeover.old_store import BACKUP, log_files, read_note, read_old_store
-from brokerset_cli.takeover.upgrade_facts import Comparison, Extent, Flow, Likeness, Note, StoreSeen, World
-from brokerset_formats.epochs import encode_epoch_file, history_of
+from brokerset_cli.takeover.old_store import read_old_store
+from brokerset_cli.takeover.upgrade_facts import Comparison, Flow, Likeness, Note, StoreSeen, World
 from brokerset_formats.errors import FormatError
-from brokerset_rig.made_stores import Place, message, unpack_fixture, write_log
-from brokerset_runtime import files
-
-FILE_BYTES = 4096
-COUNT = 60
-HOLD = (
-    "import fcntl,sys;f=open(sys.argv[1],'a+b');fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,1,0);"
-    "print('held',flush=True);sys.stdin.read()"
+from brokerset_rig.made_stores import unpack_fixture
+from brokerset_rig.old_stores import (
+    COUNT,
+    FILE_BYTES,
+    HOLD,
+    end_of,
+    extent,
+    made,
+    tree,
 )
-"""A program that holds the lock of a store until its input ends."""
-
-OLD_EPOCHS = history_of([(1, 0), (4, 300)])
-
-
-def made(path: Path, *, count: int = COUNT, other_from: int = COUNT, epochs: bool = True) -> list[Place]:
-    """A store of so many messages; from `other_from` on they are others of the same size."""
-    records = [message(n, body=(b"other" if n >= other_from else b"equal") * 9) for n in range(count)]
-    places = write_log(path, records, file_size=FILE_BYTES)
-    (path / "config").mkdir()
-    (path / "config" / "topics.json").write_text(
-        '{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{}}'
-    )
-    (path / "consumequeue" / "orders" / "0").mkdir(parents=True)
-    (path / "consumequeue" / "orders" / "0" / ("0" * 20)).write_bytes(b"units")
-    (path / "checkpoint").write_bytes(bytes(4096))
-    (path / "lock").write_bytes(b"lock")
-    if epochs:
-        (path / "epochFileCheckpoint").write_bytes(encode_epoch_file(OLD_EPOCHS))
-        (path / "epochFileCheckpoint.bak").write_bytes(encode_epoch_file(history_of([(1, 0)])))
-    return places
-
-
-def end_of(places: list[Place]) -> int:
-    return places[-1].offset + len(places[-1].data)
-
-
-def tree(path: Path) -> dict[str, str]:
-    """What a store holds, but for what an upgrade keeps beside."""
-    return {
-        str(each.relative_to(path)): hashlib.sha256(each.read_bytes()).hexdigest()
-        for each in sorted(path.rglob("*"))
-        if each.is_file() and each.name != "lock" and BACKUP not in each.parts
-    }
-
-
-def extent(path: Path) -> Extent:
-    found = read_old_store(path)
-    assert found.end is not None
-    return Extent(found.begin, found.end)
-
 
 # -- reading ----------------------------------------------------------------------------------------------
 
@@ -145,6 +103,17 @@ def test_what_cannot_be_taken_is_named(
     found = read_old_store(tmp_path / "a")
 
     assert words in found.problem if words else found.epochs == ((1, 0),)
+
+
+def test_a_commit_log_in_another_folder_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Queues without a log tell it: such a store is refused, with what to move."""
+    made(tmp_path / "a")
+    (tmp_path / "a" / "commitlog").rename(tmp_path / "elsewhere")
+
+    assert "has queues, and no commit log" in read_old_store(tmp_path / "a").problem
+    (tmp_path / "a" / "consumequeue").rename(tmp_path / "queues")
+    found = read_old_store(tmp_path / "a")
+    assert (found.problem, found.end) == ("", 0)
 
 
 @pytest.mark.parametrize("archive", ["classic", "controller-mode", "killed"])
@@ -229,6 +198,60 @@ def test_digests_say_the_same_as_bytes(tmp_path: Path) -> None:
     assert compared(tmp_path / "short", "whole") is Likeness.LONGER
 
 
+def test_the_block_with_the_masters_end_is_not_taken_for_compared(tmp_path: Path) -> None:
+    """A longer slave that differs there only: digests do not tell it; the other way round they do."""
+    short, other = tmp_path / "short", tmp_path / "other"
+    made(short, count=41)
+    places = made(other, other_from=40)
+    block = places[40].offset // FILE_BYTES * FILE_BYTES
+    mine, theirs = extent(short), extent(other)
+
+    in_blocks = compare_digests(short, mine, theirs, digests(other, theirs))
+    here = compare_logs(short, mine, other, theirs)
+    turned = compare_digests(other, theirs, mine, digests(short, mine))
+
+    assert (in_blocks.likeness, in_blocks.common_end, in_blocks.exact) == (Likeness.LONGER, block, False)
+    assert f"is what lies between 0 and {block:,}" in in_blocks.detail
+    assert here.likeness is Likeness.APART
+    assert (turned.likeness, turned.exact) == (Likeness.APART, False)
+
+
+def test_a_block_without_a_digest_is_not_taken_for_equal(tmp_path: Path) -> None:
+    """Facts that lack one in the middle say nothing."""
+    made(tmp_path / "a")
+    theirs = extent(tmp_path / "a")
+    known = digests(tmp_path / "a", theirs)
+    del known[FILE_BYTES]
+
+    assert compare_digests(tmp_path / "a", theirs, theirs, known).likeness is Likeness.UNKNOWN
+
+
+def test_the_host_that_has_the_bytes_counts_what_would_be_cut(tmp_path: Path) -> None:
+    """Another host knows the block only; here it is the record in which that begins, and how many go."""
+    made(tmp_path / "whole")
+    places = made(tmp_path / "apart", other_from=45)
+    theirs = extent(tmp_path / "apart")
+    found = compare_digests(
+        tmp_path / "whole", extent(tmp_path / "whole"), theirs, digests(tmp_path / "apart", theirs)
+    )
+    leader = StoreSeen(read_old_store(tmp_path / "whole"))
+    there = StoreSeen(
+        replace(read_old_store(tmp_path / "apart"), path=Path(f"h2:{tmp_path / 'apart'}")), here=False
+    )
+    seen = World(Flow.IDENTITY, "g", (leader, there), comparisons={there.name: found})
+    facts = host_facts.read_facts(host_facts.facts_of("h1", seen, leader.name))
+    slave = StoreSeen(read_old_store(tmp_path / "apart"))
+
+    here = host_facts.comparisons_with(facts.stores[0], (slave, facts.stores[0]), (facts,), "h2")[slave.name]
+
+    assert found.cut_messages == 0
+    assert not here.exact
+    assert here.common_end in [each.offset for each in places]
+    assert here.common_end <= found.common_end
+    behind = [each for each in places if each.offset >= here.common_end]
+    assert (here.cut_messages, here.cut_bytes) == (len(behind), end_of(places) - here.common_end)
+
+
 def test_facts_survive_the_way_to_another_host(tmp_path: Path) -> None:
     """What one host writes is what the other reads, and what the master's host found counts there."""
     made(tmp_path / "whole")
@@ -252,213 +275,3 @@ def test_facts_survive_the_way_to_another_host(tmp_path: Path) -> None:
     assert host_facts.comparisons_with(leader, (grown, leader), (master_facts,), "h2") == {}
     with pytest.raises(FormatError, match="version 9"):
         host_facts.read_facts(b'{"version":9}')
-
-
-# -- changing ---------------------------------------------------------------------------------------------
-
-
-class Died(Exception):
-    """The process was killed here."""
-
-
-def dying_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process die at its n-th change of the disk from now on."""
-    left = [count]
-
-    def stopping(real: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **more: object) -> object:
-            if not left[0]:
-                raise Died
-            left[0] -= 1
-            return real(*args, **more)
-
-        return call
-
-    for name in ("rename", "unlink", "touch", "mkdir"):
-        monkeypatch.setattr(Path, name, stopping(getattr(Path, name)))
-    monkeypatch.setattr(upgrade_files, "write_atomically", stopping(files.write_atomically))
-    monkeypatch.setattr(os, "fsync", stopping(os.fsync))
-
-
-def through_crashes(work: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Do something that dies at its first change, then at its second, and so on, until it comes through."""
-    for count in range(200):
-        with monkeypatch.context() as patch:
-            dying_after(count, patch)
-            try:
-                work()
-                return count
-            except Died:
-                continue
-    raise AssertionError("it never comes through")
-
-
-@pytest.mark.parametrize("epochs", [True, False])
-def test_preparing_survives_a_crash_at_every_change_and_can_be_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: bool
-) -> None:
-    """Old epochs lie in the backup, named by the manifest; the first epoch is 0; --back leaves no trace."""
-    store = tmp_path / "a"
-    made(store, epochs=epochs)
-    before = tree(store)
-
-    def prepare() -> None:
-        upgrade_files.prepare(store, upgrade_files.note_of(store, "identity", "g"), empty=False)
-
-    crashes = through_crashes(prepare, monkeypatch)
-    found = read_old_store(store)
-    note = read_note(store)
-    assert crashes > 3
-    assert found.epochs == ((0, 0),)
-    assert note is not None
-    assert note.prepared
-    assert set(note.moved) == ({"epochFileCheckpoint", "epochFileCheckpoint.bak"} if epochs else set())
-    for name in note.moved:
-        assert hashlib.sha256((store / BACKUP / name).read_bytes()).hexdigest() == before[name]
-
-    upgrade_files.put_back(store, note)
-    assert tree(store) == before
-    assert read_note(store) is None
-
-
-def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log ends where it was said, nothing stands behind it; --back brings all of it back."""
-    whole, store = tmp_path / "whole", tmp_path / "a"
-    made(whole)
-    places = made(store, other_from=25)
-    monkeypatch.setattr(upgrade_files, "ZERO_BYTES", 300)
-    monkeypatch.setattr(upgrade_files, "PAGE_BYTES", 1)  # so small are the parts that a crash leaves whole
-    before = tree(store)
-    at = places[25].offset
-
-    def cut() -> None:
-        found = compare_logs(whole, extent(whole), store, extent(store))
-        if found.likeness is Likeness.APART:
-            assert found.common_end == at, "it parts at the same place after every crash"
-            upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), found.common_end)
-
-    through_crashes(cut, monkeypatch)
-    found = read_old_store(store)
-    assert found.end == at
-    assert not found.clean
-    assert not (store / "consumequeue").exists()
-    assert not (store / "checkpoint").exists()
-    log = b"".join(each.read_bytes() for each in sorted((store / "commitlog").iterdir()))
-    assert not any(log[at:])
-    assert compare_logs(whole, extent(whole), store, extent(store)).likeness is Likeness.PREFIX
-
-    note = read_note(store)
-    assert note is not None
-    upgrade_files.put_back(store, note)
-    assert tree(store) == before
-
-
-def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path: Path) -> None:
-    """The first copy stays, so that of a second cut has no place: refused, and nothing changed."""
-    store = tmp_path / "a"
-    at = made(store)[25].offset
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)  # as after an interruption
-    file = next(each for each in log_files(store) if each.begin <= at < each.begin + each.size)
-    with file.path.open("r+b") as log:
-        log.seek(at - file.begin + 40)
-        log.write(b"new")
-    before = tree(store)
-
-    with pytest.raises(CommandFailed, match="has other bytes by now") as told:
-        upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
-
-    assert str(store / BACKUP / "cut") in told.value.advice
-    assert tree(store) == before
-
-
-def may_be_locked(store: Path) -> bool:
-    """Whether a broker could start on a store now."""
-    tried = subprocess.run(
-        [sys.executable, "-c", HOLD, str(store / "lock")], stdin=subprocess.DEVNULL, capture_output=True
-    )
-    return tried.returncode == 0
-
-
-def test_no_broker_can_start_while_a_store_is_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store's lock is held at every change of its epochs, forth and back, and free afterwards."""
-    store = tmp_path / "a"
-    made(store)
-    free: list[bool] = []
-    move = upgrade_files._move
-
-    def watched(source: Path, target: Path) -> None:
-        free.append(may_be_locked(store))
-        move(source, target)
-
-    monkeypatch.setattr(upgrade_files, "_move", watched)
-
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
-    note = read_note(store)
-    assert note is not None
-    upgrade_files.put_back(store, note)
-
-    assert free == [False] * 4
-    assert may_be_locked(store)
-
-
-def test_a_store_on_which_a_new_broker_has_run_is_not_put_back(tmp_path: Path) -> None:
-    """Also when it ran after the command had looked: what it took is nowhere else."""
-    store = tmp_path / "a"
-    made(store)
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
-    (store / "brokerIdentity").write_bytes(b"whatever it is")
-    before, note = tree(store), read_note(store)
-    assert note is not None
-
-    with pytest.raises(CommandFailed, match="no way back"):
-        upgrade_files.put_back(store, note)
-
-    assert tree(store) == before
-    assert read_note(store) == note
-
-
-def test_a_manifest_alone_is_taken_back_while_the_broker_runs(tmp_path: Path) -> None:
-    """Nothing of the store was changed, so nobody needs to stop."""
-    store = tmp_path / "a"
-    made(store)
-    upgrade_files.write_note(store, Note("classic", "g", "10.0.0.1:10911", True, 2, 6))
-    before = tree(store)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-
-        upgrade_files.put_back(store, Note("classic", "g", "10.0.0.1:10911", True, 2, 6))
-
-    assert tree(store) == before
-    assert read_note(store) is None
-
-
-def test_an_empty_log_gets_no_epoch(tmp_path: Path) -> None:
-    """Java refuses an epoch that begins where the last one did; an empty store takes its master's."""
-    (tmp_path / "a" / "config").mkdir(parents=True)
-
-    upgrade_files.prepare(tmp_path / "a", Note("classic", "g"), empty=True)
-
-    assert read_old_store(tmp_path / "a").epochs is None
-    note = read_note(tmp_path / "a")
-    assert note is not None
-    assert note.prepared
-
-
-def test_controller_data_is_renamed_never_over_something(tmp_path: Path) -> None:
-    """It lies beside; a second folder of the same name is not taken for it."""
-    (tmp_path / "controller").mkdir()
-
-    target = upgrade_files.put_aside(tmp_path / "controller")
-    (tmp_path / "controller").mkdir()
-
-    assert target == tmp_path / "controller-upgrade-backup"
-    with pytest.raises(CommandFailed, match="is there already"):
-        upgrade_files.put_aside(tmp_path / "controller")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
-from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover import upgrade, upgrade_files
+from brokerset_cli.output import CommandFailed, fail
+from brokerset_cli.takeover import upgrade, upgrade_back, upgrade_files, upgrade_permission
+from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
 from brokerset_cli.takeover.steps import Step, StepState
-from brokerset_cli.takeover.upgrade_acts import Act, CutLog, TakeNote
+from brokerset_cli.takeover.upgrade_acts import Act, CutLog, PutAside, SetPermission, TakeNote
+from brokerset_cli.takeover.upgrade_back import Back
 from brokerset_cli.takeover.upgrade_facts import Flow, GroupSeen, Note, ReplicaSeen, StoreSeen, World
+from brokerset_cli.takeover.upgrade_lock import command_lock
 from brokerset_cli.takeover.upgrade_look import Looker, Where, is_local
 from brokerset_cli.takeover.upgrade_plan import Plan
+from brokerset_client.errors import BrokerUnreachable
 
 READY = Step("logs", "A log is cut.", StepState.READY)
 
@@ -59,7 +65,8 @@ def test_what_changed_while_the_person_was_asked_is_seen(
     monkeypatch.setattr(call, "_do", lambda act, world: done.append(act))
     monkeypatch.setattr(click, "confirm", confirm)
 
-    call.run()
+    with command_lock([store]) as lock:
+        call.run(lock)
 
     assert done == [CutLog(str(store), 100 if yes else 200)]
     assert asked == ([] if yes else [100, 200])
@@ -74,8 +81,8 @@ def test_what_has_no_effect_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(call, "look", lambda: (world_of(store), plan))
     monkeypatch.setattr(call, "_do", lambda act, world: done.append(act))
 
-    with pytest.raises(CommandFailed, match="not seen to be done"):
-        call.run()
+    with command_lock([store]) as lock, pytest.raises(CommandFailed, match="not seen to be done"):
+        call.run(lock)
 
     assert len(asked) == 1
     assert len(done) == upgrade.REPEATS_MAX > upgrade.SERVICE_SECONDS_MAX / upgrade.LOOK_SECONDS
@@ -126,9 +133,101 @@ def test_words_of_the_start_command_are_filled_in_one_by_one() -> None:
             upgrade.start_command(text, Path("/a"), 0)
 
 
-def go_back(monkeypatch: pytest.MonkeyPatch, store: Path, replicas: GroupSeen | None = None) -> list[str]:
-    monkeypatch.setattr(Looker, "look", lambda self: world_of(store, replicas=replicas))
-    return upgrade.go_back(where(store), yes=True)
+class FakeAsker:
+    """A broker that answers, keeps what it is told, and may fail before it does."""
+
+    def __init__(self, settings: dict[str, str], *, fails: bool = False) -> None:
+        self.kept = dict(settings)
+        self._fails = fails
+
+    def __call__(self) -> FakeAsker:
+        return self
+
+    async def __aenter__(self) -> FakeAsker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def settings(self, address: str) -> dict[str, str]:
+        return self.kept
+
+    async def figures(self, address: str) -> dict[str, str]:
+        return {"bootTimestamp": "1000", "runtime": "[ 0 days, 0 hours, 0 minutes, 9 seconds ]"}
+
+    async def change(self, address: str, changes: dict[str, str]) -> None:
+        if self._fails:
+            raise BrokerUnreachable(address, "it is gone")
+        self.kept.update(changes)
+
+
+@pytest.mark.parametrize("value", [4, 6])
+def test_a_permission_says_nothing_of_whether_every_send_is_turned_away(
+    monkeypatch: pytest.MonkeyPatch, value: int
+) -> None:
+    """Who had brokerPermission=4 before took sends all the same: giving that back opens the broker."""
+    broker = FakeAsker({ACCEPTS: "0", PERMISSION: "6"})
+    monkeypatch.setattr(upgrade_permission, "Asker", broker)
+
+    asyncio.run(upgrade_permission.set_permission("h:1", 4, closes=True))
+    assert broker.kept == {ACCEPTS: str(10_000 + upgrade_permission.CLOSED_MS), PERMISSION: "4"}
+    asyncio.run(upgrade_permission.set_permission("h:1", value, closes=False))
+    assert broker.kept == {ACCEPTS: "0", PERMISSION: str(value)}
+
+
+def test_what_a_master_allowed_is_on_the_disk_before_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its address, so that `--back` finds it; a broker that does not take it ends the command."""
+    store = made(tmp_path / "a")
+    monkeypatch.setattr(upgrade_permission, "Asker", FakeAsker({ACCEPTS: "0"}, fails=True))
+
+    with pytest.raises(CommandFailed, match="did not take brokerPermission=4"):
+        work(store)._do(SetPermission("h:1", 4, 4, str(store), closes=True), world_of(store))
+
+    note = read_note(store)
+    assert note is not None
+    assert (note.permission, note.address) == (4, "h:1")
+
+
+def test_a_closed_master_is_opened_again_with_what_it_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--back` while it runs: 4 if it had 4, and no send is turned away any more."""
+    store = made(tmp_path / "a")
+    upgrade_files.write_note(store, Note("classic", "g", "h:1", True, 1, 4))
+    broker = FakeAsker({ACCEPTS: "99999", PERMISSION: "4"})
+    monkeypatch.setattr(upgrade_permission, "Asker", broker)
+
+    said = go_back(monkeypatch, store, port_open=True)
+
+    assert broker.kept == {ACCEPTS: "0", PERMISSION: "4"}
+    assert said == Back(("h:1 has brokerPermission=4 again", f"{store} is as it was"), ())
+
+
+# -- back -------------------------------------------------------------------------------------------------
+
+
+def go_back(
+    monkeypatch: pytest.MonkeyPatch,
+    store: Path,
+    replicas: GroupSeen | None = None,
+    *,
+    data: tuple[Path, ...] = (),
+    port_open: bool = False,
+    problem: str = "",
+) -> Back:
+    def look(self: Looker, *, logs: bool) -> World:
+        assert not logs, "nobody needs to read logs for that"
+        seen = world_of(store, replicas=replicas)
+        stores = tuple(replace(each, port_open=port_open) for each in seen.stores)
+        return replace(seen, stores=stores, controllers_problem=problem)
+
+    monkeypatch.setattr(Looker, "look", look)
+    said: list[str] = []
+    found = upgrade_back.go_back(replace(where(store), old_data=data), yes=True, say=said.append)
+    assert found.left == tuple(said)
+    return found
 
 
 def test_a_permission_that_cannot_be_put_back_is_told(
@@ -138,9 +237,28 @@ def test_a_permission_that_cannot_be_put_back_is_told(
     store = made(tmp_path / "a")
     upgrade_files.write_note(store, Note("classic", "g", "h:1", True, 1, 6))
 
-    said = go_back(monkeypatch, store)
+    (said,) = go_back(monkeypatch, store).left
 
-    assert any("h:1 does not answer" in each and "brokerPermission=6" in each for each in said)
+    assert said.startswith("h:1 does not answer")
+    assert "set brokerPermission=6 and startAcceptSendRequestTimeStamp=0 in its settings file" in said
+
+
+def test_what_is_left_is_said_before_it_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after that, the command has told what the manifest knew."""
+    store = made(tmp_path / "a")
+    upgrade_files.write_note(store, Note("classic", "g", "h:1", True, 1, 4))
+    said: list[str] = []
+
+    def die(line: str) -> None:
+        said.append(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Looker, "look", lambda self, **_: world_of(store))
+    with pytest.raises(KeyboardInterrupt):
+        upgrade_back.go_back(where(store), yes=True, say=die)
+
+    assert "brokerPermission=4" in said[0]
+    assert read_note(store) is not None
 
 
 def test_there_is_no_way_back_once_the_group_is_known_to_the_new_controllers(
@@ -155,8 +273,96 @@ def test_there_is_no_way_back_once_the_group_is_known_to_the_new_controllers(
         go_back(monkeypatch, store, known)
 
     assert read_note(store) is not None
-    assert go_back(monkeypatch, store)
+    assert go_back(monkeypatch, store).done
     assert read_note(store) is None
+
+
+def test_controllers_that_cannot_be_asked_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker elsewhere may have run; who goes back without asking them is told so."""
+    store = made(tmp_path / "a")
+    upgrade_files.prepare(store, Note("classic", "g"), empty=True)
+
+    said = go_back(monkeypatch, store, problem="none answers")
+
+    assert "could not be asked (none answers)" in said.done[-1]
+    assert go_back(monkeypatch, store, problem="none answers") == Back((), ())
+
+
+def test_a_controllers_folder_that_stands_in_two_places_is_left_to_the_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which one is the old one's is said, and what to do. The next call says it again, until it is done."""
+    store, data = made(tmp_path / "a"), tmp_path / "controller"
+    aside = tmp_path / "controller-upgrade-backup"
+    for folder in (data, aside):
+        folder.mkdir()
+    wanted = f"{data} was not put back: the old controllers' data is in {aside}"
+
+    (said,) = go_back(monkeypatch, store, data=(data,)).left
+
+    assert said.startswith(wanted)
+    assert f"move it elsewhere, then rename {aside} to {data}" in said
+    assert go_back(monkeypatch, store, data=(data,)).left == (said,)
+    data.rmdir()
+    assert go_back(monkeypatch, store, data=(data,)) == Back((f"{data} is in its place again",), ())
+    assert go_back(monkeypatch, store, data=(data,)) == Back((), ())
+    data.rmdir()
+    (lost,) = go_back(monkeypatch, store, data=(data,)).left
+    assert lost.startswith(f"neither {data} nor {aside} is there")
+
+
+def test_a_folder_that_was_moved_comes_back_without_being_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest of the first store has it, from before it was moved."""
+    store, data = made(tmp_path / "a"), tmp_path / "controller"
+    data.mkdir()
+    with monkeypatch.context() as dying:
+        dying.setattr(upgrade_files, "put_aside", lambda folder: fail("died"))
+        with pytest.raises(CommandFailed, match="died"):
+            work(store)._do(PutAside(str(data)), world_of(store))
+    note = read_note(store)
+    assert note is not None
+    assert note.aside == (str(data),)
+    work(store)._do(PutAside(str(data)), world_of(store))
+    assert not data.exists()
+
+    said = go_back(monkeypatch, store)
+
+    assert said.done[0] == f"{data} is in its place again"
+    assert data.is_dir()
+
+
+def test_what_came_while_the_person_was_asked_stops_the_way_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new broker was started before the answer: refused, nothing changed."""
+    store = made(tmp_path / "a")
+    upgrade_files.prepare(store, Note("classic", "g"), empty=True)
+    known = GroupSeen(1, 1, (ReplicaSeen(1, "far:1", True, True),))
+    seen = iter([world_of(store), world_of(store, replicas=known)])
+    monkeypatch.setattr(Looker, "look", lambda self, **_: next(seen))
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
+
+    with pytest.raises(CommandFailed, match="know g already"):
+        upgrade_back.go_back(where(store), yes=False, say=print)
+
+    assert read_note(store) is not None
+
+
+# -- errors -----------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    """Not a trace; forth and back."""
+    store = made(tmp_path / "a")
+    (store / BACKUP).mkdir()
+    (store / BACKUP / "manifest.json").mkdir()
+
+    for call in (lambda: work(store).look(), lambda: upgrade_back.go_back(where(store), yes=True, say=print)):
+        with pytest.raises(CommandFailed, match=r"manifest\.json cannot be read") as told:
+            call()
+        assert "repeat this" in told.value.advice
 
 
 def test_a_disk_that_refuses_is_an_error_with_a_way_out(

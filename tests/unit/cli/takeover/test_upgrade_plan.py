@@ -3,98 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from brokerset_cli.takeover.steps import StepState, current
+from brokerset_cli.takeover.steps import StepState
 from brokerset_cli.takeover.upgrade_acts import (
     CutLog,
     Prepare,
     PutAside,
-    SetPermission,
     StartBroker,
     TakeNote,
 )
 from brokerset_cli.takeover.upgrade_facts import (
-    BrokerSeen,
     Comparison,
-    Flow,
-    GroupSeen,
     Likeness,
-    Note,
-    OldStore,
     Presence,
-    ReplicaSeen,
-    StoreSeen,
-    World,
 )
 from brokerset_cli.takeover.upgrade_plan import Plan, logs_wanted, plan_upgrade
 from brokerset_formats.identity import BrokerIdentity
-
-MASTER, SLAVE = "/data/a", "/data/b"
-M_ADDRESS, S_ADDRESS = "10.0.0.1:10911", "10.0.0.2:10911"
-PREFIX = {SLAVE: Comparison(Likeness.PREFIX, 500)}
-
-
-def store(
-    path: str, *, locked: int | None = None, epochs: tuple[tuple[int, int], ...] | None = ((2, 0),),
-    broker_id: int | None = None,
-    end: int | None = 500, begin: int = 0, problem: str = "", note: Note | None = None, **more: bool,
-) -> StoreSeen:  # fmt: skip
-    identity = None if broker_id is None else BrokerIdentity("c", "broker-a", broker_id)
-    found = OldStore(
-        Path(path), locked, True, begin, end, None, 1024, epochs, identity, "5.x", problem=problem
-    )
-    return StoreSeen(found, note, **more)
-
-
-def note(*, master: bool = False, **more: object) -> Note:
-    first = Note("identity", "broker-a", M_ADDRESS if master else S_ADDRESS, master, 2)
-    return replace(first, **more)  # type: ignore[arg-type]  # fields of a note
-
-
-def world(flow: Flow = Flow.IDENTITY, **changes: object) -> World:
-    """Everything old is stopped and noted, new controllers serve: the files are next."""
-    first = World(
-        flow,
-        "broker-a",
-        (store(MASTER, note=note(master=True)), store(SLAVE, note=note())),
-        comparisons=PREFIX,
-    )
-    return replace(first, **changes)  # type: ignore[arg-type]  # fields of a world
-
-
-def running(**more: object) -> tuple[BrokerSeen, ...]:
-    master = BrokerSeen(M_ADDRESS, True, 500, 6, store=MASTER)
-    return (replace(master, **more), BrokerSeen(S_ADDRESS, False, 500, 6, store=SLAVE))  # type: ignore[arg-type]
-
-
-def prepared(**more: object) -> tuple[StoreSeen, StoreSeen]:
-    first = ((0, 0),)
-    return (
-        store(MASTER, epochs=first, note=note(master=True, prepared=True), **more),  # type: ignore[arg-type]
-        store(SLAVE, epochs=first, note=note(prepared=True)),
-    )
-
-
-def group(*, master: int | None = 1, alive: bool = True, in_sync: bool = True, two: bool = True) -> GroupSeen:
-    replicas = [ReplicaSeen(1, M_ADDRESS, alive, True)]
-    if two:
-        replicas.append(ReplicaSeen(2, S_ADDRESS, True, in_sync))
-    return GroupSeen(master, 1, tuple(replicas))
-
-
-def now(plan: Plan) -> tuple[str, StepState]:
-    step = current(plan.steps)
-    assert step is not None
-    return step.name, step.state
-
-
-def words(plan: Plan) -> str:
-    step = current(plan.steps)
-    assert step is not None
-    return f"{step.detail} | {step.hint}"
+from brokerset_rig.upgrade_worlds import (
+    M_ADDRESS,
+    MASTER,
+    PREFIX,
+    S_ADDRESS,
+    SLAVE,
+    group,
+    note,
+    now,
+    prepared,
+    running,
+    store,
+    words,
+    world,
+)
 
 
 @pytest.mark.parametrize("seen", [Presence.OLD, Presence.UNKNOWN])
@@ -151,24 +92,6 @@ def test_brokers_of_other_hosts_with_the_same_path_are_not_taken_for_the_one_her
     assert unknown.act is None
 
 
-def test_a_classic_master_is_made_read_only_before_anything_stops() -> None:
-    """Then its slaves get the rest; what it allowed before is part of the act."""
-    stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
-    running_world = world(Flow.CLASSIC, stores=stores, brokers=running(), comparisons={})
-    behind = replace(
-        running_world,
-        brokers=(replace(running()[0], permission=4, closed=True), replace(running()[1], end=300)),
-    )
-    whole = replace(running_world, brokers=running(permission=4, closed=True))
-    again = replace(running_world, brokers=running(permission=4))
-
-    assert plan_upgrade(running_world).act == SetPermission(M_ADDRESS, 4, 6, MASTER)
-    assert plan_upgrade(again).act == SetPermission(M_ADDRESS, 4, None, MASTER), "the time for that is over"
-    assert now(plan_upgrade(behind)) == ("read-only", StepState.WAITING)
-    assert "behind: 10.0.0.2:10911 by 200 bytes" in words(plan_upgrade(behind))
-    assert now(plan_upgrade(whole)) == ("slaves-stopped", StepState.YOURS)
-
-
 def test_slaves_stop_before_their_master() -> None:
     """A master that goes first would have its slaves wait, or elect; an open port counts as running."""
     both = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
@@ -178,6 +101,16 @@ def test_slaves_stop_before_their_master() -> None:
     assert words(plan_upgrade(world(stores=both))).startswith("/data/b (locked by process 8)")
     assert words(plan_upgrade(world(stores=port))).startswith(f"/data/b ({S_ADDRESS} is open)")
     assert now(plan_upgrade(world(stores=last))) == ("master-stopped", StepState.YOURS)
+
+
+def test_a_broker_that_ran_when_facts_were_written_is_said_to_have_run_then() -> None:
+    """It may be stopped by now: new facts are asked for."""
+    far = store("other:/data/b", locked=8, note=note(), here=False)
+    plan = plan_upgrade(world(stores=(store(MASTER, locked=7, note=note(master=True)), far)))
+
+    assert now(plan) == ("slaves-stopped", StepState.YOURS)
+    assert "other:/data/b (locked by process 8, when its facts were written)" in words(plan)
+    assert "write the facts of other hosts again" in words(plan)
 
 
 def test_logs_are_read_only_while_nobody_writes_them() -> None:
@@ -209,7 +142,7 @@ def test_an_unknown_master_is_asked_for() -> None:
     ("likeness", "word"), [(Likeness.APART, "differs from"), (Likeness.LONGER, "has more than")]
 )
 def test_a_log_that_is_no_beginning_of_the_masters_is_refused(likeness: Likeness, word: str) -> None:
-    """It is said what would be cut, from where, how many messages; the way that loses nothing comes first."""
+    """It is said what would be cut, from where, how many messages; the way that loses none comes first."""
     found = {SLAVE: Comparison(likeness, 300, 2, 200)}
     plan = plan_upgrade(world(comparisons=found))
 
@@ -218,8 +151,41 @@ def test_a_log_that_is_no_beginning_of_the_masters_is_refused(likeness: Likeness
         f"/data/b {word} /data/a; would be cut from offset 300 on: 2 messages, 200 bytes,"
         " which /data/a does not have"
     ) in words(plan)
-    assert ("--master /data/b, which loses nothing" in words(plan)) == (likeness is Likeness.LONGER)
+    way = "--master /data/b, which loses no message: all of /data/a, from 0 to 300, was compared byte by byte"
+    assert (way in words(plan)) == (likeness is Likeness.LONGER)
     assert plan_upgrade(world(comparisons=found, accept_cut=frozenset({SLAVE}))).act == CutLog(SLAVE, 300)
+
+
+def test_that_nothing_is_lost_is_said_only_of_what_was_compared() -> None:
+    """Of a log that was compared in blocks, or that begins later than the other, other things are said."""
+    blocks = world(comparisons={SLAVE: Comparison(Likeness.LONGER, 256, cut_bytes=244, exact=False)})
+    later = world(
+        stores=(store(MASTER, note=note(master=True)), store(SLAVE, begin=100, note=note())),
+        comparisons={SLAVE: Comparison(Likeness.LONGER, 300, 2, 200)},
+    )
+
+    for plan in map(plan_upgrade, (blocks, later)):
+        assert now(plan) == ("logs", StepState.BLOCKED)
+        assert "loses no" not in words(plan)
+    assert "from offset 256 on: 244 bytes, of which /data/a may have a part" in words(plan_upgrade(blocks))
+    assert "compares all of /data/a with it before anything is changed" in words(plan_upgrade(blocks))
+    assert "has all that /data/a has from 100 to 300" in words(plan_upgrade(later))
+    assert "but not what /data/a has before that" in words(plan_upgrade(later))
+
+
+def test_what_was_compared_is_said() -> None:
+    """From where to where each log is the same; while brokers run, when it was compared."""
+    stores = (store(MASTER, note=note(master=True)), store(SLAVE, begin=100, end=400, note=note()))
+    aligned = plan_upgrade(world(stores=stores))
+    empty = plan_upgrade(world(stores=(stores[0], store(SLAVE, end=0, note=note()))))
+    settled = plan_upgrade(world(stores=prepared(locked=7), comparisons={}))
+
+    def detail(plan: Plan) -> str:
+        return next(each.detail for each in plan.steps if each.name == "logs")
+
+    assert detail(aligned) == "/data/a leads; /data/b is the same from 100 to 400, its end"
+    assert detail(empty) == "/data/a leads; /data/b is empty"
+    assert detail(settled) == "brokers run now; compared before the epochs were written"
 
 
 @pytest.mark.parametrize("likeness", [Likeness.NOTHING, Likeness.UNKNOWN])
@@ -230,6 +196,14 @@ def test_what_cannot_be_compared_is_never_taken(likeness: Likeness) -> None:
 
     assert now(plan) == ("logs", StepState.BLOCKED)
     assert plan.act is None
+
+
+@pytest.mark.parametrize("found", [Comparison(Likeness.NOTHING), Comparison(Likeness.APART, 0, 5, 500)])
+def test_a_store_that_has_to_be_emptied_stays_a_store(found: Comparison) -> None:
+    """Without config it would be none, and without its manifest nobody knew its broker."""
+    plan = plan_upgrade(world(comparisons={SLAVE: found}))
+
+    assert "move all but config and upgrade-backup out of /data/b" in words(plan)
 
 
 def test_a_missing_store_is_missed() -> None:
@@ -339,21 +313,16 @@ def test_the_end_is_when_all_are_in_sync() -> None:
     assert plan_upgrade(world(stores=stores, replicas=group(master=2), comparisons={})).done
 
 
-def test_a_classic_master_gets_back_what_it_allowed() -> None:
-    """A Java broker keeps brokerPermission in its file, and may have been started with that file."""
-    stores = tuple(
-        replace(
-            each, store=replace(each.store, locked_by=7, identity=BrokerIdentity("c", "broker-a", number))
-        )
-        for number, each in enumerate(prepared(), 1)
-    )
-    stores = (replace(stores[0], note=note(master=True, prepared=True, permission=6)), stores[1])
-    shut = world(Flow.CLASSIC, stores=stores, replicas=group(), master_permission=4, comparisons={})
+def test_a_store_that_has_old_epochs_again_is_prepared_again() -> None:
+    """Somebody put them back, or `--back` was cut off: no new broker is started on them.
 
-    assert plan_upgrade(shut).act == SetPermission(M_ADDRESS, 6, None, MASTER)
-    assert plan_upgrade(replace(shut, master_permission=6)).done
-    assert not plan_upgrade(replace(shut, master_permission=6, master_closed=True)).done
-    assert now(plan_upgrade(replace(shut, master_permission=None))) == ("writable", StepState.WAITING)
+    A broker with an id, whose first files are gone, has thrown the first epoch away itself.
+    """
+    old = (prepared()[0], store(SLAVE, note=note(prepared=True)))
+    grown = store(SLAVE, epochs=((3, 400),), broker_id=2, note=note(prepared=True))
+
+    assert plan_upgrade(world(stores=old, can_start=True)).act == Prepare(SLAVE, False, MASTER)
+    assert grown.prepared
 
 
 def test_stores_that_need_no_upgrade_or_cannot_be_taken_are_refused_first() -> None:
