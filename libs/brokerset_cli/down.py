@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -12,7 +12,7 @@ from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail
 from brokerset_cli.processes import send_signal, wait_gone
-from brokerset_cli.takeover.handover_journal import ADOPTION
+from brokerset_cli.takeover.handover_journal import ADOPTION, Journal
 
 STOP_SECONDS_MAX: Final = 90.0
 """Longest time that `up` may take to end: it gives each process 20 s."""
@@ -34,16 +34,29 @@ def down(data: Path, purge: bool, yes: bool) -> None:
     if folder.owner() is None:
         fail(f"{folder.path} is not a folder of brokerset", "give the folder that `up` was given with --data")
     if purge and (folder.path / ADOPTION).exists():
-        fail(
-            f"the brokers in {folder.path} are replicas of a cluster that goes on without them: nothing done",
-            f"`brokerset adopt --data {folder.path} --back` lets them leave it, and deletes the folder",
-        )
+        _refuse_purge(folder)
     if purge and not yes:
         click.confirm(f"Delete {folder.path} with all messages?", abort=True)
     click.echo("Stopped." if stop_set(folder) else "Nothing runs.")
     if purge:
         folder.purge()
         click.echo(f"Deleted {folder.path}.")
+
+
+def _refuse_purge(folder: DataFolder) -> NoReturn:
+    """Say how brokers that joined another cluster leave it; ends the command."""
+    guest_of, remembered = folder.memory().guest_of, Journal(folder.path).read()
+    finishing = remembered is not None and remembered.finishing is not None
+    if finishing and (guest_of is None or not guest_of.controllers):
+        fail(
+            f"the set in {folder.path} has not left the cluster that it joined yet, which still knows its "
+            "brokers: nothing done",
+            f"`brokerset adopt --data {folder.path} --finish` ends that; then it can be deleted",
+        )
+    fail(
+        f"the brokers in {folder.path} are replicas of a cluster that goes on without them: nothing done",
+        f"`brokerset adopt --data {folder.path} --back` lets them leave it, and deletes the folder",
+    )
 
 
 def stop_set(folder: DataFolder) -> bool:
@@ -72,9 +85,10 @@ def _stop_up(state: SetState) -> bool:
 
 def _stop_leftover(process: ProcessState) -> None:
     """End a process whose `up` was killed and could not end it."""
-    click.echo(f"{process.name} (process {process.pid}) has lost its `up` and is stopped")
+    # Standard output may be read as JSON.
+    click.echo(f"{process.name} (process {process.pid}) has lost its `up` and is stopped", err=True)
     send_signal(process.pid, process.start_ticks, signal.SIGTERM)
     if not wait_gone(process.pid, process.start_ticks, LEFTOVER_SECONDS_MAX):
-        click.echo(f"{process.name} has not ended after {LEFTOVER_SECONDS_MAX:g} s and is killed")
+        click.echo(f"{process.name} has not ended after {LEFTOVER_SECONDS_MAX:g} s and is killed", err=True)
         send_signal(process.pid, process.start_ticks, signal.SIGKILL)
         wait_gone(process.pid, process.start_ticks, LEFTOVER_SECONDS_MAX)

@@ -179,7 +179,7 @@ def rebuild(
         known = [group.broker_name for group in await admin.groups() if group.replicas]
         addresses = dict.fromkeys([*brokers, *_local_brokers(data)])
         addresses |= dict.fromkeys(await _registered_brokers(namesrv_address(namesrv, data)))
-        answers = await asyncio.gather(*(_ask(admin, address) for address in addresses))
+        answers = await asyncio.gather(*(ask_broker(admin, address) for address in addresses))
         looks = [answer for answer in answers if isinstance(answer, BrokerLook)]
         silent = [answer for answer in answers if isinstance(answer, str)]
         return looks, silent, plan_rebuild(looks, known)
@@ -202,11 +202,7 @@ def rebuild(
     if not yes:
         click.confirm(f"Propose {counted(len(plan.groups), 'group')} to the controllers?", abort=True)
 
-    async def propose(admin: ControllerAdmin) -> None:
-        for group in plan.groups:
-            await admin.rebuild(group)
-
-    run(target, propose)
+    run(target, lambda admin: propose(admin, plan.groups))
     if as_json:
         write_json({"rebuilt": [group.to_object() for group in plan.groups]})
     else:
@@ -229,7 +225,14 @@ async def _registered_brokers(namesrv: str) -> list[str]:
     return sorted(address for data in table.values() for address in data.broker_addrs.values())
 
 
-async def _ask(admin: ControllerAdmin, address: str) -> BrokerLook | str:
+async def propose(admin: ControllerAdmin, groups: Iterable[GroupState]) -> None:
+    """Let the controllers take these groups in (21006), one after the other. Raises `RequestRefused`."""
+    for group in groups:
+        await admin.rebuild(group)
+
+
+async def ask_broker(admin: ControllerAdmin, address: str) -> BrokerLook | str:
+    """Who a broker says it is, or why it says nothing."""
     try:
         return await admin.broker(address)
     except ClientError as error:

@@ -6,8 +6,8 @@ against Java's servers), `mixed` (our broker with Java's name server and the oth
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
-servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over
-and gives it back), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
+servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
+gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
 """
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerset_rig import (
-    adopt_parts,
+    adopt_suite,
     controller_parts,
     golden,
     migrated_stores,
@@ -263,7 +263,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
     "replication-clients": lambda outcome, size: replication_clients.run(outcome.add, size),
     "switches": lambda outcome, size: switch_parts.run(outcome.add, size),
-    "adopt": lambda outcome, size: adopt_parts.run(outcome.add, size),
+    "adopt": lambda outcome, size: adopt_suite.run(outcome.add, size),
     "releases": lambda outcome, size: release_parts.run(outcome.add, size),
     "mixed-groups": lambda outcome, size: mixed_groups.run(outcome.add, size),
     "upgrades": lambda outcome, size: upgrade_parts.run(outcome.add, size),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,16 +15,29 @@ from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import guest_set
-from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, report, show_findings
+from brokerset_cli.takeover.adopt_report import (
+    NO_CONTROLLERS,
+    report,
+    report_finish,
+    report_ordinary,
+    show_findings,
+)
 from brokerset_cli.takeover.adoption import Adoption
 from brokerset_cli.takeover.asking import Asker
 from brokerset_cli.takeover.cluster_look import find_cluster, look_at_java
+from brokerset_cli.takeover.finish_acts import FinishActs
+from brokerset_cli.takeover.finish_look import FinishLook
+from brokerset_cli.takeover.finish_plan import needs_adopt, plan_finish
+from brokerset_cli.takeover.finishing import Finish, hold
+from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_cli.takeover.obstacles import FEATURES
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_runtime.logs import configure_logs
 from brokerset_spec.broker_settings import address_problems
 from brokerset_spec.manifest import REPLICAS_MAX
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -47,9 +60,29 @@ from brokerset_spec.manifest import REPLICAS_MAX
     help="Brokers of ours for each group. [default: as many as Java's]",
 )
 @click.option(
-    "--to", "last", metavar="STEP", help="Stop when this step is done: join, catch-up, switch, retire."
+    "--to",
+    "last",
+    metavar="STEP",
+    help="Stop when this step is done: join, catch-up, switch, retire; "
+    "with --finish: whole, name-servers, clients, own.",
 )
 @click.option("--back", is_flag=True, help="Give the cluster back: the same steps the other way round.")
+@click.option(
+    "--finish",
+    is_flag=True,
+    help="When every group is ours: leave Java's controllers and name servers for own ones.",
+)
+@click.option(
+    "--clients-moved",
+    is_flag=True,
+    help="With --finish: all clients use our name servers. With --back: they use Java's again.",
+)
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="With --finish: port of our first name server; 0 takes a free one. [default: 9876, or one near it]",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before each step.")
 @click.option(
     "--stop-with",
@@ -74,6 +107,9 @@ def adopt(
     replicas: int | None,
     last: str | None,
     back: bool,
+    finish: bool,
+    clients_moved: bool,
+    namesrv_port: int | None,
     yes: bool,
     stop_with: str | None,
     accept: tuple[str, ...],
@@ -83,38 +119,97 @@ def adopt(
     """Take over a running Java cluster in controller mode (RocketMQ 5.1.1 or later) by joining it.
 
     Brokers of ours start in --data as replicas of its groups, copy the logs, become masters, and the Java
-    brokers are stopped one by one. Its controllers and name servers stay. Each step is seen done before the
-    next; a call that was cut off is repeated, and goes on. --back gives the cluster back.
+    brokers are stopped one by one. Each step is seen done before the next; a call that was cut off is
+    repeated, and goes on. --back gives the cluster back. Java's controllers and name servers stay until
+    --finish leaves them, in steps of its own.
 
     Exit code 0: all is done, or --to is reached. 3: the next step is yours, the output says which. 1: it
     failed.
     """
+    _check_options(back=back, finish=finish, clients_moved=clients_moved, stop_with=stop_with, accept=accept)
+    if namesrv_port is not None and not finish:
+        raise click.UsageError("Give --namesrv-port together with --finish.")
     for text, option in ((namesrv, "--namesrv"), (controllers, "--controllers")):
         if text and (problems := address_problems(text)):
             raise click.BadParameter("; ".join(problems), param_hint=option)
     folder = DataFolder(data)
     known = guest_set.guest_of(folder)
-    if back and known is None:
+    remembered = Journal(folder.path).read()
+    finishing = remembered is not None and remembered.finishing is not None
+    if (back or finish) and known is None and not finishing:
+        if finish and remembered is None and guest_set.has_left(folder):
+            sys.exit(report_ordinary(folder, as_json))
         fail(
             f"{folder.path} has no brokers that joined another cluster",
             "give the folder of the adoption with --data",
         )
+    if back:
+        _check_back(folder, clients_moved)
+    configure_logs("error", json=False)
+    if finish or (finishing and not back):
+        code = _told(
+            folder, namesrv,
+            _finish(
+                folder, clients_moved, namesrv_port, yes=yes, last=last, only_look=only_look,
+                as_json=as_json, acts=finish,
+            ),
+        )  # fmt: skip
+        if code is not None:
+            sys.exit(code)
     if known is not None:
         namesrv, controllers = known.name_servers, known.controllers
     if namesrv is None:
         raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
-    configure_logs("error", json=False)
+    if back and not only_look:
+        lock = hold(folder)
+        Journal(folder.path).go_back()
+        lock.release()
+    code = _told(
+        folder, namesrv,
+        _run(
+            folder, namesrv, controllers, accept,
+            options={"host": host, "replicas": replicas, "stop_with": stop_with, "yes": yes},
+            back=back, last=last, only_look=only_look, as_json=as_json,
+        ),
+    )  # fmt: skip
+    sys.exit(code)
+
+
+def _check_options(
+    *, back: bool, finish: bool, clients_moved: bool, stop_with: str | None, accept: Sequence[str]
+) -> None:
+    if back and finish:
+        raise click.UsageError("Give either --back or --finish.")
+    if clients_moved and not (back or finish):
+        raise click.UsageError("Give --clients-moved together with --finish or --back.")
+    if finish and (stop_with or accept):
+        raise click.UsageError("--finish begins when no Java broker runs any more; give these without it.")
+
+
+def _check_back(folder: DataFolder, clients_moved: bool) -> None:
+    """Whether the cluster can be given back yet; ends the command when it cannot."""
+    known, remembered = guest_set.guest_of(folder), Journal(folder.path).read()
+    if known is None or not known.controllers:
+        fail(
+            f"the brokers in {folder.path} belong to their own controllers: there is no way back any more, "
+            "as Java's brokers lack what was sent since",
+            f"`brokerset adopt --data {folder.path} --finish` goes on",
+        )
+    if remembered is not None and remembered.clients_moved and not clients_moved:
+        fail(
+            f"clients use the name servers of {folder.path}, which go with it: nothing was changed",
+            f"give them {known.name_servers} again, then give the same command with --clients-moved",
+        )
+
+
+def _told(folder: DataFolder, namesrv: str | None, work: Coroutine[Any, Any, T]) -> T:
+    """Run it; errors of the network and the disk end the command with what to do."""
     try:
-        code = asyncio.run(
-            _run(
-                folder, namesrv, controllers, accept,
-                options={"host": host, "replicas": replicas, "stop_with": stop_with, "yes": yes},
-                back=back, last=last, only_look=only_look, as_json=as_json,
-            )
-        )  # fmt: skip
+        return asyncio.run(work)
     except RequestRefused as error:
         raise CommandFailed(
-            str(error), f"is {error.address or namesrv} what it was taken for? The same command goes on"
+            str(error),
+            f"is {error.address or namesrv or 'it'} what it was taken for? The same command goes on",
         ) from None
     except ClientError as error:
         raise CommandFailed(
@@ -125,7 +220,40 @@ def adopt(
             f"{error.filename or folder.path} cannot be used: {error.strerror or error}",
             "see to it that you may write there and that there is room; the same command goes on",
         ) from None
-    sys.exit(code)
+
+
+async def _finish(
+    folder: DataFolder,
+    clients_moved: bool,
+    namesrv_port: int | None,
+    *,
+    yes: bool,
+    last: str | None,
+    only_look: bool,
+    as_json: bool,
+    acts: bool,
+) -> int | None:
+    """Go on with leaving Java's controllers, or show how far that is unless it `acts`.
+
+    None when `adopt` has something to do before, as it was asked to.
+    """
+    async with Asker() as asker:
+        journal = Journal(folder.path)
+        look = FinishLook(folder, journal, asker)
+        acts_of_call = FinishActs(folder, journal, asker, look, namesrv_port)
+        call = Finish(folder, look.facts, acts_of_call, yes=yes, clients_moved=clients_moved)
+        facts = await call.facts()
+        if not acts and needs_adopt(facts):
+            return None
+        steps = plan_finish(facts)
+        if acts and not only_look:
+            steps = await call.go(last)
+            facts = replace(
+                await call.facts(),  # which do not know any more what was left
+                java_name_servers=facts.java_name_servers,
+                java_controllers=facts.java_controllers,
+            )
+        return report_finish(facts, steps, call.pauses, as_json, last if acts else None, goes_on=acts)
 
 
 async def _run(

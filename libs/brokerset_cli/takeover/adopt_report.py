@@ -7,11 +7,14 @@ from typing import Final
 
 import click
 
+from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import write_json, write_table
 from brokerset_cli.takeover.adopt_plan import GroupFacts
 from brokerset_cli.takeover.cluster_look import Cluster
+from brokerset_cli.takeover.finish_plan import LEAVE, FinishFacts
 from brokerset_cli.takeover.flow import Step, StepState, current, show
 from brokerset_cli.takeover.flow import as_json as steps_json
+from brokerset_cli.takeover.guest_set import own_name_servers
 from brokerset_cli.takeover.obstacles import Finding
 
 YOURS_EXIT: Final = 3
@@ -64,6 +67,65 @@ def report(
             done = f"Done up to {last}." if last is not None else "All of it is done."
             click.echo(done if groups else "Nothing of ours is left.")
     return 1 if blocked else YOURS_EXIT if yours else 0
+
+
+def report_finish(
+    facts: FinishFacts,
+    steps: Sequence[Step],
+    pauses: Mapping[str, float],
+    as_json: bool,
+    last: str | None,
+    *,
+    goes_on: bool,
+) -> int:
+    """Write how far the set has left Java's cluster; returns the exit code.
+
+    `goes_on` is whether the command was given with `--finish`, which goes on; else it is said that this does.
+    """
+    step = current(steps)
+    if as_json:
+        write_json(
+            {
+                "nameServers": facts.name_servers,
+                "javaNameServers": facts.java_name_servers,
+                "javaControllers": facts.java_controllers,
+                "steps": steps_json(steps),
+                "pauseSeconds": dict(pauses),
+            }
+        )
+    else:
+        _show_groups([each.as_group_facts() for each in facts.groups])
+        show(steps)
+        if step is not None and not goes_on:
+            click.echo(f"`brokerset adopt --data {facts.folder} --finish` goes on.")
+        elif step is None and last is not None and steps[-1].name != LEAVE:
+            click.echo(f"Done up to {last}.")
+        elif step is None:
+            click.echo("All of it is done.")
+            click.echo(ordinary_text(facts.folder, facts.name_servers))
+    if step is None or step.state in (StepState.READY, StepState.WAITING):
+        return 0
+    return YOURS_EXIT if step.state is StepState.YOURS else 1
+
+
+def report_ordinary(folder: DataFolder, as_json: bool) -> int:
+    """Say that a set has left the cluster that it joined before; returns the exit code."""
+    name_servers = own_name_servers(folder.memory())
+    if as_json:
+        write_json({"nameServers": name_servers, "steps": [], "pauseSeconds": {}})
+    else:
+        click.echo(f"Nothing is left to do. {ordinary_text(str(folder.path), name_servers)}")
+    return 0
+
+
+def ordinary_text(folder: str, name_servers: str) -> str:
+    """What people must know about a set that belongs to nobody else any more."""
+    return (
+        f"{folder} has an ordinary set now. Clients use namesrvAddr={name_servers}. Java's controllers and "
+        "name servers are not needed for it any more, and may be stopped unless they serve other clusters. "
+        "Do not start the old Java brokers again: they lack everything that was sent since, and clients that "
+        "still know Java's name servers would use them."
+    )
 
 
 def _show_groups(groups: Sequence[GroupFacts]) -> None:

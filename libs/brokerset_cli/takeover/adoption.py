@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,9 +36,10 @@ from brokerset_cli.takeover.cluster_look import (
     missing_tables,
 )
 from brokerset_cli.takeover.flow import Step, StepState, current
-from brokerset_cli.takeover.handover_journal import Journal
+from brokerset_cli.takeover.handover_journal import ADOPTION, Journal
 from brokerset_cli.takeover.java_handover import HandOver
 from brokerset_cli.takeover.obstacles import BrokerAnswers, Finding
+from brokerset_cli.takeover.stop_command import run_stop_command
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
 from brokerset_client.errors import RequestRefused
 from brokerset_protocol import headers
@@ -62,8 +62,6 @@ GONE_SECONDS_MAX: Final = 90.0
 
 STOP_COMMAND_SECONDS_MAX: Final = 300.0
 """Time-out of the command that stops a Java broker."""
-
-STANDARD_ERROR: Final = 2
 
 
 class Adoption:
@@ -268,7 +266,7 @@ class Adoption:
         elif kind == LEAVE:
             await self._leave(facts)
         elif kind == "retire":
-            self._stop_java(step, facts)
+            await self._stop_java(step, facts)
         else:
             await self._switch(next(group for group in facts.groups if group.name == rest), back=back)
 
@@ -295,7 +293,8 @@ class Adoption:
 
     async def _switch(self, group: GroupFacts, *, back: bool) -> None:
         hand_over = self._hand_over()
-        if group.read_only and await hand_over.put_back_all():
+        left = await hand_over.put_back_all() if group.read_only else ()
+        if any(each.address == group.read_only for each in left):
             raise CommandFailed(
                 f"{group.read_only} does not get its settings back",
                 "see why it does not answer, or stop it; then give the same command again",
@@ -332,7 +331,7 @@ class Adoption:
             raise CommandFailed(f"the controllers do not know {group} any more", "see `brokerset status`")
         return replace(state, cluster_name=self._cluster.name)
 
-    def _stop_java(self, step: Step, facts: Facts) -> None:
+    async def _stop_java(self, step: Step, facts: Facts) -> None:
         """Run the person's command that stops a Java broker."""
         assert self._stop_with is not None, "without it the step is the person's"
         _, group, broker_id = step.name.split(":")
@@ -342,26 +341,12 @@ class Adoption:
         for name, value in (("address", java.address), ("group", group), ("id", broker_id)):
             command = command.replace("{" + name + "}", shlex.quote(value))
         tell(f"running: {command}")
-        try:
-            done = subprocess.run(
-                command,
-                shell=True,
-                timeout=STOP_COMMAND_SECONDS_MAX,
-                stdin=subprocess.DEVNULL,
-                stdout=STANDARD_ERROR,  # standard output may be read as JSON
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            fail(f"{command!r} has not ended after {STOP_COMMAND_SECONDS_MAX:g} s", "correct --stop-with")
-        if done.returncode:
-            fail(
-                f"{command!r} ended with exit code {done.returncode}",
-                "correct --stop-with, or stop it by hand",
-            )
+        await run_stop_command(command, STOP_COMMAND_SECONDS_MAX, tell)
         self._stopped.add(step.name)
 
     async def _leave(self, facts: Facts) -> None:
         """Stop our brokers, let the controllers forget them, and delete the folder."""
+        self._nothing_to_put_back()
         stop_set(self._folder)
         tell("our brokers have stopped")
         for group in facts.groups:
@@ -380,6 +365,16 @@ class Adoption:
                 tell(f"{group.name}: the controllers have forgotten {', '.join(map(str, ids))}")
         self._folder.purge()
         tell(f"{self._folder.path} is deleted")
+
+    def _nothing_to_put_back(self) -> None:
+        """The journal goes with the folder, so nothing may be left in it."""
+        for each in self._journal.changed:
+            fail(
+                f"{each.group}: {each.address} has not got back {_settings_text(each.settings)}, and only "
+                f"{self._folder.path} knows of it: nothing was stopped",
+                "start it, then give the same command again; if it is lost for good, take it out of "
+                f"{self._folder.path / ADOPTION}",
+            )
 
     async def _gone(self, name: str) -> None:
         """Wait until the controllers and the Java master of a group have noticed that ours are gone."""

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Final
 
 from brokerset_cli.folder import MANIFEST, MEMORY, DataFolder
+from brokerset_cli.output import fail
 from brokerset_cli.takeover.cluster_look import Cluster
 from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_cli.takeover.obstacles import BrokerAnswers, Finding
 from brokerset_cli.up import choose_ports, detach_set, load_manifest
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet, read_manifest
-from brokerset_spec.plan import PortWishes
-from brokerset_spec.set_memory import GuestOf
+from brokerset_spec.plan import PortWishes, broker_process
+from brokerset_spec.set_memory import GuestOf, SetMemory
 from brokerset_spec.setting_fields import SettingField, setting_fields
 
 NAME_PREFIX: Final = "adopted-"
@@ -92,6 +93,14 @@ def guest_of(folder: DataFolder) -> GuestOf | None:
     return folder.memory().guest_of if (folder.path / MEMORY).exists() else None
 
 
+def has_left(folder: DataFolder) -> bool:
+    """Whether the set of a folder joined another cluster once, and has controllers of its own by now."""
+    if not (folder.path / MEMORY).exists() or not (folder.owner() or "").startswith(NAME_PREFIX):
+        return False
+    memory = folder.memory()
+    return memory.guest_of is None and bool(memory.controllers)
+
+
 def replicas_of(folder: DataFolder) -> int | None:
     """Brokers of each group now, the fewest of all groups; None before they were planned."""
     if not (folder.path / MEMORY).exists():
@@ -143,6 +152,59 @@ def join(
     if not memory.broker_ports:
         wishes = choose_ports(host, PortWishes(None, 0, 0), kept=True)
     detach_set(manifest, folder.path, memory.host or host, wishes, err=True)
+
+
+def under_own_controllers(folder: DataFolder) -> None:
+    """From its next start on the set belongs to its own controllers, and still uses Java's name servers.
+
+    On the disk when it returns. Ends the command when `up` runs: it would write what it remembers over that.
+    """
+    name = folder.owner()
+    assert name is not None, "a folder without a set has no guests"
+    lock = folder.claim(name)
+    try:
+        memory = folder.memory()
+        assert memory.controllers, "a set leaves other controllers for its own ones"
+        assert memory.guest_of is not None, "an ordinary set has nobody to leave"
+        folder.write_memory(replace(memory, guest_of=replace(memory.guest_of, controllers="")))
+    finally:
+        lock.release()
+
+
+def start(folder: DataFolder) -> None:
+    """Start the set of a folder in the background, as it was started last, and wait until it serves."""
+    manifest = stored_manifest(folder)
+    if manifest is None:
+        fail(
+            f"{folder.path / MANIFEST} is not there: nobody knows what runs in {folder.path}",
+            "restore this file",
+        )
+    memory = folder.memory()
+    detach_set(manifest, folder.path, memory.listen_host or memory.host, PortWishes(), err=True)
+
+
+def own_brokers(memory: SetMemory) -> dict[str, tuple[str, ...]]:
+    """By group: the addresses of the brokers that a set remembers; of all of them, once it was planned."""
+    return {
+        group: tuple(
+            f"{memory.host}:{memory.broker_ports[name]}"
+            for name in (broker_process(group, number) for number in each.numbers)
+            if name in memory.broker_ports
+        )
+        for group, each in sorted(memory.groups.items())
+    }
+
+
+def own_controllers(memory: SetMemory) -> str:
+    """Addresses of the set's own controllers, joined by semicolons."""
+    ports = [each.controller_port for each in memory.controllers if each.ports]
+    return ";".join(f"{memory.host}:{port}" for port in ports)
+
+
+def own_name_servers(memory: SetMemory) -> str:
+    """Addresses of the name servers in the set's own controllers, joined by semicolons."""
+    ports = [each.namesrv_port for each in memory.controllers if each.ports]
+    return ";".join(f"{memory.host}:{port}" for port in ports)
 
 
 def folder_findings(folder: DataFolder) -> list[Finding]:

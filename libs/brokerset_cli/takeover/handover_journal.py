@@ -1,10 +1,11 @@
-"""What a hand-over changes at a Java broker, written down before it is changed and until it is put back."""
+"""What an adoption has to remember: settings of Java brokers to put back, and how far its end has come."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +23,38 @@ class Before:
     group: str
     address: str
     settings: Mapping[str, str]
+    elected_ms: int = 0
+    """When an election that relieves this broker was about to be asked for, by the clock of this machine; 0
+    when none may be under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """What was seen when every group was ours: Java's controllers need not answer any more after that."""
+
+    controllers: str
+    """Java's, joined by semicolons: the folder forgets them on the way."""
+
+    name_servers: str
+    """Likewise."""
+
+    java: Mapping[str, tuple[str, ...]]
+    """By group: the addresses of the Java brokers that its controllers know."""
+
+    next_ids: Mapping[str, int]
+    """By group: the id that its controllers would give next; ours must not give those before it again."""
+
+    ours: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By group: our ids that Java's controllers are to forget; known when `own` begins."""
+
+    own_since_ms: int = 0
+    """When `own` was about to stop our brokers, all of which were in sync; 0 before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What one adoption is about: written when our brokers are about to join, gone with the folder."""
+    """What one adoption is about: written when our brokers are about to join, gone with the folder or when
+    the set has become an ordinary one."""
 
     groups: Mapping[str, tuple[int, ...]]
     """By group: the ids of the Java brokers that lived then."""
@@ -36,6 +64,12 @@ class Adoption:
 
     changed: tuple[Before, ...] = ()
     """What has to be put back."""
+
+    finishing: Finishing | None = None
+    """None while it was not seen that every group is ours, or when that was given back since."""
+
+    clients_moved: bool = False
+    """Whether the person said that all clients use our name servers."""
 
 
 class Journal:
@@ -49,9 +83,11 @@ class Journal:
         try:
             value = json.loads(self._path.read_bytes())
             return Adoption(
-                {str(name): tuple(int(n) for n in ids) for name, ids in value["groups"].items()},
+                _ids(value["groups"]),
                 int(value["replicas"]),
                 tuple(_before(each) for each in value["changed"]),
+                _finishing(value.get("finishing")),
+                bool(value.get("clientsMoved", False)),
             )
         except FileNotFoundError:
             return None
@@ -75,13 +111,48 @@ class Journal:
         """
         adoption = self._known()
         if not any(each.address == before.address for each in adoption.changed):
-            self._write(Adoption(adoption.groups, adoption.replicas, (*adoption.changed, before)))
+            self._write(replace(adoption, changed=(*adoption.changed, before)))
+
+    def elects(self, address: str, elected_ms: int) -> None:
+        """Remember that the master at this address is about to be relieved, or with 0 that it is decided."""
+        adoption = self._known()
+        changed = tuple(
+            replace(each, elected_ms=elected_ms) if each.address == address else each
+            for each in adoption.changed
+        )
+        self._write(replace(adoption, changed=changed))
 
     def forget(self, address: str) -> None:
         """The settings of this broker are as they were."""
         adoption = self._known()
         rest = tuple(each for each in adoption.changed if each.address != address)
-        self._write(Adoption(adoption.groups, adoption.replicas, rest))
+        self._write(replace(adoption, changed=rest))
+
+    def finish(self, finishing: Finishing) -> None:
+        """Every group was seen to be ours."""
+        self._write(replace(self._known(), finishing=finishing))
+
+    def clients_have_moved(self) -> None:
+        """The person said so."""
+        self._write(replace(self._known(), clients_moved=True))
+
+    def begin_own(self, ours: Mapping[str, tuple[int, ...]]) -> None:
+        """Our brokers, with these ids, are in sync and are about to be stopped."""
+        adoption = self._known()
+        assert adoption.finishing is not None, "it was seen before that every group is ours"
+        now_ms = time.time_ns() // 1_000_000
+        self._write(replace(adoption, finishing=replace(adoption.finishing, ours=ours, own_since_ms=now_ms)))
+
+    def go_back(self) -> None:
+        """Java brokers come back, and clients use Java's name servers: nothing of the end counts any more."""
+        adoption = self.read()
+        if adoption is not None and (adoption.finishing is not None or adoption.clients_moved):
+            self._write(replace(adoption, finishing=None, clients_moved=False))
+
+    def end(self) -> None:
+        """Nothing is left to remember."""
+        self._path.unlink(missing_ok=True)
+        sync_folder(self._path.parent)
 
     @property
     def changed(self) -> tuple[Before, ...]:
@@ -95,11 +166,46 @@ class Journal:
         return adoption
 
     def _write(self, adoption: Adoption) -> Adoption:
-        write_atomically(self._path, json.dumps(asdict(adoption), indent=1).encode() + b"\n")
-        sync_folder(self._path.parent)
+        value = {
+            "groups": adoption.groups,
+            "replicas": adoption.replicas,
+            "changed": [asdict(each) for each in adoption.changed],
+            "finishing": None if adoption.finishing is None else _finishing_json(adoption.finishing),
+            "clientsMoved": adoption.clients_moved,
+        }
+        write_atomically(self._path, json.dumps(value, indent=1).encode() + b"\n")
         return adoption
 
 
 def _before(value: Mapping[str, Any]) -> Before:
     settings = {str(name): str(text) for name, text in value["settings"].items()}
-    return Before(str(value["group"]), str(value["address"]), settings)
+    elected_ms = int(value.get("elected_ms", 0))  # journals of older releases do not have it
+    return Before(str(value["group"]), str(value["address"]), settings, elected_ms)
+
+
+def _ids(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {str(name): tuple(int(n) for n in ids) for name, ids in value.items()}
+
+
+def _finishing(value: Mapping[str, Any] | None) -> Finishing | None:
+    if value is None:
+        return None
+    return Finishing(
+        str(value["controllers"]),
+        str(value["nameServers"]),
+        {str(name): tuple(map(str, addresses)) for name, addresses in value["java"].items()},
+        {str(name): int(n) for name, n in value["nextIds"].items()},
+        _ids(value["ours"]),
+        int(value["ownSinceMs"]),
+    )
+
+
+def _finishing_json(finishing: Finishing) -> dict[str, Any]:
+    return {
+        "controllers": finishing.controllers,
+        "nameServers": finishing.name_servers,
+        "java": finishing.java,
+        "nextIds": finishing.next_ids,
+        "ours": finishing.ours,
+        "ownSinceMs": finishing.own_since_ms,
+    }

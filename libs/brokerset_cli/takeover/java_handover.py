@@ -5,8 +5,8 @@ it is first made to turn sends away, in two ways at once: `startAcceptSendReques
 `SendMessageProcessor.preSend` compares with the clock before anything else, and which ends by itself; and
 `brokerPermission` without the right to write, which covers messages that consumers give back (sends to
 ordinary topics are not: `AbstractSendMessageProcessor.msgCheck` looks at it for ordered ones only). Clients
-retry both answers, 1 and 16. Both settings are in the journal before they are changed, so that a call that
-was cut off is put right by the next one.
+retry both answers, 1 and 16. Both settings are in the journal before they are changed, and so is the election
+before it is asked for, so that a call that was cut off is put right by the next one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ PERMISSION: Final = "brokerPermission"
 CHANGED: Final = (PERMISSION, ACCEPTS)
 """The settings that a hand-over changes; what they were is in the journal."""
 
+WAITING: Final = "sendThreadPoolQueueSize"
+STORING: Final = "pageCacheLockTimeMills"
+"""Figures of a Java broker: sends that wait for a thread, and how long (ms) somebody has been appending to
+the log (`CommitLog.lockTimeMills`); 0 while nobody does."""
+
 WRITE: Final = 2
 """The bit of `brokerPermission` that lets a broker take messages (`PermName.PERM_WRITE`)."""
 
@@ -46,23 +51,31 @@ TABLES_SECONDS_MAX: Final = 30.0
 """How long it is waited, with sends going on, until our replica is near and has the tables."""
 
 CLOSED_SECONDS_MAX: Final = 5.0
-"""How long the Java master may take until it turns sends away."""
+"""How long the Java master may take until it turns sends away, or takes them again."""
 
 SETTLE_SECONDS: Final = 0.2
-"""A send that was let in a moment before is stored after that."""
+"""A send that was let in a moment before is stored after that, or seen to be stored (`STORING`)."""
 
 CAUGHT_UP_SECONDS_MAX: Final = 15.0
+AGAIN_SECONDS_MAX: Final = 1.0
+"""How long our replica may take once more, right before it is elected: messages that fall due are stored also
+by a master that is closed."""
+
 SERVES_SECONDS_MAX: Final = 15.0
 HEARD_SECONDS_MAX: Final = 15.0
 """A relieved Java master that missed the notice asks its controllers within 10 s."""
 
-ELECT_SECONDS_MAX: Final = 40.0
-"""Nobody is elected later than this after the Java master was closed: it opens by itself (`CLOSED_MS`), and a
-command that was halted in between would elect beside a master that takes messages."""
+ELECT_SECONDS_MAX: Final = 35.0
+"""No election begins later than this after the Java master was closed: it opens by itself (`CLOSED_MS`), and
+a command that was halted in between would elect beside a master that takes messages."""
+
+ELECTION_SECONDS_MAX: Final = 10.0
+"""How long it is tried to ask for one: to find who leads the controllers, and to get an answer."""
 
 UNCLEAR_SECONDS: Final = 10.0
-"""How long an election without a clear answer may still come: a controller waits 5 s for the others, and as
-long for a new leader. A master that is put back sooner could be relieved while it takes messages."""
+"""How long an election without a clear answer may still come after it was asked for last: a controller waits
+5 s for the others, and as long for a new leader. A master that is put back sooner could be relieved while it
+takes messages. The three together end before a closed master opens by itself."""
 
 DECIDED: Final = frozenset(
     {
@@ -128,6 +141,10 @@ class Memory(Protocol):
         """On the disk when it returns."""
         ...
 
+    def elects(self, address: str, elected_ms: int) -> None:
+        """An election that relieves it is about to be asked for, or is decided: 0; on the disk on return."""
+        ...
+
     def forget(self, address: str) -> None:
         """It is as it was."""
         ...
@@ -151,39 +168,67 @@ class HandOver:
     say: Say
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since 1970, for the journal: another process reads it, perhaps after this machine has started
+    again. It is shown, and never counted with."""
+
+    elect_seconds: float = ELECTION_SECONDS_MAX
 
     async def to_ours(self, group: GroupFacts, java: Replica, heir: Replica) -> float:
         """Make `heir`, one of ours, master instead of the living Java broker.
 
-        Returns for how many seconds nobody took messages. Raises `CommandFailed`, with Java's broker master
-        and taking messages as before; when an election is unclear, only when it cannot come any more.
+        Returns for how many seconds nobody took messages. Raises `CommandFailed` and `ClientError`s. Java's
+        broker takes messages again then if it is master still; after an unclear election only when that one
+        cannot come any more.
         """
         await self._near(java, heir)
         await self._has_tables(java, heir, TABLES_SECONDS_MAX)
         await self._note(group.name, java.address)
-        closed, unclear = self.clock(), False
+        closed = self.clock()
         try:
             await self._close(java.address)
-            await self._caught_up(java, heir)
+            await self._caught_up(java, heir, CAUGHT_UP_SECONDS_MAX)
             await self._has_tables(java, heir, CAUGHT_UP_SECONDS_MAX)
+            await self._elect(group.name, java, heir, closed)
+            await self._serves(group.name, heir)
+            pause = self.clock() - closed
+            self.memory.elects(java.address, 0)
+        finally:  # also when the person ends the command
+            await self.put_back_all()
+        return pause
+
+    async def _elect(self, group: str, java: Replica, heir: Replica, closed: float) -> None:
+        """Ask for the election; the journal knows of it before it is asked for, and until it is decided."""
+        self.memory.elects(java.address, round(self.wall_clock() * 1000))
+        try:
+            if not await self.brokers.refuses_sends(java.address):
+                raise CommandFailed(
+                    f"{java.address} takes sends again, though it was closed; nobody was elected",
+                    "did it start again, or did somebody change its settings? The same command goes on",
+                )
+            await self._caught_up(java, heir, AGAIN_SECONDS_MAX)
             if self.clock() - closed > ELECT_SECONDS_MAX:
                 raise CommandFailed(
                     f"closing {java.address} and catching up took more than {ELECT_SECONDS_MAX:g} s, and it "
                     "opens by itself; nobody was elected",
                     "the same command tries it again",
                 )
-            self.say(f"{group.name}: {heir.address} has everything; it is elected")
-            unclear = True
-            try:
-                await self.elect(group.name, heir.broker_id)
-            except RequestRefused as error:
-                unclear = error.code not in DECIDED
-                raise
-            await self._serves(group.name, heir)
-            pause, unclear = self.clock() - closed, False
-        finally:  # also when the person ends the command
-            await self.put_back_all(UNCLEAR_SECONDS if unclear else 0.0)
-        return pause
+        except (ClientError, CommandFailed):
+            self.memory.elects(java.address, 0)  # it was not asked for
+            raise
+        self.say(f"{group}: {heir.address} has everything; it is elected")
+        try:
+            async with asyncio.timeout(self.elect_seconds):
+                await self.elect(group, heir.broker_id)
+        except RequestRefused as error:
+            if error.code in DECIDED:
+                self.memory.elects(java.address, 0)
+            raise
+        except TimeoutError:
+            raise CommandFailed(
+                f"{group}: the controllers gave no answer to the election in {self.elect_seconds:g} s",
+                "see `brokerset status`; the same command goes on",
+            ) from None
 
     async def to_java(self, group: GroupFacts, master: Replica, heir: Replica) -> float:
         """Make a Java broker master instead of ours, which holds sends meanwhile; returns the pause (s)."""
@@ -193,16 +238,21 @@ class HandOver:
         await self._serves(group.name, heir)
         return self.clock() - began if done.pause_ms is None else done.pause_ms / 1000
 
-    async def put_back_all(self, unclear_seconds: float = 0.0) -> tuple[Before, ...]:
+    async def put_back_all(self) -> tuple[Before, ...]:
         """Put back what hand-overs have changed; returns what could not be, as its broker does not answer.
 
-        For so long an election may still come: a broker that is master yet takes no messages before.
+        While an election that was asked for may still come, a broker that is master yet takes no messages.
+        That is counted from now on: whoever has asked is this call, or one that has ended.
         """
         left = []
-        until = self.clock() + unclear_seconds
-        if unclear_seconds:
-            self.say(f"an election may still come: it is waited for, {unclear_seconds:g} s at most")
+        until = self.clock() + UNCLEAR_SECONDS
         for before in self.memory.changed:
+            if before.elected_ms:
+                asked = time.strftime("%H:%M:%S", time.localtime(before.elected_ms / 1000))
+                self.say(
+                    f"{before.group}: the election that was asked for at {asked} may still come; it is "
+                    f"waited for, {UNCLEAR_SECONDS:g} s at most"
+                )
             try:
                 await self._until(
                     f"{before.address} knows its role",
@@ -210,6 +260,11 @@ class HandOver:
                     HEARD_SECONDS_MAX,
                 )
                 await self.brokers.change(before.address, before.settings)
+                await self._until(
+                    f"{before.address} has its settings back",
+                    partial(self._is_back, before),
+                    CLOSED_SECONDS_MAX,
+                )
             except (ClientError, CommandFailed) as error:
                 left.append(before)
                 self.say(f"{before.address} does not get its settings back yet: {error}")
@@ -220,9 +275,16 @@ class HandOver:
     async def _has_heard(self, before: Before, until: float) -> str:
         """A relieved master that has not heard of it must take no messages: it would be alone with them."""
         if await self.master(before.group) == before.address:
-            return "an election that was asked for may still come" if self.clock() < until else ""
+            may_come = before.elected_ms and self.clock() < until
+            return "an election that was asked for may still come" if may_come else ""
         leads = (await self.brokers.epochs(before.address)).broker_id == 0
         return "it has not heard yet that it is not master any more" if leads else ""
+
+    async def _is_back(self, before: Before) -> str:
+        """A change that this or an earlier call gave up waiting for may have come after ours."""
+        now = await self.brokers.settings(before.address)
+        wrong = [f"{name}={now.get(name)}" for name, text in before.settings.items() if now.get(name) != text]
+        return f"it has {', '.join(wrong)}" if wrong else ""
 
     # -- steps --------------------------------------------------------------------------------------------
 
@@ -256,28 +318,35 @@ class HandOver:
 
     async def _close(self, address: str) -> None:
         """Until no send is taken any more, and those that were taken are stored."""
-        figures = await self.brokers.figures(address)
-        now_ms = clock_ms(figures)
-        until_ms = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) + CLOSED_MS
+        now_ms = clock_ms(await self.brokers.figures(address))
+        if now_ms is None:  # with another clock than its own it would open at another time than we count on
+            raise CommandFailed(
+                f"{address} does not tell what its clock shows; it was not closed",
+                "see `brokerset adopt --look`: is it a Java broker that allows requests of administrators?",
+            )
         permission = int((await self.brokers.settings(address))[PERMISSION]) & ~WRITE
-        await self.brokers.change(address, {PERMISSION: str(permission), ACCEPTS: str(until_ms)})
+        await self.brokers.change(address, {PERMISSION: str(permission), ACCEPTS: str(now_ms + CLOSED_MS)})
 
         async def look() -> str:
             if not await self.brokers.refuses_sends(address):
                 return "it still takes sends"
-            waiting = (await self.brokers.figures(address)).get("sendThreadPoolQueueSize", "0")
-            return "" if waiting == "0" else f"{waiting} sends wait in it"
+            figures = await self.brokers.figures(address)
+            waiting, storing = figures.get(WAITING, "0"), figures.get(STORING, "0")
+            if waiting != "0":
+                return f"{waiting} sends wait in it"
+            return "" if storing == "0" else f"it has been storing a message for {storing} ms"
 
         await self._until(f"{address} turns sends away", look, CLOSED_SECONDS_MAX)
         await self.sleep(SETTLE_SECONDS)
+        await self._until(f"{address} has stored the last sends", look, CLOSED_SECONDS_MAX)
 
-    async def _caught_up(self, java: Replica, heir: Replica) -> None:
+    async def _caught_up(self, java: Replica, heir: Replica, seconds: float) -> None:
         async def look() -> str:
             end = await self.brokers.log_end(java.address)
             own = await self.brokers.log_end(heir.address)
             return "" if own >= end else f"it is {end - own:,} bytes behind"
 
-        await self._until(f"{heir.address} has the whole log", look, CAUGHT_UP_SECONDS_MAX)
+        await self._until(f"{heir.address} has the whole log", look, seconds)
 
     async def _serves(self, group: str, heir: Replica) -> None:
         async def look() -> str:

@@ -3,185 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.handover_journal import Before, Journal
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, UNCLEAR_SECONDS, HandOver
+from brokerset_cli.takeover.java_handover import (
+    ACCEPTS,
+    CLOSED_MS,
+    ELECT_SECONDS_MAX,
+    ELECTION_SECONDS_MAX,
+    PERMISSION,
+    UNCLEAR_SECONDS,
+)
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
-from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import ResponseCode
-from brokerset_protocol.headers.controller import SwitchOverResponse
-
-JAVA, OURS = "java:1", "ours:1"
-AT_FIRST = {PERMISSION: "6", ACCEPTS: "0"}
-LOOKS_UNTIL_HEARD = 40
-"""Calls until the relieved Java master learns that it is one no more."""
-
-
-class Killed(BaseException):
-    """`kill -9`: nothing of the command runs after it."""
-
-
-@dataclass
-class World:
-    """A Java master, a replica of ours one call behind it, and a client that sends before each call."""
-
-    permission_covers: bool = True
-    settings_now: dict[str, str] = field(default_factory=lambda: dict(AT_FIRST))
-    java_log: int = 10
-    our_log: int = 10
-    master_address: str = JAVA
-    java_leads: bool = True
-    heard_in: int = 0
-    lost: int = 0
-    taken: int = 0
-    calls: int = 0
-    kill_at: int = -1
-    now_ms: int = 1_000_000
-    lag: int = 3
-    silent: bool = False
-    elects: bool = True
-    elected_in: int = 0
-    """Calls until an election comes for which the controllers gave no answer in time."""
-
-    refusal: int = 0
-    """Code with which the controllers refuse an election."""
-
-    halted_ms: int = 0
-    """How long the command stands still once sends are stopped."""
-
-    def tick(self) -> None:
-        """A call reaches the cluster: a moment passes, in which a client sends and the replica copies."""
-        if 0 <= self.kill_at <= self.calls:
-            raise Killed
-        self.calls += 1
-        self.now_ms += 10
-        if self.heard_in and self.master_address == OURS:
-            self.heard_in -= 1
-            if not self.heard_in:
-                self.java_leads = False
-        if self.elected_in:
-            self.elected_in -= 1
-            if not self.elected_in:
-                self.become_ours()
-        before = self.java_log
-        if self.java_leads and int(self.settings_now[ACCEPTS]) <= self.now_ms:
-            self.taken += 1
-            if self.master_address == JAVA:
-                self.java_log += 5
-            else:
-                self.lost += 1  # acknowledged by a master that is none any more
-        if self.master_address == JAVA:
-            self.our_log = min(before, self.our_log + self.lag)
-
-    # -- what is asked ------------------------------------------------------------------------------------
-
-    def check(self, address: str) -> None:
-        self.tick()
-        if self.silent and address == JAVA:
-            raise BrokerUnreachable(address, "it is silent")
-
-    async def settings(self, address: str) -> dict[str, str]:
-        self.check(address)
-        return dict(self.settings_now)
-
-    async def change(self, address: str, changes: Mapping[str, str]) -> None:
-        self.check(address)
-        self.settings_now |= changes
-
-    async def figures(self, address: str) -> dict[str, str]:
-        self.check(address)
-        seconds = self.now_ms // 1000
-        text = f"[ 0 days, 0 hours, {seconds // 60} minutes, {seconds % 60} seconds ]"
-        return {"bootTimestamp": "0", "runtime": text, "sendThreadPoolQueueSize": "0"}
-
-    async def epochs(self, address: str) -> EpochEntryCache:
-        self.check(address)
-        leads = self.java_leads if address == JAVA else self.master_address == OURS
-        return EpochEntryCache("c", "g", 0 if leads else 1, (), 0)
-
-    async def log_end(self, address: str) -> int:
-        self.check(address)
-        return self.java_log if address == JAVA else self.our_log
-
-    async def refuses_sends(self, address: str) -> bool:
-        self.check(address)
-        return int(self.settings_now[ACCEPTS]) > self.now_ms
-
-    async def switch_over(self, address: str, group: str, to: int, seconds: float) -> SwitchOverResponse:
-        raise AssertionError("nobody hands over to Java here")
-
-    async def elect(self, group: str, broker_id: int) -> None:
-        self.tick()
-        if self.refusal:
-            raise RequestRefused(self.refusal, "no", "controller")
-        if not self.elects:
-            raise BrokerUnreachable("controller", "it is silent")
-        if self.elected_in:
-            raise AnswerTimeout("no answer")
-        self.become_ours()
-
-    def become_ours(self) -> None:
-        self.lost += self.java_log - self.our_log
-        self.master_address, self.heard_in = OURS, LOOKS_UNTIL_HEARD
-
-    async def master(self, group: str) -> str | None:
-        self.tick()
-        return self.master_address
-
-    async def missing(self, one: str, other: str) -> list[str]:
-        self.tick()
-        if int(self.settings_now[ACCEPTS]) > self.now_ms:
-            self.now_ms += self.halted_ms
-        return []
-
-    def clock(self) -> float:
-        return self.now_ms / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
-        self.tick()
-
-
-def hand_over(world: World, journal: Journal) -> HandOver:
-    return HandOver(
-        world, journal, world.elect, world.master, world.missing, lambda _: None, world.clock, world.sleep
-    )
-
-
-def replica(address: str, broker_id: int) -> Replica:
-    return Replica(broker_id, address, True, True, address == OURS)
-
-
-GROUP = GroupFacts("g", 1, (replica(JAVA, 1), replica(OURS, 2)))
-
-
-def journal_in(folder: Path) -> Journal:
-    journal = Journal(folder)
-    journal.begin({"g": (1,)}, 1)
-    return journal
-
-
-def later(world: World) -> None:
-    """Time goes by, and the client sends on."""
-    for _ in range(2 * LOOKS_UNTIL_HEARD):
-        world.tick()
-
-
-def go(world: World, journal: Journal) -> float:
-    return asyncio.run(hand_over(world, journal).to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
-
-
-def calls_of_one(folder: Path) -> int:
-    world = World()
-    go(world, journal_in(folder))
-    return world.calls
+from brokerset_rig.fake_handover import (
+    AT_FIRST,
+    GROUP,
+    JAVA,
+    OURS,
+    Killed,
+    Remembered,
+    World,
+    begin_again,
+    calls_of_one,
+    go,
+    hand_over,
+    journal_in,
+    kill,
+    later,
+    pass_time,
+    replica,
+)
 
 
 def test_nothing_is_lost_and_the_settings_are_as_before(tmp_path: Path) -> None:
@@ -222,6 +80,109 @@ def test_a_call_that_was_killed_anywhere_is_put_right_by_the_next_one(tmp_path: 
         assert again.changed == (), kill_at
 
 
+@pytest.mark.parametrize("deciding_ms", [50, 4_950, 5_050, 9_980])
+@pytest.mark.parametrize("gap_ms", [0, 3_000, 70_000])
+def test_no_call_opens_a_java_master_while_an_election_may_come(deciding_ms: int, gap_ms: int) -> None:
+    """However late the controllers decide, and at whatever step one call and the next one are killed: Java's
+    broker takes messages again as a master that stays one, or when it knows that it is a slave.
+    """
+    first = 0
+    while True:
+        world = World(deciding_ms=deciding_ms, lag=100)
+        memory = Remembered(world)
+        if not kill(world, memory, first, go):
+            break
+        pass_time(world, gap_ms)
+        kill(world, memory, first % 7 * 9, begin_again)
+        with suppress(AnswerTimeout):
+            begin_again(world, memory)
+        later(world)
+
+        assert (world.rash, world.lost) == (0, 0), first
+        assert (world.master_address, world.settings_now) == (OURS, AT_FIRST), first
+        assert memory.changed == (), first
+        first += 1 if first < 60 else 7  # from then on it only waits
+
+    assert first > 40
+
+
+def test_the_longest_election_ends_before_java_opens_by_itself() -> None:
+    """Its clock is told in whole seconds, so it may open one sooner than it was asked to."""
+    assert ELECT_SECONDS_MAX + ELECTION_SECONDS_MAX + UNCLEAR_SECONDS < CLOSED_MS / 1000 - 1
+
+
+def test_the_election_is_on_the_disk_before_it_is_asked_for(tmp_path: Path) -> None:
+    """The next call, another process, reads that one may be under way, and when it was asked for."""
+    world, journal = World(), journal_in(tmp_path)
+    found: list[int] = []
+
+    async def elect(group: str, broker_id: int) -> None:
+        found.extend(each.elected_ms for each in Journal(tmp_path).changed)
+        await world.elect(group, broker_id)
+
+    way = replace(hand_over(world, journal), elect=elect, wall_clock=lambda: 1_700_000_000.0)
+    asyncio.run(way.to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
+
+    assert found == [1_700_000_000_000]
+
+
+def test_a_journal_without_elections_is_read(tmp_path: Path) -> None:
+    """One that an older release has written knows of none."""
+    old = {"group": "g", "address": JAVA, "settings": AT_FIRST}
+    (tmp_path / "adoption.json").write_text(
+        json.dumps({"groups": {"g": [1]}, "replicas": 1, "changed": [old]})
+    )
+
+    assert Journal(tmp_path).changed == (Before("g", JAVA, AT_FIRST, 0),)
+
+
+def test_an_election_is_not_asked_for_without_end(tmp_path: Path) -> None:
+    """Controllers that take the request and say nothing are given up, and it counts as one that may come."""
+    world, journal = World(), journal_in(tmp_path)
+
+    async def never(group: str, broker_id: int) -> None:
+        await asyncio.Event().wait()
+
+    began = world.now_ms
+    way = replace(hand_over(world, journal), elect=never, elect_seconds=0.01)
+    with pytest.raises(CommandFailed, match="no answer to the election"):
+        asyncio.run(way.to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
+
+    assert world.now_ms - began > UNCLEAR_SECONDS * 1000
+    assert (world.settings_now, journal.changed) == (AT_FIRST, ())
+
+
+def test_a_java_broker_that_opened_again_is_not_relieved(tmp_path: Path) -> None:
+    """It started again behind our back and takes messages: it stays master, and nothing is lost."""
+    world, journal = World(forgets=True), journal_in(tmp_path)
+
+    with pytest.raises(CommandFailed, match="takes sends again"):
+        go(world, journal)
+    later(world)
+
+    assert (world.master_address, world.lost, journal.changed) == (JAVA, 0, ())
+
+
+def test_a_send_that_takes_long_to_be_stored_is_waited_for(tmp_path: Path) -> None:
+    """It was let in before Java's broker was closed, and stalls on the disk: it is copied like the others."""
+    world, journal = World(stores_for=30), journal_in(tmp_path)
+
+    go(world, journal)
+    later(world)
+
+    assert (world.master_address, world.lost, world.stores_for) == (OURS, 0, 0)
+
+
+def test_a_broker_whose_clock_is_not_known_is_not_closed(tmp_path: Path) -> None:
+    """Nobody would know when it opens by itself."""
+    world, journal = World(tells_clock=False), journal_in(tmp_path)
+
+    with pytest.raises(CommandFailed, match="does not tell what its clock shows"):
+        go(world, journal)
+
+    assert (world.master_address, world.settings_now, journal.changed) == (JAVA, AT_FIRST, ())
+
+
 def test_an_election_that_fails_leaves_java_master_and_open(tmp_path: Path) -> None:
     """When nobody is elected, Java's broker takes messages as before."""
     world, journal = World(elects=False), journal_in(tmp_path)
@@ -259,11 +220,16 @@ def test_a_clear_refusal_opens_java_at_once(tmp_path: Path) -> None:
     assert paused[0] < 5 < UNCLEAR_SECONDS <= paused[1]
 
 
-def test_nobody_is_elected_once_java_may_have_opened_by_itself(tmp_path: Path) -> None:
-    """The command was halted for a minute after it had stopped sends: it gives up, and nothing is lost."""
-    world, journal = World(halted_ms=61_000), journal_in(tmp_path)
+@pytest.mark.parametrize(
+    ("halted_ms", "said"), [(40_000, "took more than 35 s"), (61_000, "takes sends again")]
+)
+def test_nobody_is_elected_once_java_may_have_opened_by_itself(
+    tmp_path: Path, halted_ms: int, said: str
+) -> None:
+    """The command was halted after it had stopped sends: it gives up, also when it would only be late."""
+    world, journal = World(halted_ms=halted_ms), journal_in(tmp_path)
 
-    with pytest.raises(CommandFailed, match="nobody was elected"):
+    with pytest.raises(CommandFailed, match=f"{said}.*nobody was elected"):
         go(world, journal)
     later(world)
 
@@ -293,6 +259,20 @@ def test_a_broker_that_is_silent_gets_its_settings_back_later(tmp_path: Path) ->
     world.silent = False
     assert asyncio.run(hand_over(world, journal).put_back_all()) == ()
     assert world.settings_now == AT_FIRST
+
+
+def test_settings_are_back_when_they_are_seen(tmp_path: Path) -> None:
+    """An older change that comes late closes the broker again: it stays in the journal, and the next call
+    puts it right.
+    """
+    world, journal = World(late={PERMISSION: "4"}), journal_in(tmp_path)
+    journal.remember(Before("g", JAVA, AT_FIRST))
+
+    left = asyncio.run(hand_over(world, journal).put_back_all())
+
+    assert [each.address for each in left] == [JAVA]
+    assert asyncio.run(hand_over(world, journal).put_back_all()) == ()
+    assert (world.settings_now, journal.changed) == (AT_FIRST, ())
 
 
 def test_what_was_before_is_never_replaced_by_what_the_hand_over_made(tmp_path: Path) -> None:

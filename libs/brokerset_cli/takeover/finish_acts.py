@@ -1,0 +1,179 @@
+"""What `adopt --finish` does to processes, controllers and name servers; each of it may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from brokerset_cli import scaling
+from brokerset_cli.down import stop_set
+from brokerset_cli.folder import DataFolder
+from brokerset_cli.output import CommandFailed
+from brokerset_cli.rebuilding import plan_rebuild, propose
+from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover.adoption import GONE_SECONDS_MAX, LOOK_SECONDS, tell
+from brokerset_cli.takeover.asking import Asker
+from brokerset_cli.takeover.finish_look import ORDER_TOPICS, FinishLook
+from brokerset_cli.takeover.finish_plan import FinishFacts
+from brokerset_cli.takeover.handover_journal import Finishing, Journal
+from brokerset_cli.takeover.java_handover import HandOver
+from brokerset_client.controller_admin import ALIVE, ControllerAdmin
+from brokerset_client.errors import ClientError
+from brokerset_protocol import headers
+from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.headers.controller import GetNextBrokerIdResponse
+
+
+@dataclass(frozen=True, slots=True)
+class FinishActs:
+    """The acts of one call (`finishing.Acts`)."""
+
+    folder: DataFolder
+    journal: Journal
+    asker: Asker
+    look: FinishLook
+    namesrv_port: int | None = None
+    """Port of our first name server; 0 for a free one, None for the usual one or one near it."""
+
+    async def put_back(self) -> None:
+        """Java brokers get back what a hand-over changed, as in `adopt`."""
+        if not self.journal.changed:
+            return
+        async with ControllerAdmin(self.look.java_cluster().controllers) as admin:
+
+            async def master(group: str) -> str | None:
+                info = (await admin.sync_states([group])).get(group)
+                return None if info is None else info.master_address
+
+            await HandOver(self.asker, self.journal, _no_election, master, _nothing, tell).put_back_all()
+
+    async def seen_whole(self) -> Finishing:
+        """What is to be remembered of what Java's controllers say, as long as they answer."""
+        cluster, groups = self.look.java_cluster(), self.look.java
+        next_ids = {}
+        async with ControllerAdmin(cluster.controllers) as admin:
+            leader = await admin.leader()
+            for group in groups:
+                header = headers.GetNextBrokerId(cluster_name=cluster.name, broker_name=group.name)
+                answer = await self.asker.sure(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+                told = GetNextBrokerIdResponse.from_ext(answer.ext).next_broker_id or 0
+                next_ids[group.name] = max([told, *(each.broker_id + 1 for each in group.replicas)])
+        java = {
+            group.name: tuple(each.address for each in group.replicas if not each.ours) for group in groups
+        }
+        return Finishing(cluster.controllers, cluster.name_servers, java, next_ids)
+
+    async def run_name_servers(self, facts: FinishFacts) -> None:
+        """Let `up` run our controllers beside; ours learn what Java's name servers say of ordered topics."""
+        manifest = guest_set.stored_manifest(self.folder)
+        assert manifest is not None, "the look has read it"
+        number = manifest.spec.controllers.replicas
+        await scaling.run_own_controllers(self.folder, number, namesrv_port=self.namesrv_port)
+        addresses = guest_set.own_name_servers(self.folder.memory())
+        entries = await self.look.order_topics(replace(facts, name_servers=addresses))
+        for address in addresses.split(";"):
+            for key, value in sorted(entries.items()):
+                header = headers.PutKVConfig(namespace=ORDER_TOPICS, key=key, value=value)
+                await self.asker.sure(address, RequestCode.PUT_KV_CONFIG, header)
+        tell(f"our name servers: {addresses}")
+        if entries:
+            tell(f"copied the settings of ordered topics: {', '.join(sorted(entries))}")
+
+    def stop(self) -> None:
+        """End everything that runs in the folder."""
+        stop_set(self.folder)
+
+    def start(self) -> None:
+        """Start the set, and wait until it serves."""
+        guest_set.start(self.folder)
+
+    async def rebuild(self, names: list[str]) -> None:
+        """Tell our controllers what the brokers of these groups hold; nothing of a group that lacks one."""
+        memory, remembered = self.folder.memory(), self.journal.read()
+        finishing = None if remembered is None else remembered.finishing
+        next_ids = {} if finishing is None else finishing.next_ids
+        looks = []
+        for name in names:
+            found = await self.look.who_answers(memory, name)
+            if len(found) >= len(memory.groups[name].numbers):  # else the longest log may be missing
+                looks += found
+        if not looks:
+            return
+        async with ControllerAdmin(guest_set.own_controllers(memory)) as admin:
+            known = [group.broker_name for group in await admin.groups() if group.replicas]
+            plan = plan_rebuild(looks, known)
+            if plan.obstacles:
+                raise CommandFailed(
+                    f"our controllers cannot take the groups in: {'; '.join(plan.obstacles)}",
+                    "correct that; then give the same command again",
+                )
+            for note in plan.notes:
+                tell(f"Note: {note}")
+            groups = with_next_ids(plan.groups, next_ids)
+            await propose(admin, groups)
+        for each in groups:
+            ids = ", ".join(str(replica.broker_id) for replica in each.replicas)
+            tell(f"{each.broker_name}: our controllers know the brokers {ids}, epoch {each.master_epoch}")
+
+    async def leave_name_servers(self) -> None:
+        """Our brokers use our name servers only, without a pause."""
+        await scaling.use_own_name_servers(self.folder)
+
+    async def forget(self) -> None:
+        """Let Java's controllers forget our ids, if they answer: they would wait for them for ever."""
+        remembered = self.journal.read()
+        finishing = None if remembered is None else remembered.finishing
+        if finishing is None:
+            return
+        cluster = self.look.java_cluster()
+        ours = guest_set.own_controllers(self.folder.memory()).split(";")
+        theirs = [each for each in finishing.controllers.split(";") if each not in ours]
+        if not theirs:  # ours have their ports by now
+            return
+        async with ControllerAdmin(theirs) as admin:
+            try:
+                for name, ids in sorted(finishing.ours.items()):
+                    await self._forget_group(admin, cluster.name, name, ids)
+            except (ClientError, CommandFailed) as error:
+                tell(f"Java's controllers at {finishing.controllers} have not forgotten our brokers: {error}")
+
+    @staticmethod
+    async def _forget_group(admin: ControllerAdmin, cluster: str, group: str, ids: tuple[int, ...]) -> None:
+        """Raises `CommandFailed` when ours are alive for the controllers for too long."""
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while True:
+            states = await admin.groups([group])
+            known = [each for state in states for each in state.replicas if each.broker_id in ids]
+            living = [each.broker_id for each in known if each.standing == ALIVE]
+            if not known:
+                return
+            if not living:
+                state = replace(states[0], cluster_name=cluster)
+                await admin.clean(state, [each.broker_id for each in known])
+                tell(f"{group}: Java's controllers have forgotten {', '.join(map(str, ids))}")
+                return
+            if time.monotonic() >= deadline:
+                raise CommandFailed(f"{group}/{living[0]} is alive for them")
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def with_next_ids(groups: Sequence[GroupState], next_ids: Mapping[str, int]) -> list[GroupState]:
+    """The groups so that no id is given again that Java's controllers have given to a broker of theirs.
+
+    Brokers know only which ids there were when they got their own.
+    """
+    return [
+        replace(each, next_broker_id=max(each.next_broker_id, next_ids.get(each.broker_name, 0)))
+        for each in groups
+    ]
+
+
+async def _no_election(group: str, broker_id: int) -> None:
+    raise AssertionError("settings are put back, nobody is elected")
+
+
+async def _nothing(one: str, other: str) -> list[str]:
+    raise AssertionError("settings are put back, nothing is compared")
