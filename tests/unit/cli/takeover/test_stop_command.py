@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,20 @@ class Child:
 
     def is_gone(self) -> bool:
         return wait_gone(self.pid, start_ticks(self.pid), 0.0)
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Signals do what they do at a terminal, also where the tests were started with some of them ignored."""
+    usual: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -160,6 +175,7 @@ def test_an_interrupted_command_is_ended_and_named(child: Child) -> None:
     assert f"({child.pid})" in said[0]
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_ctrl_c_reaches_the_command_though_it_has_no_terminal(child: Child) -> None:
     """In a session of its own it does not get SIGINT from the terminal: we do, and end it."""
     said: list[str] = []
@@ -200,6 +216,7 @@ def test_who_does_not_want_to_wait_interrupts_again(child: Child) -> None:
     assert wait_gone(child.pid, start_ticks(child.pid), GONE_SECONDS_MAX)
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_ends_this_process_ends_the_command_first(child: Child, number: signal.Signals) -> None:
     """The terminal is closed, or a service manager ends us: in a session of its own nobody else would."""
