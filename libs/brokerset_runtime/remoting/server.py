@@ -55,6 +55,7 @@ class RemotingServer:
         self._limits = limits or ServerLimits()
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
+        self._accepts = True
         self._refused_log = LogThrottle()
         self._unreadable_log = LogThrottle()
 
@@ -91,6 +92,7 @@ class RemotingServer:
                     connection.close()
 
     def stop_accepting(self) -> None:
+        self._accepts = False
         for server in self._servers:
             server.close()
 
@@ -127,6 +129,8 @@ class RemotingServer:
         )
 
     def _opened(self, connection: Connection) -> bool:
+        if not self._accepts:  # the loop had accepted it already, and nobody would close it
+            return False
         if len(self.connections) >= self._limits.connections_max:
             self.refused += 1
             suppressed = self._refused_log.admit(asyncio.get_running_loop().time())

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from brokerset_controller.app import Controller
 from brokerset_controller.node_folder import WrongFolder
@@ -77,7 +78,7 @@ def test_one_controller_gives_ids_elects_and_keeps_everything_over_a_restart(tmp
                 (r.broker_id, r.address, r.check_code) for r in before.replicas
             ]
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_followers_refuse_and_all_name_the_leader(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_followers_refuse_and_all_name_the_leader(tmp_path: Path) -> None:
                 else:
                     assert (answer.code, answer.ext, answer.body) == (2007, {}, b"")
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_new_leader_has_what_the_killed_one_answered(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_new_leader_has_what_the_killed_one_answered(tmp_path: Path) -> None:
             index = group.running[successor].status.commit_index
             await until(lambda: group.running[leader].status.applied_index >= index)
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_an_orderly_end_hands_leadership_over(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_an_orderly_end_hands_leadership_over(tmp_path: Path) -> None:
             assert not controller.status.leading
             assert await group.leader() != leader
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_killed_master_is_replaced_and_the_others_are_told(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_killed_master_is_replaced_and_the_others_are_told(tmp_path: Path) -> 
             assert after.sync_state_set_epoch == before.sync_state_set_epoch + 1
             assert took < 2.0, "the election did not wait for the heartbeat to time out (3 s)"
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 @pytest.mark.parametrize("ours", [False, True])
@@ -194,7 +195,7 @@ def test_a_master_that_answers_on_its_port_stays_master(tmp_path: Path, ours: bo
             assert (after.master_id, after.master_epoch) == (before.master_id, before.master_epoch)
             assert second.notices[-1].master_broker_id == 1 if second.notices else True
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_another_process_on_the_masters_port_is_not_the_master(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_another_process_on_the_masters_port_is_not_the_master(tmp_path: Path) -
 
             assert (await groups_of(group, 0)).master_id in (2, 3)
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_the_end_of_a_half_open_connection_means_nothing(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_the_end_of_a_half_open_connection_means_nothing(tmp_path: Path) -> None
             assert (await groups_of(group, 0)).master_epoch == before.master_epoch
             assert first.asked == asked
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_an_overtaken_process_learns_of_it_from_its_beat(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_an_overtaken_process_learns_of_it_from_its_beat(tmp_path: Path) -> None
             finally:
                 await second.kill()
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_snapshot_cuts_the_log_and_is_enough_to_start_from(tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ def test_a_snapshot_cuts_the_log_and_is_enough_to_start_from(tmp_path: Path) -> 
             after = await groups_of(group, 0)
             assert (after.master_id, after.replicas[0].check_code) == (1, before.replicas[0].check_code)
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_controllers_that_all_restart_to_join_are_still_the_members_they_began_as(tmp_path: Path) -> None:
@@ -288,7 +289,7 @@ def test_controllers_that_all_restart_to_join_are_still_the_members_they_began_a
             after = await groups_of(group, await group.leader())
             assert after.replicas[0].check_code == before.replicas[0].check_code
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_members_from_one_to_three_to_two(tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_members_from_one_to_three_to_two(tmp_path: Path) -> None:
                     return
                 await asyncio.sleep(0.02)
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_leadership_is_transferred_on_request(tmp_path: Path) -> None:
@@ -369,7 +370,7 @@ def test_leadership_is_transferred_on_request(tmp_path: Path) -> None:
             assert unknown.code == ResponseCode.SYSTEM_ERROR
             assert "n8 is no voting member" in (unknown.remark or "")
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_lost_group_is_rebuilt_from_what_its_brokers_hold(tmp_path: Path) -> None:
@@ -397,7 +398,7 @@ def test_a_lost_group_is_rebuilt_from_what_its_brokers_hold(tmp_path: Path) -> N
             finally:
                 await broker.kill()
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_folder_belongs_to_one_node(tmp_path: Path) -> None:
@@ -421,7 +422,7 @@ def test_a_folder_belongs_to_one_node(tmp_path: Path) -> None:
         with pytest.raises(WrongFolder, match=r"is missing, but .* holds data"):
             await Controller(group.settings(0)).start()
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_failing_disk_ends_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +447,7 @@ def test_a_failing_disk_ends_the_controller(tmp_path: Path, monkeypatch: pytest.
     def broken(disk: RealDisk, name: str) -> None:
         raise OSError("the disk is gone")
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_health_readiness_and_metrics(tmp_path: Path) -> None:
@@ -481,7 +482,7 @@ def test_health_readiness_and_metrics(tmp_path: Path) -> None:
             for node_id in list(group.running):
                 await group.stop(node_id)
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_name_server_runs_in_the_same_process(tmp_path: Path) -> None:
@@ -503,4 +504,4 @@ def test_a_name_server_runs_in_the_same_process(tmp_path: Path) -> None:
                 connection.close()
                 await connection.wait_closed()
 
-    asyncio.run(scene())
+    uvloop.run(scene())

@@ -7,6 +7,8 @@ import re
 import urllib.request
 from pathlib import Path
 
+import uvloop
+
 from brokerset_protocol.codes import ResponseCode
 from brokerset_rig.controller_group import HOST, SECONDS_MAX, brokers, controllers, free_port, until
 
@@ -53,7 +55,7 @@ def test_the_page_says_what_is_exported(tmp_path: Path) -> None:
             assert (await second.elect(group)).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
             return await asyncio.to_thread(get, port)
 
-    page, scrape = documented(), exported(asyncio.run(scene()))
+    page, scrape = documented(), exported(uvloop.run(scene()))
 
     assert page.keys() == scrape.keys()
     for name, (kind, labels, meaning) in scrape.items():

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import RequestRefused
@@ -33,7 +34,7 @@ def test_only_the_leader_gives_leases_and_the_next_one_goes_on(tmp_path: Path) -
             await master.beat(group)
             assert master.answers[group.address(next_leader)].lease_epoch == epoch
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_an_administrator_fences_and_unfences_a_replica(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_an_administrator_fences_and_unfences_a_replica(tmp_path: Path) -> None:
             await third.beat(group)
             assert third.answers[group.address(0)].fenced is False
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_master_hands_over_to_the_one_it_names(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_master_hands_over_to_the_one_it_names(tmp_path: Path) -> None:
             await master.beat(group)
             assert master.answers[group.address(0)].lease_ms is None
 
-    asyncio.run(scene())
+    uvloop.run(scene())
 
 
 def test_a_switch_over_is_asked_of_the_living_master(tmp_path: Path) -> None:
@@ -122,4 +123,4 @@ def test_a_switch_over_is_asked_of_the_living_master(tmp_path: Path) -> None:
             with pytest.raises(RequestRefused, match="no living master"):
                 await admin.switch_over(GROUP)
 
-    asyncio.run(scene())
+    uvloop.run(scene())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from brokerset_operator.app import OperatorProcess
 from brokerset_operator.handlers import run_kopf
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.credentials import Access
+from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.settings import OperatorSettings
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import (
@@ -165,6 +167,45 @@ def test_what_is_served_stays_while_the_api_server_fails() -> None:
             assert one.process.own_kinds.served == served == kinds.OWN
 
     run(work())
+
+
+class SilentCluster:
+    """An API server that knows kinds, and has no object of any."""
+
+    def __init__(self) -> None:
+        self.absent = ""
+
+    async def serves_which(self, asked: Sequence[Kind]) -> list[Kind]:
+        return [kind for kind in asked if kind.kind != self.absent]
+
+    async def list(self, _kind: Kind, _namespace: str | None) -> SimpleNamespace:
+        return SimpleNamespace(items=[])
+
+
+def test_a_watch_that_hangs_in_its_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf was seen to hang after a kind had gone: nobody heard of sets any more."""
+    monkeypatch.setattr(own_kinds, "END_SECONDS", 0.05)
+    watches: list[Sequence[Kind]] = []
+
+    async def hang(watched: Sequence[Kind]) -> None:
+        watches.append(watched)
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        cluster: Any = SilentCluster()
+        looks = own_kinds.OwnKinds(cluster, (None,), know=lambda *_: None, gone=lambda _: None)
+        await looks.begin()
+        watching = asyncio.create_task(looks.watch(hang))
+        await until(lambda: len(watches) == 1)
+
+        cluster.absent = "StoreAudit"
+        await looks.look()
+        await until(lambda: len(watches) == 2)
+        watching.cancel()
+
+    run(work())
+
+    assert [kind.kind for kind in set(watches[0]) - set(watches[1])] == ["StoreAudit"]
 
 
 def test_with_kopf_a_kind_comes_and_goes() -> None:
