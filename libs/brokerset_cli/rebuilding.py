@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -13,6 +13,7 @@ from brokerset_cli.controller_session import run
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import controller_address, controller_options, json_option, namesrv_address
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import BrokerLook, ControllerAdmin
 from brokerset_client.errors import ClientError
@@ -182,7 +183,8 @@ def rebuild(
         answers = await asyncio.gather(*(ask_broker(admin, address) for address in addresses))
         looks = [answer for answer in answers if isinstance(answer, BrokerLook)]
         silent = [answer for answer in answers if isinstance(answer, str)]
-        return looks, silent, plan_rebuild(looks, known)
+        plan = plan_rebuild(looks, known)
+        return looks, silent, replace(plan, groups=with_next_ids(plan.groups, *_left_behind(data)))
 
     target = controller_address(controller, data)
     looks, silent, plan = run(target, gather)
@@ -208,6 +210,29 @@ def rebuild(
     else:
         names = ", ".join(group.broker_name for group in plan.groups)
         click.echo(f"Rebuilt: {names}. Brokers register within seconds; see `brokerset status`.")
+
+
+def with_next_ids(
+    groups: Iterable[GroupState], next_ids: Mapping[str, int], owner: str
+) -> tuple[GroupState, ...]:
+    """The groups of `owner` so that no id is given again that another cluster's controllers have given.
+
+    Brokers know only which ids there were when they got their own.
+    """
+    return tuple(
+        replace(each, next_broker_id=max(each.next_broker_id, next_ids.get(each.broker_name, 0)))
+        if each.owner == owner
+        else each
+        for each in groups
+    )
+
+
+def _left_behind(data: Path) -> tuple[Mapping[str, int], str]:
+    """By group: the next id at the controllers that a folder's set is leaving (`adopt --finish`); its UID."""
+    remembered = Journal(data).read()
+    if remembered is None or remembered.finishing is None:
+        return {}, ""
+    return remembered.finishing.next_ids, DataFolder(data).memory().uid
 
 
 def _local_brokers(data: Path) -> list[str]:

@@ -271,11 +271,19 @@ class _Planner:
             )
 
     def _groups(self, memory: SetMemory) -> dict[str, GroupMemory]:
-        """The brokers of each group. A smaller number than the one that ran is left to `brokerset scale`."""
+        """The brokers of each group. A smaller number than the one that ran is left to `brokerset scale`.
+
+        None is added on the way out of another cluster: an empty one could be the first that the set's own
+        controllers hear of its group, which they would take for a new one.
+        """
         wanted = self._manifest.spec.replicas
+        leaving = memory.guest_of is not None and memory.under_own_controllers
         found = {}
         for group in self._manifest.broker_names:
             kept = memory.groups.get(group)
+            if kept is not None and leaving:
+                found[group] = kept
+                continue
             numbers = kept.numbers if kept is not None else ()
             if kept is None or wanted != kept.asked:
                 numbers = more_numbers(numbers, wanted)

@@ -110,7 +110,7 @@ def plan_return(facts: Facts) -> tuple[Step, ...]:
         return ()
     found = []
     for group in facts.groups:
-        found += [_bring_back(group, each) for each in group.theirs]
+        found += [_bring_back(group, each, facts.set_runs) for each in group.theirs]
     found += [_switch_back(group) for group in facts.groups]
     return in_order([*found, _leave(facts)])
 
@@ -237,11 +237,17 @@ def why_not_retire(group: GroupFacts, java: Replica, wanted: int) -> str:
     return f"{rest} would be in sync, and sends need {group.needs}" if rest < group.needs else ""
 
 
-def _bring_back(group: GroupFacts, java: Replica) -> Step:
+def _bring_back(group: GroupFacts, java: Replica, set_runs: bool) -> Step:
     name = f"{group.name}/{java.broker_id} at {java.address}"
     hint = ""
     if java.alive and java.in_sync:
         state, detail = StepState.DONE, "in sync"
+    elif (java.alive or java.answers) and group.master is None and not set_runs:
+        state, detail = StepState.YOURS, "it runs, and nobody has what it lacks: our brokers do not run"
+        hint = (
+            "start our brokers, `brokerset up --detach` with the --data of this command; then give the same "
+            "command again"
+        )
     elif java.alive or java.answers:
         state, detail = StepState.WAITING, "it runs, and is not in sync yet"
     else:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerset_cli import scaling
 from brokerset_cli.down import stop_set
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.rebuilding import plan_rebuild, propose
+from brokerset_cli.rebuilding import plan_rebuild, propose, with_next_ids
 from brokerset_cli.takeover import guest_set
 from brokerset_cli.takeover.adoption import GONE_SECONDS_MAX, LOOK_SECONDS, tell
 from brokerset_cli.takeover.asking import Asker
@@ -22,7 +21,6 @@ from brokerset_cli.takeover.java_handover import HandOver
 from brokerset_client.controller_admin import ALIVE, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.headers.controller import GetNextBrokerIdResponse
 
@@ -72,7 +70,7 @@ class FinishActs:
         assert manifest is not None, "the look has read it"
         number = manifest.spec.controllers.replicas
         await scaling.run_own_controllers(self.folder, number, namesrv_port=self.namesrv_port)
-        addresses = guest_set.own_name_servers(self.folder.memory())
+        addresses = guest_set.name_servers_that_run(self.folder)
         entries = await self.look.order_topics(replace(facts, name_servers=addresses))
         for address in addresses.split(";"):
             for key, value in sorted(entries.items()):
@@ -112,7 +110,7 @@ class FinishActs:
                 )
             for note in plan.notes:
                 tell(f"Note: {note}")
-            groups = with_next_ids(plan.groups, next_ids)
+            groups = with_next_ids(plan.groups, next_ids, memory.uid)
             await propose(admin, groups)
         for each in groups:
             ids = ", ".join(str(replica.broker_id) for replica in each.replicas)
@@ -158,17 +156,6 @@ class FinishActs:
             if time.monotonic() >= deadline:
                 raise CommandFailed(f"{group}/{living[0]} is alive for them")
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def with_next_ids(groups: Sequence[GroupState], next_ids: Mapping[str, int]) -> list[GroupState]:
-    """The groups so that no id is given again that Java's controllers have given to a broker of theirs.
-
-    Brokers know only which ids there were when they got their own.
-    """
-    return [
-        replace(each, next_broker_id=max(each.next_broker_id, next_ids.get(each.broker_name, 0)))
-        for each in groups
-    ]
 
 
 async def _no_election(group: str, broker_id: int) -> None:

@@ -82,11 +82,12 @@ class FinishLook:
             folder=str(self.folder.path),
             set_runs=self.folder.running_pid() is not None,
             serving=state is not None and state.alive and state.phase == "running",
+            stopping=state is not None and state.alive and state.phase == "stopping",
             changed=() if remembered is None else tuple(each.address for each in remembered.changed),
             whole_seen=finishing is not None,
             clients_moved=remembered is not None and remembered.clients_moved,
             own_begun=finishing is not None and finishing.own_since_ms > 0,
-            name_servers=guest_set.own_name_servers(memory),
+            name_servers=guest_set.name_servers_that_run(self.folder),
             java_name_servers=java.name_servers,
             java_controllers=java.controllers,
             remembered=remembered is not None,
@@ -177,8 +178,11 @@ class FinishLook:
     async def _missing(self, memory: SetMemory) -> tuple[str, ...]:
         """Brokers of ours that a name server of ours does not know (106), in words."""
         found: dict[str, None] = {}
-        for name_server in guest_set.own_name_servers(memory).split(";"):
+        for name_server in guest_set.name_servers_that_run(self.folder).split(";"):
             known = await _registered(name_server)
+            if known is None:
+                found[f"anybody at our name server {name_server}, which does not answer"] = None
+                continue
             for group, addresses in guest_set.own_brokers(memory).items():
                 for address in addresses:
                     if address not in known:
@@ -250,6 +254,7 @@ def _as_java_says(group: GroupFacts, memory: SetMemory) -> OwnGroup:
         _wanted(memory, group.name) if group.name in memory.groups else 1,
         group.ours,
         master.broker_id if master is not None and master.ours else None,
+        java_in_sync=tuple(each.address for each in group.replicas if each.in_sync and not each.ours),
     )
 
 
@@ -301,13 +306,13 @@ def as_ours_say(state: GroupState, wanted: int) -> OwnGroup:
     return OwnGroup(state.broker_name, wanted, replicas, master, known=True)
 
 
-async def _registered(name_server: str) -> set[str]:
-    """Addresses of the brokers that a name server knows; nobody when it does not answer."""
+async def _registered(name_server: str) -> set[str] | None:
+    """Addresses of the brokers that a name server knows; None when it does not answer."""
     answer = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
     if answer is None or answer.code != ResponseCode.SUCCESS:
-        return set()
+        return None
     try:
         table = readable(ClusterInfo.from_json, answer.body).broker_addr_table
     except ClientError:
-        return set()
+        return None
     return {address for data in table.values() for address in data.broker_addrs.values()}

@@ -53,6 +53,9 @@ class OwnGroup:
     java: tuple[str, ...] = ()
     """Addresses of Java brokers of this group that live."""
 
+    java_in_sync: tuple[str, ...] = ()
+    """Those that Java's controllers count as in sync, dead ones too: they could have what ours lack."""
+
     known: bool = False
     """Whether our controllers know it."""
 
@@ -87,6 +90,9 @@ class FinishFacts:
     serving: bool = False
     """Whether `up` has seen all of it serve."""
 
+    stopping: bool = False
+    """Whether `up` is about to end: it takes no wishes any more."""
+
     controllers_answer: bool = False
     """Whether our controllers do; it is asked behind `own` only."""
 
@@ -115,7 +121,7 @@ class FinishFacts:
     java_name_servers: str = ""
     java_controllers: str = ""
     missing: tuple[str, ...] = ()
-    """Brokers that a name server of ours does not know: `broker-a at 10.0.0.9:10911`."""
+    """Brokers that a name server of ours does not know, `broker-a at 10.0.0.9:10911`; or who is silent."""
 
     order_topics: tuple[str, ...] = ()
     """Entries of Java's name servers for ordered topics that ours lack."""
@@ -187,7 +193,7 @@ def needs_adopt(facts: FinishFacts) -> bool:
     """Whether `adopt` has to do something before; what it only waits for, is waited for here, too."""
     if facts.past_guest or facts.adoption is None:
         return False
-    if not facts.set_runs and facts.whole_seen:
+    if not facts.set_runs and facts.whole_seen and not any(group.java for group in facts.groups):
         return False  # they are started again as guests, with what came since
     return facts.adoption.state is not StepState.WAITING
 
@@ -204,6 +210,8 @@ def _name_servers(facts: FinishFacts) -> Step:
         state = StepState.BLOCKED
         detail = f"our brokers do not run, and the controllers {facts.java_controllers} do not answer"
         hint = "start those controllers again: until `own` is done our brokers cannot start without them"
+    elif facts.stopping:
+        state, detail = StepState.WAITING, "our brokers are stopping"
     elif facts.set_runs and facts.name_servers and not facts.missing and not facts.order_topics:
         state, detail = StepState.DONE, facts.name_servers
     elif facts.set_runs and facts.name_servers and facts.asked and not facts.order_topics:
@@ -238,9 +246,17 @@ def _clients(facts: FinishFacts) -> Step:
 
 
 def _own(facts: FinishFacts) -> Step:
+    hint = ""
     if facts.standing is Standing.GUEST:
         problem = why_not_own(facts)
-        state = StepState.WAITING if problem else StepState.READY
+        if problem and facts.stopped_for_own:
+            state = StepState.BLOCKED
+            hint = (
+                f"start ours as guests once more, `brokerset up --detach --data {facts.folder}`, so that "
+                "they get what they may lack; then the same command says what to do"
+            )
+        else:
+            state = StepState.WAITING if problem else StepState.READY
         detail = problem or ("our brokers have stopped for it" if facts.stopped_for_own else "")
     else:
         state, detail = _under_ours(facts)
@@ -249,13 +265,15 @@ def _own(facts: FinishFacts) -> Step:
         f"Our brokers stop for a moment, and start under our own controllers. {NO_WAY_BACK}",
         state,
         detail,
+        hint,
     )
 
 
 def why_not_own(facts: FinishFacts) -> str:
     """Why our brokers must not change to our controllers now; empty when nothing can be lost by it.
 
-    Once they have stopped for it, what was seen before counts: nobody has taken messages since.
+    Once they have stopped for it, what was seen before counts: nobody has taken messages since, unless a
+    Java broker got in sync in that moment, and was elected.
     """
     if facts.changed:
         return f"{', '.join(facts.changed)} still has settings of a hand-over"
@@ -264,6 +282,8 @@ def why_not_own(facts: FinishFacts) -> str:
     for group in facts.groups:
         if group.java:
             return f"the Java broker at {', '.join(group.java)} runs"
+        if group.java_in_sync:
+            return f"the Java broker at {', '.join(group.java_in_sync)} counts as in sync"
     if facts.stopped_for_own:
         return ""
     if not facts.whole_seen:

@@ -225,23 +225,31 @@ class Finish:
     async def _own(self, facts: FinishFacts) -> None:
         """One piece of it; what comes next is seen by the next look, also of a later call."""
         if facts.standing is Standing.GUEST:
-            tell(f"{OWN}: our brokers leave Java's controllers")
-            self._stop(facts)
+            await self._stop(facts)
         elif not facts.set_runs:
             tell("our brokers start under our own controllers")
             self._starting = _Started(self._acts.start)
         else:
             await self._acts.rebuild([each.name for each in facts.groups if each.complete])
 
-    def _stop(self, facts: FinishFacts) -> None:
+    async def _stop(self, facts: FinishFacts) -> None:
+        """Stop our brokers. They change over when it was looked once more who is in sync for Java's."""
         assert not why_not_own(facts), "the plan has seen all of ours in sync"
-        if not facts.stopped_for_own:
-            ours = {each.name: tuple(one.broker_id for one in each.replicas) for each in facts.groups}
-            self._journal.begin_own(ours)
-            tell("our brokers stop; nobody takes messages until our controllers have elected masters")
-            self._stopped_at = time.monotonic()
-            self._acts.stop()
-        guest_set.under_own_controllers(self._folder)
+        if facts.stopped_for_own:
+            if self._stopped_at is None:
+                self._acts.stop()  # what an `up` that was killed has left behind
+            guest_set.under_own_controllers(self._folder)
+            return
+        tell(f"{OWN}: our brokers leave Java's controllers")
+        if facts.java_answers:
+            self._journal.finish(await self._acts.seen_whole())  # ids may have been given since
+        ours = {each.name: tuple(one.broker_id for one in each.replicas) for each in facts.groups}
+        self._journal.begin_own(ours)
+        tell("our brokers stop; nobody takes messages until our controllers have elected masters")
+        self._stopped_at = time.monotonic()
+        self._acts.stop()
+        if not facts.java_answers:  # then nobody could have elected a Java broker meanwhile
+            guest_set.under_own_controllers(self._folder)
 
     def _note_pauses(self, facts: FinishFacts) -> None:
         """Measure how long each group had no master, from the stop on; only of those that had to be told."""

@@ -207,6 +207,17 @@ def own_name_servers(memory: SetMemory) -> str:
     return ";".join(f"{memory.host}:{port}" for port in ports)
 
 
+def name_servers_that_run(folder: DataFolder) -> str:
+    """Likewise, but those of controllers that `up` has left out since they lost their data.
+
+    They are replaced when the brokers belong to them, and nobody waits for them until then.
+    """
+    own = own_name_servers(folder.memory()).split(";")
+    state = folder.read_state()
+    planned = {each.namesrv for each in state.processes} if state is not None and state.alive else set()
+    return ";".join([each for each in own if each in planned] or own)
+
+
 def folder_findings(folder: DataFolder) -> list[Finding]:
     """Whether the folder can take the set."""
     owner = folder.owner()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from brokerset_broker.gateway.request_classes import FORWARDED
+from brokerset_broker.gateway.service_mode import ServiceFacts, decide_mode
+from brokerset_broker.membership.role import Role
 from brokerset_protocol.commands import FLAG_ONEWAY, Command, encode
 from brokerset_rig.gateway_front import (
     COMMIT,
@@ -24,10 +26,11 @@ from brokerset_rig.gateway_front import (
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 
 
-def leaving(number: int, *more: str, group: str = "consumerGroup", flag: int = 0) -> Command:
-    return Command(
-        UNREGISTER, {"n": str(number), "clientID": "c", group: "g", **dict.fromkeys(more, "1")}, flag=flag
-    )
+def leaving(
+    number: int, *more: str, group: str = "consumerGroup", flag: int = 0, binary: bool = False
+) -> Command:
+    ext = {"n": str(number), "clientID": "c", group: "g", **dict.fromkeys(more, "1")}
+    return Command(UNREGISTER, ext, flag=flag, binary=binary)
 
 
 def codes(front: Front) -> list[int]:
@@ -116,6 +119,55 @@ def test_without_a_master_that_answers_it_is_told_so(run: Run) -> None:
             answer = await asyncio.wait_for(consumer.call(leaving(1), 5), 5)
 
             assert answer.code == 14
+            assert codes(slave) == [UNREGISTER]
+
+    run(main)
+
+
+def test_binary_headers_are_answered_with_binary_ones(run: Run) -> None:
+    """Also by the master, and once: a second answer would be counted as one that nobody waits for."""
+
+    async def main() -> None:
+        async with fronting() as master, fronting() as slave, connected(slave) as consumer:
+            slave.gateway.use(following(master.port))
+
+            first = await consumer.call(leaving(1, binary=True), 5)
+            second = await consumer.call(leaving(2), 5)
+
+            assert (first.binary, first.ext["n"]) == (True, "1")
+            assert (second.binary, second.ext["n"]) == (False, "2")
+            assert master.numbers() == slave.numbers() == ["1", "2"]
+
+    run(main)
+
+
+def test_when_too_much_is_passed_on_already_it_is_told_so_at_once(run: Run) -> None:
+    """The consumer is out at the slave all the same."""
+
+    async def main() -> None:
+        full = {"in_flight_max": 0}
+        async with fronting() as master, fronting(forwarder=full) as slave, connected(slave) as consumer:
+            slave.gateway.use(following(master.port))
+
+            answer = await consumer.call(leaving(1), 5)
+
+            assert answer.code == 2
+            assert codes(slave) == [UNREGISTER]
+            assert codes(master) == []
+
+    run(main)
+
+
+def test_without_any_master_it_is_told_so_within_the_time_that_clients_wait(run: Run) -> None:
+    """A slave that knows of none yet: Java's clients wait for 3 s, and end whatever the answer is."""
+
+    async def main() -> None:
+        async with fronting() as slave, connected(slave) as consumer:
+            slave.gateway.use(decide_mode(ServiceFacts(role=Role.SLAVE)))
+
+            answer = await asyncio.wait_for(consumer.call(leaving(1), 5), 3)
+
+            assert answer.code in (0, 14)
             assert codes(slave) == [UNREGISTER]
 
     run(main)

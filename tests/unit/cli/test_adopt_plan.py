@@ -119,6 +119,17 @@ def test_the_next_step_of_giving_back(state: Facts, expected: tuple[str, StepSta
     assert now(plan_return(state)) == expected
 
 
+def test_java_brokers_that_wait_for_ours_are_not_waited_for() -> None:
+    """Ours were stopped, perhaps by `adopt --finish`, and have what Java's lack: the person starts them."""
+    lonely = group(java(1, in_sync=False), ours(3, alive=False), ours(4, alive=False), master=None)
+    step = current(plan_return(facts(lonely, runs=False)))
+
+    assert step is not None
+    assert (step.name, step.state) == ("return:broker-a:1", StepState.YOURS)
+    assert "`brokerset up --detach`" in step.hint
+    assert now(plan_return(facts(lonely))) == ("return:broker-a:1", StepState.WAITING)
+
+
 def test_nothing_is_left_to_give_back_without_a_folder() -> None:
     """When the folder is gone, the way back has no steps."""
     assert plan_return(replace(facts(group(*BOTH)), folder=False)) == ()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from brokerset_cli import rebuilding
+from brokerset_cli.folder import DataFolder
 from brokerset_cli.rebuilding import plan_rebuild
+from brokerset_cli.takeover.handover_journal import Finishing, Journal
 from brokerset_client.controller_admin import BrokerLook
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
+from brokerset_spec.set_memory import SetMemory
 
 
 def _broker(port: int, replica_id: int | None, *, group: str = "g", **more: object) -> BrokerLook:
@@ -96,3 +102,17 @@ def test_a_broker_that_is_kept_out_of_a_known_group_learns_the_way_in() -> None:
 
     assert "`brokerset clean g --all`" in out.notes[0]
     assert "brokerset clean" not in member.notes[0]
+
+
+def test_ids_that_another_cluster_gave_are_not_given_again_by_hand_either(tmp_path: Path) -> None:
+    """`adopt --finish` remembers them; a rebuild that a person asks for in between looks there, too."""
+    DataFolder(tmp_path).write_memory(SetMemory("u"))
+    journal = Journal(tmp_path)
+    journal.begin({"g": (1, 2)}, 2)
+    assert rebuilding._left_behind(tmp_path) == ({}, "")
+    journal.finish(Finishing("j:9878", "j:9876", {}, {"g": 9, "other": 9}))
+    groups = plan_rebuild([_broker(1, 3), _broker(2, 4), _broker(3, 1, group="other", owner_uid="x")], ())
+
+    found = rebuilding.with_next_ids(groups.groups, *rebuilding._left_behind(tmp_path))
+
+    assert {each.broker_name: each.next_broker_id for each in found} == {"g": 9, "other": 3}

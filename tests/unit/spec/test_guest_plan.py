@@ -13,7 +13,7 @@ from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import read_manifest
 from brokerset_spec.plan import LocalPlan, PlanRefused, PortsTaken, PortWishes, plan_local
-from brokerset_spec.set_memory import GuestOf, SetMemory
+from brokerset_spec.set_memory import GroupMemory, GuestOf, SetMemory
 
 
 def _plan(
@@ -180,3 +180,30 @@ def test_a_guests_memory_reads_back_as_it_was_written() -> None:
     assert SetMemory.from_json(memory.to_json()) == memory
     assert SetMemory.from_json(older) == replace(memory, listen_host="")
     assert SetMemory.from_json(replace(memory, guest_of=GuestOf("", "n:1")).to_json()).under_own_controllers
+
+
+@pytest.mark.parametrize(
+    ("guest_of", "numbers"),
+    [
+        (GuestOf("c:1", "n:1"), (0, 1, 2)),
+        (GuestOf("", "n:1"), (0, 1)),
+        (None, (0, 1, 2)),
+    ],
+)
+def test_no_broker_is_added_while_controllers_change(
+    guest_of: GuestOf | None, numbers: tuple[int, ...]
+) -> None:
+    """Our controllers would take an empty one, the first that they hear of, for the beginning of a new group.
+
+    The manifest's larger number counts before, and again behind it.
+    """
+    groups = {"orders-0": GroupMemory((0, 1), 2)}
+    memory = SetMemory("u1", guest_of=guest_of, groups=groups).with_first_controllers(3)
+
+    plan = _plan(memory=memory)
+
+    assert list(plan.memory.groups) == ["orders-0"]
+    assert plan.memory.groups["orders-0"].numbers == numbers
+    assert len(plan.brokers) == len(numbers)
+    after = _plan(memory=replace(plan.memory, guest_of=None))
+    assert after.memory.groups["orders-0"].numbers == (0, 1, 2)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from brokerset_cli.folder import DataFolder
+from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.processes import start_ticks
+from brokerset_cli.rebuilding import with_next_ids
 from brokerset_cli.replication_view import BrokerFacts, SlaveFacts
 from brokerset_cli.takeover import guest_set
 from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.finish_acts import FinishActs, with_next_ids
+from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_look import FinishLook, as_brokers_say, as_ours_say, standing_of
 from brokerset_cli.takeover.finish_plan import Standing
 from brokerset_cli.takeover.handover_journal import Journal
@@ -126,14 +129,42 @@ def test_addresses_of_ours_are_in_the_memory() -> None:
     assert guest_set.own_name_servers(SetMemory("uid", controllers=(ControllerMemory(0),))) == ""
 
 
+@pytest.mark.parametrize(("left_out", "expected"), [(None, 2), (1, 1)])
+def test_nobody_waits_for_a_controller_that_lost_its_data(
+    tmp_path: Path, left_out: int | None, expected: int
+) -> None:
+    """`up` leaves it out, and it can be replaced only when our brokers belong to the others."""
+    folder = DataFolder(tmp_path)
+    controllers = (ControllerMemory(0, 9876, 9877, 9878), ControllerMemory(1, 9886, 9887, 9888))
+    folder.write_memory(SetMemory("uid", host="10.0.0.9", controllers=controllers))
+    processes = tuple(
+        ProcessState(
+            f"controller-{each.node_id}", "controller", None, "", 0, "", "", "running", 1, 1, 0, 0,
+            namesrv=f"10.0.0.9:{each.namesrv_port}",
+        )
+        for each in controllers
+        if each.node_id != left_out
+    )  # fmt: skip
+    own_pid = os.getpid()
+    state = SetState("s", "c", "running", "", own_pid, start_ticks(own_pid), 0, processes)
+    folder.write_state(state)
+
+    found = guest_set.name_servers_that_run(folder).split(";")
+
+    assert found == ["10.0.0.9:9876", "10.0.0.9:9886"][:expected]
+    folder.write_state(replace(state, pid=0))
+    assert guest_set.name_servers_that_run(folder) == "10.0.0.9:9876;10.0.0.9:9886", "nobody knows it"
+
+
 def test_ids_that_java_gave_are_not_given_again() -> None:
     """Our brokers may have got theirs before Java's latest one did; what they know counts when it is more."""
     found = with_next_ids(
-        [state(next_broker_id=5), state(broker_name="h", next_broker_id=9)], {"g": 7, "h": 3}
+        [state(next_broker_id=5), state(broker_name="h", next_broker_id=9)], {"g": 7, "h": 3}, "uid"
     )
 
     assert [each.next_broker_id for each in found] == [7, 9]
-    assert with_next_ids([state(next_broker_id=5)], {}) == [state(next_broker_id=5)]
+    assert with_next_ids([state(next_broker_id=5)], {}, "uid") == (state(next_broker_id=5),)
+    assert with_next_ids([state(next_broker_id=5)], {"g": 7}, "another set") == (state(next_broker_id=5),)
 
 
 @pytest.mark.parametrize("answered", [0, 1, 2])

@@ -105,6 +105,8 @@ def dead(group: OwnGroup, place: int) -> OwnGroup:
         (replace(BESIDE, missing=("g at o:1",), asked=True), (NAME_SERVERS, WAITING)),
         (replace(BESIDE, order_topics=("t",), asked=True), (NAME_SERVERS, READY)),
         (replace(BESIDE, set_runs=False), (NAME_SERVERS, READY)),
+        (replace(MOVED, own_begun=True, stopping=True, missing=("g at o:1",)), (NAME_SERVERS, WAITING)),
+        (replace(MOVED, own_begun=True, stopping=True, java_answers=False), (NAME_SERVERS, WAITING)),
         # clients
         (BESIDE, (CLIENTS, YOURS)),
         (replace(BESIDE, java_answers=False), (CLIENTS, YOURS)),
@@ -116,13 +118,15 @@ def dead(group: OwnGroup, place: int) -> OwnGroup:
         (replace(MOVED, groups=(dead(GROUP, 1),)), (OWN, WAITING)),
         (replace(MOVED, groups=(replace(GROUP, master_id=None),)), (OWN, WAITING)),
         (replace(MOVED, groups=(replace(GROUP, wanted=3),)), (OWN, WAITING)),
+        (replace(MOVED, groups=(replace(GROUP, java_in_sync=("j:1",)),)), (OWN, WAITING)),
         (replace(MOVED, groups=()), (OWN, WAITING)),
         (replace(MOVED, own_begun=True), (OWN, READY)),
         # own, once our brokers have stopped for it
         (STOPPED, (OWN, READY)),
         (replace(STOPPED, java_answers=False, groups=(UNKNOWN,)), (OWN, READY)),
         (replace(STOPPED, adoption=step_of("join", READY), groups=(dead(GROUP, 0),)), (OWN, READY)),
-        (replace(STOPPED, groups=(replace(GROUP, java=("j:1",)),)), (OWN, WAITING)),
+        (replace(STOPPED, groups=(replace(GROUP, java=("j:1",)),)), (OWN, BLOCKED)),
+        (replace(STOPPED, groups=(replace(GROUP, java_in_sync=("j:1",)),)), (OWN, BLOCKED)),
         # own, under our controllers
         (replace(STARTING, set_runs=False), (OWN, READY)),
         (STARTING, (OWN, WAITING)),
@@ -165,6 +169,7 @@ def every_state() -> list[FinishFacts]:
         (GROUP, out_of_sync(replace(GROUP, name="h"))),
         (dead(GROUP, 0),),
         (replace(GROUP, java=("j:1",)),),
+        (replace(GROUP, java_in_sync=("j:1",)),),
         (replace(GROUP, master_id=None),),
         (UNKNOWN,),
         (replace(UNKNOWN, answered=2),),
@@ -208,7 +213,7 @@ def test_brokers_are_stopped_only_when_nothing_can_be_lost_and_nobody_is_left_be
         if facts.standing is not Standing.GUEST or own.state is not READY:
             continue
         offered += 1
-        assert not any(group.java for group in facts.groups)
+        assert not any(group.java or group.java_in_sync for group in facts.groups)
         assert not facts.changed
         assert facts.groups
         if facts.set_runs:
@@ -275,6 +280,9 @@ def test_what_adopt_has_to_do_first_is_left_to_it() -> None:
     assert not needs_adopt(replace(SEEN, adoption=step_of("catch-up", WAITING)))
     assert not needs_adopt(replace(SEEN, adoption=step_of("join", READY), set_runs=False))
     assert needs_adopt(replace(WHOLE_NOW, adoption=step_of("join", READY), set_runs=False))
+    back = replace(SEEN, adoption=step_of("join", READY), set_runs=False)
+    back = replace(back, groups=(replace(GROUP, java=("j:1",)),))
+    assert needs_adopt(back), "a Java broker that came back while ours were down may be master by now"
 
     step = current(plan_finish(replace(SEEN, adoption=step_of("switch:g", READY, "master g/1"))))
 
@@ -291,6 +299,7 @@ def test_what_adopt_has_to_do_first_is_left_to_it() -> None:
         (replace(MOVED, groups=(replace(GROUP, java=("j:1", "j:2")),)), "j:1, j:2"),
         (replace(BESIDE), "clients"),
         (replace(MOVED, missing=("g at o:1",)), "g at o:1"),
+        (replace(STOPPED, groups=(replace(GROUP, java_in_sync=("j:1",)),)), "j:1 counts as in sync"),
         (MOVED, ""),
     ],
 )
