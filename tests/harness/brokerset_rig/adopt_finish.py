@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 from brokerset_rig import controller_parts, wire
 from brokerset_rig.adopt_parts import (
@@ -40,7 +42,7 @@ def run(
         began = time.monotonic()
         answer = case.adopt("--stop-with", stop_command(case, java)).sure()
         note(
-            f"nobody took messages for {answer['pauseSeconds'].get(NAME)} s; the Java producer's longest pause: "
+            f"nobody took messages for {pauses(answer)} s; the Java producer's longest pause: "
             f"{producers.now.pause_around(began):.1f} s"
         )
         if current(answer):
@@ -107,9 +109,7 @@ def own(add: Add, case: Case, producer: Flow) -> None:
             problems.append(f"next {current(answer)!r}")
         producer.wait_acked_since(began, MESSAGES)
         pause = producer.pause_around(began)
-        note(
-            f"nobody took messages for {answer['pauseSeconds'].get(NAME)} s; the Java producer's longest pause: {pause:.1f} s"
-        )
+        note(f"nobody took messages for {pauses(answer)} s; the Java producer's longest pause: {pause:.1f} s")
         if pause > CLIENT_PAUSE_SECONDS_MAX:
             problems.append(f"the Java producer's longest pause was {pause:.1f} s")
 
@@ -168,6 +168,12 @@ def nothing_lost(add: Add, case: Case, producers: Producers, consumers: list[Flo
     with step(add, "the folder is an ordinary one: `down --purge` deletes it") as problems:
         if case.plain("down", "--purge", "--yes").wait() or case.data.exists():
             problems.append(f"{case.data} is still there")
+
+
+def pauses(answer: Mapping[str, Any]) -> str:
+    """For how many seconds the group took no messages; the call that was killed may have measured it."""
+    seconds = answer["pauseSeconds"].get(NAME)
+    return "?" if seconds is None else f"{seconds:.2f}"
 
 
 def our_name_servers(case: Case) -> str:
