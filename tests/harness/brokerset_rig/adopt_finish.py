@@ -41,6 +41,7 @@ def run(
     ) as problems:
         began = time.monotonic()
         answer = case.adopt("--stop-with", stop_command(case, java)).sure()
+        producers.now.wait_acked_since(time.monotonic(), MESSAGES)  # it may wait for its next look at routes
         note(
             f"nobody took messages for {pauses(answer)} s; the Java producer's longest pause: "
             f"{producers.now.pause_around(began):.1f} s"
