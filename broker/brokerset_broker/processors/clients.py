@@ -166,7 +166,8 @@ class ClientProcessor:
     def unregister(self, connection: Connection, command: Command) -> Reply:
         """UNREGISTER_CLIENT (35).
 
-        A consumer has committed its last offsets one-way before; they are as safe as a message by the answer.
+        A consumer has committed its last offsets one-way before; they are as safe as a message by the answer,
+        which also comes when they cannot be confirmed in time: the consumer is out all the same.
         """
         header = headers.UnregisterClient.from_ext(command.ext)
         if header.producer_group is not None:
