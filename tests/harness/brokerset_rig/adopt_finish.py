@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from brokerset_rig import controller_parts, wire
+from brokerset_rig import wire
 from brokerset_rig.adopt_parts import (
     CLIENT_PAUSE_SECONDS_MAX,
     CONSUMED_SECONDS_MAX,
@@ -20,6 +20,7 @@ from brokerset_rig.adopt_parts import (
     Case,
     Producers,
     current,
+    lost,
 )
 from brokerset_rig.controller_parts import Add, step
 from brokerset_rig.controllers import Panel, loads, until
@@ -151,15 +152,7 @@ def nothing_lost(add: Add, case: Case, producers: Producers, consumers: list[Flo
             lambda: acked <= set().union(*(each.got for each in consumers)),
             CONSUMED_SECONDS_MAX,
         )
-        stored = {
-            body.decode()
-            for queue in range(4)
-            for body in controller_parts.bodies(case.master_port(), TOPIC, queue)
-        }
-        lost = sorted(acked - stored)
-        if lost:
-            problems.append(f"{len(lost)} of {len(acked)} are gone: {lost[:3]}")
-        note(f"{len(acked)} messages; failed sends {producers.failed}")
+        problems += lost(case, producers)
         case.found.wait_in_sync(*case.ours())
         differing, size = case.found.compare(case.ours())
         problems += differing

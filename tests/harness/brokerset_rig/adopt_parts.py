@@ -16,7 +16,7 @@ from typing import Any
 from brokerset_rig import controller_parts, stack, wire
 from brokerset_rig.controller_parts import Add, step
 from brokerset_rig.controllers import until
-from brokerset_rig.replicated_group import NAME, Group, Member
+from brokerset_rig.replicated_group import NAME, QUEUES, Group, Member
 from brokerset_rig.replication_checks import missing_metadata, note
 from brokerset_rig.replication_clients import Flow
 
@@ -347,6 +347,19 @@ def back_from_switch(
         problems += restored(case, before)
 
 
+def lost(case: Case, producers: Producers) -> list[str]:
+    """What the producers were told is stored, and the master does not have."""
+    acked = producers.acked
+    stored = {
+        body.decode()
+        for queue in range(QUEUES)
+        for body in controller_parts.bodies(case.master_port(), TOPIC, queue)
+    }
+    gone = sorted(acked - stored)
+    note(f"{len(acked)} messages; failed sends {producers.failed}")
+    return [f"{len(gone)} of {len(acked)} are gone: {gone[:3]}"] if gone else []
+
+
 def at_the_end(add: Add, case: Case, java: list[Member], producers: Producers, consumer: Flow) -> None:
     with step(
         add,
@@ -356,15 +369,7 @@ def at_the_end(add: Add, case: Case, java: list[Member], producers: Producers, c
         producers.now.end()
         acked = producers.acked
         until("all messages are consumed", lambda: acked <= consumer.got, CONSUMED_SECONDS_MAX)
-        stored = {
-            body.decode()
-            for queue in range(4)
-            for body in controller_parts.bodies(case.master_port(), TOPIC, queue)
-        }
-        lost = sorted(acked - stored)
-        if lost:
-            problems.append(f"{len(lost)} of {len(acked)} are gone: {lost[:3]}")
-        note(f"{len(acked)} messages; failed sends {producers.failed}")
+        problems += lost(case, producers)
         case.found.wait_in_sync()
         differing, size = case.found.compare(java)
         problems += differing
