@@ -7,7 +7,7 @@ are reads wrapped, because their permission can end between two turns of the loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -70,7 +70,7 @@ class Gateway:
         self._modes = Modes()
         self._now: dict[RequestClass, Mode] = dict.fromkeys(_CLASSES, SERVE)
         self._leaving: set[RequestClass] = set()
-        self._ends: dict[RequestClass, asyncio.TimerHandle] = {}
+        self._ends: list[asyncio.TimerHandle] = []
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -88,9 +88,9 @@ class Gateway:
         self._modes = modes
         if self._forwarder is not None:
             self._forwarder.target = modes.forward_to
+        self._set_timers(modes)
         for kind in _CLASSES:
             mode = modes.of(kind)
-            self._set_timer(kind, mode)
             if mode != self._now[kind] or guards != (modes.guard_reads, modes.guard_writes):
                 self._change(kind, mode)
 
@@ -107,22 +107,27 @@ class Gateway:
 
     # -- modes --------------------------------------------------------------------------------------------
 
-    def _set_timer(self, kind: RequestClass, mode: Mode) -> None:
-        timer = self._ends.pop(kind, None)
-        if timer is not None:
+    def _set_timers(self, modes: Modes) -> None:
+        """One timer for the classes whose time ends together: no client sees one end before another."""
+        for timer in self._ends:
             timer.cancel()
-        if mode.until_ms is not None:
-            self._ends[kind] = self._loop.call_later(mode.until_ms / 1000, self._end, kind, mode)
+        ends: dict[int, list[RequestClass]] = {}
+        for kind in _CLASSES:
+            if (until_ms := modes.of(kind).until_ms) is not None:
+                ends.setdefault(until_ms, []).append(kind)
+        self._ends = [
+            self._loop.call_later(until_ms / 1000, self._end, modes, kinds)
+            for until_ms, kinds in ends.items()
+        ]
 
-    def _end(self, kind: RequestClass, mode: Mode) -> None:
-        """The time of a mode is over."""
-        del self._ends[kind]
-        self._change(
-            kind,
-            SERVE
-            if mode.then_serve
-            else Mode(ModeKind.REFUSE, mode.code, mode.remark, not_here=mode.not_here),
-        )
+    def _end(self, modes: Modes, kinds: Sequence[RequestClass]) -> None:
+        """The time of these classes' modes is over."""
+        for kind in kinds:
+            if self._modes is not modes:
+                return  # what was held has left, and changed the modes
+            mode = modes.of(kind)
+            refusal = Mode(ModeKind.REFUSE, mode.code, mode.remark, not_here=mode.not_here)
+            self._change(kind, SERVE if mode.then_serve else refusal)
 
     def _change(self, kind: RequestClass, mode: Mode) -> None:
         self._now[kind] = mode
