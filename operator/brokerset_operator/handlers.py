@@ -29,7 +29,7 @@ INACTIVITY_SECONDS: Final = 70.0
 REQUEST_SECONDS: Final = 30.0
 """Time-out of a list of all BrokerSets."""
 
-JOIN_SECONDS: Final = 10.0
+JOIN_SECONDS: Final = 5.0
 """Longest time that the thread may take to end."""
 
 PAGE_SIZE: Final = 500
@@ -123,6 +123,12 @@ async def run_kopf(access: Access, namespaces: Sequence[str], kinds: Sequence[Ki
     finally:
         thread.stop()
         await asyncio.to_thread(thread.join, JOIN_SECONDS)
+        if thread.is_alive():
+            log.warning("kopf does not end when it is told to; all its tasks are cancelled")
+            thread.stop_all()
+            await asyncio.to_thread(thread.join, JOIN_SECONDS)
+            if thread.is_alive():
+                log.error("kopf does not end at all; its thread is left alone until this process ends")
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
@@ -183,6 +189,15 @@ class _KopfThread(threading.Thread):
         self._stopping.set()
         if self._loop is not None and self._main is not None:
             _post(self._loop, self._main.cancel)
+
+    def stop_all(self) -> None:
+        """Cancel every task: one that waits for the credentials of a kopf that ends waits for ever."""
+        if self._loop is not None:
+            _post(self._loop, self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
 
 
 class _ToStructlog(logging.Handler):
