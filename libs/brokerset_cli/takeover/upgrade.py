@@ -312,7 +312,7 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
         old_data=data,
         group=options["group"],
         master=_name(options["master"], stores),
-        accept_cut=frozenset(_name(each, stores) for each in options["accept_cut"]),
+        accept_cut=frozenset(_here(each, stores) for each in options["accept_cut"]),
         members=options["members"],
         can_start=bool(options["start_with"]),
         facts=tuple(_facts(each) for each in options["facts"]),
@@ -355,6 +355,17 @@ def _name(text: str, stores: tuple[Path, ...]) -> str:
     """A store as the plan calls it: those here by their absolute path, others as their host wrote them."""
     path = Path(os.path.abspath(text)) if text else Path()
     return str(path) if text and path in stores else text
+
+
+def _here(text: str, stores: tuple[Path, ...]) -> str:
+    """A store that this call may cut; a name that fits none would be a permission that nobody gets."""
+    name = _name(text, stores)
+    if name not in map(str, stores):
+        raise click.BadParameter(
+            f"{text} is none of the stores given with --store, and only those can be cut here",
+            param_hint="--accept-cut",
+        )
+    return name
 
 
 def _addresses(text: str, option: str) -> tuple[str, ...]:

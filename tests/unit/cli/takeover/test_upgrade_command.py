@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from brokerset_cli.main import main
 from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import upgrade, upgrade_back, upgrade_files, upgrade_permission
 from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION
@@ -70,6 +72,18 @@ def test_what_changed_while_the_person_was_asked_is_seen(
 
     assert done == [CutLog(str(store), 100 if yes else 200)]
     assert asked == ([] if yes else [100, 200])
+
+
+@pytest.mark.parametrize("named", ["elsewhere", "stores", "a/"])
+def test_only_a_store_of_this_call_can_be_allowed_to_be_cut(tmp_path: Path, named: str) -> None:
+    """A mistyped name would be a permission that nobody gets, and the upgrade would ask for it again."""
+    store = made(tmp_path / "a")
+    options = ["--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:1", "--look", "--store", str(store)]
+
+    result = CliRunner().invoke(main, ["upgrade", "classic", *options, "--accept-cut", f"{tmp_path}/{named}"])
+
+    assert ("is none of the stores given with --store" in result.output) == (named != "a/")
+    assert (result.exit_code == 2) == (named != "a/")
 
 
 def test_what_has_no_effect_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
