@@ -19,7 +19,7 @@ from brokerset_cli.handover import step_down
 from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, counted, fail, write_json
 from brokerset_cli.replication_view import lag_of, look_at_brokers, master_facts
-from brokerset_cli.scaling import ask_up, running_state
+from brokerset_cli.scaling import ask_up, changing, running_state
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
@@ -344,7 +344,6 @@ def scale(group: str, replicas: int, below_minimum: bool, purge: bool, data: Pat
     after the other leaves, never the master. Whatever an interrupted call left half done is finished.
     """
     folder = DataFolder(data)
-    state = running_state(folder)
 
     def say(text: str) -> None:
         click.echo(text, err=as_json)
@@ -353,7 +352,8 @@ def scale(group: str, replicas: int, below_minimum: bool, purge: bool, data: Pat
         scaling = GroupScaling(admin, folder, group, say=say, below=below_minimum, purge=purge)
         return await scaling.scale(replicas)
 
-    found = run(state.controllers, work)
+    with changing(folder) as state:
+        found = run(state.controllers, work)
     least = least_in_sync(state.min_in_sync, replicas)
     if as_json:
         write_json({**found.to_object(), "minInSyncReplicas": least})

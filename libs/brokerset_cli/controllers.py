@@ -14,7 +14,7 @@ from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import controller_address, controller_options, data_option, json_option
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_cli.replicas import clean, elect
-from brokerset_cli.scaling import running_state, scale, transfer_target
+from brokerset_cli.scaling import changing, scale, transfer_target
 from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
@@ -247,11 +247,11 @@ def scale_command(count: int, data: Path, as_json: bool) -> None:
     newest leave and are stopped. Whatever an interrupted call left half done is finished.
     """
     folder = DataFolder(data)
-    state = running_state(folder)
-    status = run(
-        state.controllers,
-        lambda admin: scale(admin, folder, count, lambda text: click.echo(text, err=as_json)),
-    )
+    with changing(folder) as state:
+        status = run(
+            state.controllers,
+            lambda admin: scale(admin, folder, count, lambda text: click.echo(text, err=as_json)),
+        )
     if as_json:
         write_json(status.to_object())
         return

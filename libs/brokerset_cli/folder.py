@@ -34,6 +34,9 @@ MANIFEST: Final = "manifest.json"
 
 STATE: Final = "state.json"
 LOCK: Final = "up.lock"
+
+CHANGE_LOCK: Final = "change.lock"
+"""Locked by the command that changes which processes the set has, or whose they are: one at a time."""
 FORMAT: Final = 1
 
 
@@ -221,6 +224,16 @@ class DataFolder:
             fail(
                 f"{error.filename or self.path} cannot be used: {error.strerror}",
                 "give a folder with --data that you may write to",
+            )
+
+    def hold(self) -> FileLock:
+        """Keep other commands from changing the set; ends this command when one is about it."""
+        try:
+            return lock_file(self.path / CHANGE_LOCK)
+        except FileLocked as error:
+            fail(
+                f"another command changes the set in {self.path}: {error}",
+                "wait for it, or end it; what only looks (`status`, `adopt --look`) may be given meanwhile",
             )
 
     def _mark(self, name: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,6 +125,14 @@ def running_state(folder: DataFolder) -> SetState:
             "runs are added and removed with `brokerset controller members`",
         )
     return state
+
+
+@contextmanager
+def changing(folder: DataFolder) -> Iterator[SetState]:
+    """What runs in a folder, which no other command changes meanwhile; ends the command when nothing runs."""
+    running_state(folder)  # nothing is written into a folder where nothing runs
+    with folder.hold():
+        yield running_state(folder)
 
 
 async def run_own_controllers(

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 
 class FileLocked(Exception):
@@ -84,6 +84,12 @@ class FileLock:
     def release(self) -> None:
         """Give the lock back; the file stays, since deleting it would let two processes hold "the" lock."""
         self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def lock_file(path: Path) -> FileLock:

@@ -28,7 +28,7 @@ from brokerset_cli.takeover.cluster_look import find_cluster, look_at_java
 from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_look import FinishLook
 from brokerset_cli.takeover.finish_plan import needs_adopt, plan_finish
-from brokerset_cli.takeover.finishing import Finish, hold
+from brokerset_cli.takeover.finishing import Finish
 from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_cli.takeover.obstacles import FEATURES
 from brokerset_client.controller_admin import ControllerAdmin
@@ -161,7 +161,7 @@ def adopt(
     if namesrv is None:
         raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
     if back and not only_look:
-        lock = hold(folder)
+        lock = folder.hold()
         Journal(folder.path).go_back()
         lock.release()
     code = _told(

@@ -45,11 +45,8 @@ from brokerset_client.errors import RequestRefused
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.codes import RequestCode
-from brokerset_runtime.files import FileLock, FileLocked, lock_file
+from brokerset_runtime.files import FileLock
 from brokerset_spec.manifest import REPLICAS_MAX, BrokerSet, ManifestError
-
-LOCK: Final = "adopt.lock"
-"""File of the data folder that is locked by the call that goes on."""
 
 LOOK_SECONDS: Final = 0.5
 """Pause between two looks while something is waited for."""
@@ -200,13 +197,7 @@ class Adoption:
         """Keep other calls out: one of them would put back what this one's hand-over has just changed."""
         if self._lock is not None or self._folder.owner() is None:
             return
-        try:
-            self._lock = lock_file(self._folder.path / LOCK)
-        except FileLocked as error:
-            fail(
-                f"another `brokerset adopt` works in {self._folder.path}: {error}",
-                "wait for it, or end it; `--look` only looks, and may be given meanwhile",
-            )
+        self._lock = self._folder.hold()
 
     async def _go(self, *, back: bool, last: str | None) -> tuple[Step, ...]:
         left = await self._hand_over().put_back_all()

@@ -18,7 +18,6 @@ from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import guest_set
 from brokerset_cli.takeover.adopt_plan import kinds, until_step
 from brokerset_cli.takeover.adoption import (
-    LOCK,
     LOOK_SECONDS,
     STALL_SECONDS_MAX,
     tell,
@@ -36,7 +35,6 @@ from brokerset_cli.takeover.finish_plan import (
 )
 from brokerset_cli.takeover.flow import Step, StepState, current
 from brokerset_cli.takeover.handover_journal import Finishing, Journal
-from brokerset_runtime.files import FileLock, FileLocked, lock_file
 
 OWN_LOOK_SECONDS: Final = 0.05
 """Pause between two looks while nobody takes messages."""
@@ -81,17 +79,6 @@ class Acts(Protocol):
         ...
 
 
-def hold(folder: DataFolder) -> FileLock:
-    """Keep other calls out of a folder; ends the command when one works there."""
-    try:
-        return lock_file(folder.path / LOCK)
-    except FileLocked as error:
-        fail(
-            f"another `brokerset adopt` works in {folder.path}: {error}",
-            "wait for it, or end it; `--look` only looks, and may be given meanwhile",
-        )
-
-
 class Finish:
     """One call of the command."""
 
@@ -127,7 +114,7 @@ class Finish:
 
     async def go(self, last: str | None) -> tuple[Step, ...]:
         """Act on the current step until none is left, or it is the person's; returns the steps then."""
-        lock = hold(self._folder)
+        lock = self._folder.hold()
         try:
             await self._acts.put_back()
             return await self._go(last)

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from brokerset_cli.down import down
+from brokerset_cli.folder import CHANGE_LOCK, MANIFEST, MARKER, DataFolder
 from brokerset_cli.folder import LOCK as UP_LOCK
-from brokerset_cli.folder import MANIFEST, MARKER, DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import guest_set
 from brokerset_cli.takeover.adopt import adopt
 from brokerset_cli.takeover.adopt_plan import Facts, GroupFacts, Replica
 from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, YOURS_EXIT, report
-from brokerset_cli.takeover.adoption import LOCK, Adoption
+from brokerset_cli.takeover.adoption import Adoption
 from brokerset_cli.takeover.asking import Asker
 from brokerset_cli.takeover.cluster_look import Cluster
 from brokerset_cli.takeover.handover_journal import Finishing, Journal
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_client.controller_admin import ControllerAdmin
+from brokerset_rig.held_file import held_by_another_process
 from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
 
 GUEST = GuestOf("127.0.0.1:2", "127.0.0.1:1")
@@ -90,19 +88,6 @@ def test_an_obstacle_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no broker names any controllers" in capsys.readouterr().err
 
 
-@contextmanager
-def held_by_another_process(path: Path) -> Iterator[None]:
-    """A file that somebody else has locked."""
-    hold = "import sys; from pathlib import Path; from brokerset_runtime.files import lock_file\n"
-    hold += "lock = lock_file(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
-    arguments = [sys.executable, "-c", hold, str(path)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        yield
-        other.communicate()
-
-
 def mark(folder: Path) -> None:
     """Make it the folder of the cluster's set."""
     (folder / MARKER).write_text(json.dumps({"brokerSet": "adopted-c", "format": 1}))
@@ -113,8 +98,8 @@ def test_two_calls_never_work_in_one_folder(tmp_path: Path) -> None:
     mark(tmp_path)
 
     with (
-        held_by_another_process(tmp_path / LOCK),
-        pytest.raises(CommandFailed, match="another `brokerset adopt` works"),
+        held_by_another_process(tmp_path / CHANGE_LOCK),
+        pytest.raises(CommandFailed, match="another command changes the set"),
     ):
         asyncio.run(_with_call(tmp_path, lambda call: call.go(back=False, last=None)))
 
@@ -342,12 +327,12 @@ def test_a_second_call_is_kept_out_of_the_end(tmp_path: Path) -> None:
     folder = guest_folder(tmp_path / "ours")
     before = Journal(folder.path).read()
 
-    with held_by_another_process(folder.path / LOCK):
+    with held_by_another_process(folder.path / CHANGE_LOCK):
         for option in ("--finish", "--back"):
             result = CliRunner().invoke(adopt, ["--data", str(folder.path), option, "--yes"])
 
             assert result.exit_code == 1
-            assert "another `brokerset adopt` works" in result.output
+            assert "another command changes the set" in result.output
     assert Journal(folder.path).read() == before
 
 

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from brokerset_cli.broker_scaling import is_led, left_over, members_of, next_to_leave, stay_in_sync
-from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.folder import CHANGE_LOCK, DataFolder, ProcessState, SetState
 from brokerset_cli.main import main
 from brokerset_cli.processes import start_ticks
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
+from brokerset_rig.held_file import held_by_another_process
 
 
 def _process(number: int, group: str = "orders-0") -> ProcessState:
@@ -111,8 +112,24 @@ def test_fewer_brokers_than_the_manifest_wants_in_sync_need_a_flag(tmp_path: Pat
     assert "--below-minimum" in result.output
 
 
+@pytest.mark.parametrize("command", [["scale", "orders-0", "--replicas", "3"], ["controller", "scale", "3"]])
+def test_only_one_command_changes_a_set_at_a_time(tmp_path: Path, command: list[str]) -> None:
+    """While `adopt` or another `scale` is about it, nothing is asked of the controllers."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+    folder.write_state(replace(_state(_process(0)), controllers="127.0.0.1:1"))
+
+    with held_by_another_process(folder.path / CHANGE_LOCK) as holder:
+        result = CliRunner().invoke(main, [*command, "--data", str(folder.path)])
+
+    assert result.exit_code == 1
+    assert f"another command changes the set in {folder.path}" in result.output
+    assert f"process {holder}" in result.output
+
+
 def test_only_a_set_that_runs_here_can_be_scaled(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "2", "--data", str(tmp_path / "d")])
 
     assert result.exit_code == 1
     assert f"no set runs in {tmp_path / 'd'}" in result.output
+    assert not (tmp_path / "d").exists()

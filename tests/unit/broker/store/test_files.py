@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
 from brokerset_formats.queue_units import BLANK_UNIT, QueueUnit
+from brokerset_rig.held_file import held_by_another_process
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -239,26 +238,11 @@ def test_many_units_over_files(tmp_path: Path) -> None:
 def test_a_locked_store_is_refused(stores: Stores) -> None:
     """A store that another process has open is named, with that process."""
     stores.root.mkdir()
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path; from brokerset_runtime.files import lock_file;"
-            "lock = lock_file(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()",
-            str(stores.root / "lock"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"locked\n"
-
-        with pytest.raises(StoreUnusable, match=f"process {holder.pid} has this store open"):
+    with held_by_another_process(stores.root / "lock") as holder:
+        with pytest.raises(StoreUnusable, match=f"process {holder} has this store open"):
             stores.open()
 
         assert sorted(path.name for path in stores.root.iterdir()) == ["lock"]
-        holder.communicate()
     stores.open()
 
 
