@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from brokerset_protocol.headers.controller import (
     SwitchOver,
     SwitchOverResponse,
 )
+from brokerset_rig.stack import free_port
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_spec.controller_settings import ControllerSettings
 
@@ -34,25 +33,6 @@ HOST = "127.0.0.1"
 SECONDS_MAX = 20.0
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
-
-
-def _ports() -> Iterator[int]:
-    for port in itertools.cycle(range(21_500, 22_000)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        yield port
-
-
-_PORTS = _ports()
-
-
-def free_port() -> int:
-    """A port that nobody has right now, and that is not given again soon."""
-    return next(_PORTS)
 
 
 async def until(condition: Callable[[], object], seconds: float = SECONDS_MAX) -> None:

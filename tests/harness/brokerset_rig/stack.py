@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -12,8 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +24,10 @@ PEERS = ROOT / "tests" / "peers"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 40.0
 PORTS = range(15_000, 30_000)
+PORTS_BLOCK = 1_000
+PORTS_EDGE = 4
+"""Left free at both ends of a block: what servers open right beside the port they are given."""
+_last_given = [0]
 
 
 class StackError(Exception):
@@ -31,18 +37,37 @@ class StackError(Exception):
 def free_ports(count: int, *, below: int = 0) -> list[int]:
     """`count` loopback ports that nobody listens on now, each with `below` free ports right below it.
 
-    They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile, and begin
-    anywhere, so that two runs side by side hardly meet. Ports that are needed together are taken by one call.
+    They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile; in a block
+    that no other run on this machine takes from; and none is given again soon, so that who is stopped can come back.
     """
+    block, after = _own_block(), _last_given
     found: list[int] = []
-    candidate = PORTS.start + random.SystemRandom().randrange(len(PORTS))
-    for _ in range(len(PORTS)):
-        candidate = PORTS.start + (candidate - PORTS.start + 17) % len(PORTS)
-        if all(_is_free(port) for port in range(candidate - below, candidate + 3)):
-            found.append(candidate)
+    for _ in range(0, len(block), below + 3):
+        after[0] = (after[0] + below + 3) % len(block)
+        port = block[after[0]]
+        if all(_is_free(each) for each in range(port - below, port + 3)):
+            found.append(port)
             if len(found) == count:
                 return found
-    raise StackError(f"no {count} free ports in {PORTS}")
+    raise StackError(f"no {count} free ports in {block}")
+
+
+def free_port() -> int:
+    """One port as `free_ports` finds them."""
+    return free_ports(1)[0]
+
+
+@cache
+def _own_block() -> range:
+    """The ports of this process: a lock, which the system gives back at its end, keeps others from them."""
+    blocks = [range(start, start + PORTS_BLOCK) for start in range(PORTS.start, PORTS.stop, PORTS_BLOCK)]
+    random.SystemRandom().shuffle(blocks)
+    taken = os.open(Path(tempfile.gettempdir()) / "brokerset-test-ports.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    for block in blocks:
+        with suppress(OSError):
+            fcntl.lockf(taken, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, block.start)
+            return range(block.start + PORTS_EDGE, block.stop - PORTS_EDGE)
+    raise StackError(f"{len(blocks)} runs use all ports of {PORTS}: end some of them")
 
 
 def _is_free(port: int) -> bool:

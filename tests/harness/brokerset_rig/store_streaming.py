@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
@@ -12,6 +11,7 @@ import aiohttp
 import yarl
 
 from brokerset_broker.app import Broker
+from brokerset_rig.stack import free_port
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.http_folder import HttpFolder
 
@@ -21,13 +21,6 @@ Setup = Any
 
 SEGMENT: Final = 256 * 1024
 TOPIC: Final = "tøpic with a blank"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from brokerset_namesrv.app import NameServer
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
+from brokerset_rig.stack import free_port, free_ports
 from brokerset_runtime.program import reasons
 from brokerset_runtime.remoting import connect
 from brokerset_spec.namesrv_settings import NamesrvSettings
@@ -110,8 +111,7 @@ def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run,
         ]
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            nobody = f"127.0.0.1:{free.getsockname()[1]}"
+        nobody = f"127.0.0.1:{free_port()}"
         async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
             first, second = (f"127.0.0.1:{server.port}" for server in (one, two))
             async with setup.pair(namesrv_addr=first, http_port=free_port()) as (broker, client):
@@ -181,8 +181,7 @@ def test_a_table_too_large_for_a_frame_is_sent_compressed(
 
 def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         async with setup.broker(namesrv_addr=f"127.0.0.1:{port}") as broker:
             await asyncio.sleep(0.1)
             assert broker.registrar.registered == []
@@ -209,8 +208,7 @@ def test_a_taken_port_is_told_before_the_store_is_touched(setup: Setup, run: Run
 
 def test_the_second_listener_serves_the_same(setup: Setup, run: Run) -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = free_ports(1, below=2)
         async with setup.broker(listen_port=port) as broker:
             assert (broker.port, broker.vip_port) == (port, port - 2)
             connection = await connect(f"127.0.0.1:{port - 2}")
@@ -242,12 +240,6 @@ def test_a_store_in_use_is_left_alone(setup: Setup, tmp_path: Path) -> None:
         assert await first.ended() == 0
 
     asyncio.run(main())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 class Process:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from brokerset_broker.app import Broker
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.stack import free_port
 from brokerset_runtime.remoting import Connection, connect
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
@@ -64,11 +64,6 @@ def assert_same(page: dict[str, Family], scrape: dict[str, Family]) -> None:
         assert family.labels is not None, f"{name} has no sample here: let the test make one"
         assert page[name].labels == family.labels, name
         assert page[name].meaning.startswith(family.meaning), name
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def get(port: int) -> str:

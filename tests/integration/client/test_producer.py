@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -32,6 +31,7 @@ from brokerset_client import (
 from brokerset_client.retry import RETRIABLE_CODES
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.stack import free_port
 from brokerset_runtime.remoting import Connection
 
 from .fake_broker import FakeCluster, bodies, hang_up, properties_of, refuse, run, say_nothing, until
@@ -490,7 +490,7 @@ def test_the_second_name_server_serves_when_the_first_is_gone() -> None:
     async def check(cluster: FakeCluster) -> None:
         await cluster.add_broker()
         cluster.topics["t"] = {"a": 1}
-        async with Producer("pg", namesrv=f"127.0.0.1:{_closed_port()};{cluster.namesrv}") as sender:
+        async with Producer("pg", namesrv=f"127.0.0.1:{free_port()};{cluster.namesrv}") as sender:
             result = await sender.send(Message(topic="t", body=b"x"))
 
         assert result.status is SendStatus.SEND_OK
@@ -500,7 +500,7 @@ def test_the_second_name_server_serves_when_the_first_is_gone() -> None:
 
 def test_a_client_without_any_name_server_says_so_at_start() -> None:
     async def check(_: FakeCluster) -> None:
-        instance = ClientInstance(f"127.0.0.1:{_closed_port()};nonsense")
+        instance = ClientInstance(f"127.0.0.1:{free_port()};nonsense")
 
         with pytest.raises(NameServerUnavailable) as caught:
             await instance.start()
@@ -508,7 +508,7 @@ def test_a_client_without_any_name_server_says_so_at_start() -> None:
         assert len(caught.value.problems) == 2
         await instance.close()
         with pytest.raises(NameServerUnavailable):
-            async with Producer("pg", namesrv=f"127.0.0.1:{_closed_port()}"):
+            async with Producer("pg", namesrv=f"127.0.0.1:{free_port()}"):
                 pass
 
     run(check)
@@ -590,13 +590,6 @@ def test_heartbeats_tell_the_masters_about_the_group() -> None:
         ]
 
     run(check)
-
-
-def _closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_chooser_that_fails_harms_its_own_message_only() -> None:

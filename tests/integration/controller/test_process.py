@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from brokerset_rig.controller_group import HOST, free_port
+from brokerset_rig.controller_group import HOST
+from brokerset_rig.stack import free_port
 
 SECONDS_MAX = 20.0
 COMMAND = [sys.executable, "-m", "brokerset_controller"]

@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -28,6 +27,7 @@ from brokerset_operator.round_queue import Key, RoundQueue
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_rig.local_set import LocalSet, local_set
+from brokerset_rig.stack import free_port
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, connect
 
@@ -112,11 +112,6 @@ def compared(expression: str) -> str:
     """The expression with `bool` at each comparison but those that select masters and leaders."""
     expression = re.sub(r" ([<>]) ", r" \1 bool ", expression)
     return re.sub(r" == (0|1$)", r" == bool \1", expression)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -10,15 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from brokerset_rig.stack import free_port
+
 SECONDS_MAX = 20.0
 COMMAND = [sys.executable, "-m", "brokerset_namesrv"]
-
-
-def free_port() -> int:
-    """A port that nobody has right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from brokerset_rig.controller_group import free_port
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, until
+from brokerset_rig.stack import free_port
 
 SECONDS_MAX: Final = 45.0
 """Longest wait for something that a process does: it starts in a second, and in many on a busy machine."""

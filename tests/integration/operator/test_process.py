@@ -24,6 +24,7 @@ from brokerset_rig.operator_parts import (
     simple_plan,
     until,
 )
+from brokerset_rig.stack import free_port
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -328,7 +329,7 @@ def test_probes_and_figures_are_served() -> None:
     """The HTTP port answers /healthz, /readyz and /metrics with the age of each set's last success."""
 
     async def work() -> None:
-        async with FakeKube() as kube, operator(kube, http_port=21_990, bind_address="127.0.0.1") as one:
+        async with FakeKube() as kube, operator(kube, http_port=free_port(), bind_address="127.0.0.1") as one:
             kube.put(broker_set())
             await until(lambda: ready(kube) == "True")
             await until(lambda: one.process.figures.succeeded_at)

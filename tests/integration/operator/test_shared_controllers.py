@@ -28,9 +28,10 @@ from brokerset_operator.plan.facts import gather
 from brokerset_operator.round_queue import Key
 from brokerset_operator.set_rounds import SET, SharedControllers
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
-from brokerset_rig.controller_group import ControllerGroup, free_port
+from brokerset_rig.controller_group import ControllerGroup
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition, operator, status_of, until
+from brokerset_rig.stack import free_port
 from brokerset_runtime.clock import SystemClock
 
 CONTROLLER = "127.77.0.5"

@@ -21,10 +21,10 @@ from brokerset_raft.engine import EngineStatus, NotLeader, OutcomeUnknown, Overl
 from brokerset_raft.log_records import ENTRY_BYTES_MAX
 from brokerset_raft.storage import LogDamaged, Storage
 from brokerset_raft.transport import TcpTransport
+from brokerset_rig.stack import free_port
 from brokerset_runtime.disk import DiskThread, RealDisk
 
 TEST_SECONDS_MAX = 30.0
-PORTS = iter(range(21000, 21300))
 SETTINGS = RaftSettings(tick_seconds=0.03)
 
 
@@ -112,7 +112,7 @@ class Cluster:
 
     def member(self, node_id: int) -> Member:
         if node_id not in self.members:
-            port = next(PORTS)
+            port = free_port()
             self.members[node_id] = Member(node_id, f"127.0.0.1:{port}", f"127.0.0.1:{port + 300}")
         return self.members[node_id]
 

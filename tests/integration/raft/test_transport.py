@@ -28,8 +28,8 @@ from brokerset_raft.messages import (
     VoteReply,
 )
 from brokerset_raft.transport import SslContexts, TcpTransport, TransportLimits, split_address
+from brokerset_rig.stack import free_port
 
-PORTS = iter(range(21300, 21500))
 QUICK = TransportLimits(beat_seconds=0.05, linger_seconds=0.2, connect_seconds_max=0.5)
 
 
@@ -40,7 +40,7 @@ class Peer:
         self, node_id: int, group: str = "g", limits: TransportLimits = QUICK, tls: SslContexts | None = None
     ) -> None:
         self.node_id = node_id
-        self.port = next(PORTS)
+        self.port = free_port()
         self.received: list[Message] = []
         self.transport = TcpTransport(group, node_id, self.received.append, tls, limits=limits)
 

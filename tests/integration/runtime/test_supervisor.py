@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import socket
 import sys
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_rig.stack import free_port
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.supervision import (
     BackOff,
@@ -45,14 +45,8 @@ async def accepts_connections(host: str, port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _listener(folder: Path, name: str, code: str = LISTEN) -> ChildSpec:
-    port = _free_port()
+    port = free_port()
     return ChildSpec(
         name=name,
         arguments=(sys.executable, "-c", code, str(port)),
@@ -133,7 +127,7 @@ def test_a_process_that_never_serves_fails_the_start_and_the_others_are_stopped(
         name="bad",
         arguments=(sys.executable, "-c", "print('no such disk'); raise SystemExit(3)"),
         log_file=tmp_path / "bad.log",
-        ready=partial(accepts_connections, "127.0.0.1", _free_port()),
+        ready=partial(accepts_connections, "127.0.0.1", free_port()),
     )
 
     async def scenario() -> tuple[StartFailed, list[int]]:
@@ -256,7 +250,7 @@ async def _never() -> bool:
 
 def _members(folder: Path, count: int) -> list[ChildSpec]:
     """Processes of which none serves before all of them run."""
-    ports = [_free_port() for _ in range(count)]
+    ports = [free_port() for _ in range(count)]
 
     async def all_listen() -> bool:
         return all([await accepts_connections("127.0.0.1", port) for port in ports])

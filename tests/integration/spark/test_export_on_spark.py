@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import uvloop
 from brokerset_broker.app import Broker
 from brokerset_rig.replica_stores import Log, write_replica
 from brokerset_rig.spark_session import missing_java
+from brokerset_rig.stack import free_port
 from brokerset_spark.jobs.export.exporting import export
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.running import LocalRunner
@@ -95,12 +95,6 @@ def test_tasks_that_spark_repeats_write_each_message_once(tmp_path: Path) -> Non
     written = {str(path.relative_to(target)) for path in target.rglob("*.parquet")}
     assert written == {each["path"] for each in json.loads((target / "_manifest.json").read_text())["files"]}
     assert not (tmp_path / "export.brokerset-staging").exists()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_a_running_brokers_messages_are_exported_through_its_stream(
