@@ -265,18 +265,8 @@ def designated(add: Add, panel: Panel, env: dict[str, str], *, readable: bool) -
         until("three in sync", lambda: in_sync(panel) == REPLICAS, SYNC_SECONDS_MAX)
         master_id, _, epoch = until("a master", lambda: panel.master(NAME))
         wanted = next(i for i in panel.replicas(NAME) if i != master_id)
-        text = mqadmin.text_of(
-            env,
-            "electMaster",
-            "-a",
-            f"127.0.0.1:{panel.ports[0]}",
-            "-bn",
-            NAME,
-            "-c",
-            CLUSTER,
-            "-b",
-            str(wanted),
-        )
+        where = ("-a", f"127.0.0.1:{panel.ports[0]}", "-bn", NAME, "-c", CLUSTER)
+        text = mqadmin.leaders_text(env, "electMaster", *where, "-b", str(wanted))
         found = until("the new master", lambda: panel.master(NAME))
         if found[0] != wanted or found[2] <= epoch:
             problems.append(f"master {found[0]} in epoch {found[2]} instead of {wanted} above {epoch}")
@@ -290,14 +280,14 @@ def cleaning(add: Add, panel: Panel, brokers: list[stack.Server], env: dict[str,
         add, "mqadmin cleanBrokerMetadata refuses a living broker as Java's controller does"
     ) as problems:
         master = until("a master", lambda: panel.master(NAME))
-        text = mqadmin.text_of(env, "cleanBrokerMetadata", *arguments, str(master[0]))
+        text = mqadmin.leaders_text(env, "cleanBrokerMetadata", *arguments, str(master[0]))
         if "CODE: 2009" not in text or "still alive" not in text:
             problems.append(f"mqadmin printed:\n{text[-800:]}")
     with step(add, "mqadmin cleanBrokerMetadata removes a dead broker, and the others go on") as problems:
         gone = next(i for i in panel.replicas(NAME) if i != master[0])
         by_port(brokers, int(panel.replicas(NAME)[gone]["brokerAddress"].rpartition(":")[2])).kill()
         until("the replica is seen dead", lambda: not panel.replicas(NAME)[gone]["alive"], 30)
-        text = mqadmin.text_of(env, "cleanBrokerMetadata", *arguments, str(gone))
+        text = mqadmin.leaders_text(env, "cleanBrokerMetadata", *arguments, str(gone))
         if gone in panel.replicas(NAME):
             problems.append(f"replica {gone} is still registered; mqadmin printed:\n{text[-800:]}")
         if panel.master(NAME) != master:
@@ -315,7 +305,7 @@ def admin_reads(
         ("getBrokerEpoch", ("-n", group.name_servers, "-b", NAME)),
     ):
         with step(add, f"mqadmin {name} prints what it prints for Java") as problems:
-            problems += mqadmin.form_problems(name, mqadmin.text_of(env, name, *arguments))
+            problems += mqadmin.form_problems(name, mqadmin.leaders_text(env, name, *arguments))
     with step(add, "mqadmin haStatus reads the master's replication state") as problems:
         port = until("a master", lambda: panel.master(NAME))[1]
         text = mqadmin.text_of(env, "haStatus", "-n", group.name_servers, "-b", f"127.0.0.1:{port}")

@@ -38,7 +38,7 @@ def elected_by_mqadmin(found: Group, to: Member) -> list[str]:
         load.wait_more(MESSAGES)
         master, epoch = found.master()
         began = time.monotonic()
-        text = mqadmin.text_of(
+        text = mqadmin.leaders_text(
             found.env, "electMaster", "-a", f"127.0.0.1:{found.panel.ports[0]}", "-bn", NAME, "-c", CLUSTER,
             "-b", str(to.broker_id),
         )  # fmt: skip

@@ -226,7 +226,7 @@ def administration(add: Add, found: Group) -> None:
         ("topicStatus", (*names, "-t", "shown")),
     ):
         with step(add, f"mqadmin {name} shows our replicated group as it shows Java's") as problems:
-            text = mqadmin.text_of(found.env, name, *arguments)
+            text = mqadmin.leaders_text(found.env, name, *arguments)
             problems += mqadmin.form_problems(name, text)
             if name == "clusterList":
                 shown = re.findall(rf"(?m)^{CLUSTER}\s+{NAME}\s+(\d+)", text)
