@@ -169,24 +169,21 @@ def our_broker_under_old(add: Add) -> None:
             with kept_running(ours):
                 with old:
                     Panel(place).leader(SECONDS_MAX)
-                    too_old(add, Panel(place), ours, http, "our new broker", lines_max=3)
+                    too_old(add, Panel(place), ours, http, "our new broker", 0, lines_max=3)
                 with stack.our_controllers(folder / "new", place, name_server):
                     registers(add, Panel(place), ours, http)
                 again = java_release.controllers(BY_ADDRESS, folder / "again", place, name_server)
+                who = "our broker, which was registered with our controllers,"
+                earlier = len(_problem_lines(ours))
                 with again:
                     Panel(place).leader(SECONDS_MAX)
-                    too_old(
-                        add,
-                        Panel(place),
-                        ours,
-                        http,
-                        "our broker, which was registered with our controllers,",
-                        9,
-                    )
+                    too_old(add, Panel(place), ours, http, who, earlier, lines_max=9)
 
 
-def too_old(add: Add, panel: Panel, ours: stack.Server, http: int, who: str, lines_max: int) -> None:
-    before = len(_problem_lines(ours))
+def too_old(
+    add: Add, panel: Panel, ours: stack.Server, http: int, who: str, earlier: int, *, lines_max: int
+) -> None:
+    """`earlier` lines in its log tell of problems before these controllers came."""
     with step(
         add, f"{who} says under controllers of {BY_ADDRESS} that they are too old, and the way out"
     ) as problems:
@@ -195,10 +192,10 @@ def too_old(add: Add, panel: Panel, ours: stack.Server, http: int, who: str, lin
         until("words at /readyz", lambda: _line(readiness(http)[1].replace("\n", " "), words), SECONDS_MAX)
         if readiness(http)[0] != 503:
             problems.append(f"/readyz answers {readiness(http)}")
-        until("words in the log", lambda: _line(" ".join(_problem_lines(ours)[before:]), words), SECONDS_MAX)
+        until("words in the log", lambda: _line(" ".join(_problem_lines(ours)[earlier:]), words), SECONDS_MAX)
     with step(add, f"{who} waits calmly, and registers nothing there") as problems:
         time.sleep(QUIET_SECONDS)
-        lines = _problem_lines(ours)[before:]
+        lines = _problem_lines(ours)[earlier:]
         if len(lines) > lines_max:
             problems.append(f"{len(lines)} lines: {lines}")
         answer = panel.ask(controllers.SYNC_STATES, {}, b'["%s"]' % NAME.encode())
