@@ -80,6 +80,15 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     assert not command.data.exists()
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cli]:
+    """The command with a folder of the test's own; what runs there ends with the test, passed or failed."""
+    command = Cli(tmp_path / "data")
+    yield command
+    down = [sys.executable, "-m", "brokerset_cli.main", "down", "--data", str(command.data)]
+    subprocess.run(down, capture_output=True, timeout=WAIT_SECONDS, check=False)
+
+
 def test_status_shows_every_process_and_every_broker(cli: Cli) -> None:
     view = cli.until_healthy()
 
@@ -267,30 +276,28 @@ def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
     assert stored["metadata"]["name"] == state["name"] == "brokerset"
 
 
-def test_messages_survive_down_and_up(tmp_path: Path) -> None:
-    command = Cli(tmp_path / "data")
-    command("up", "--detach", *FREE_PORTS)
-    command.until_healthy()
-    command("send", "kept", "--count", "5")
-    command("down")
-    stopped = command("status", code=1)
-    command("up", "--detach", *FREE_PORTS)
-    command.until_healthy()
+def test_messages_survive_down_and_up(own: Cli) -> None:
+    own("up", "--detach", *FREE_PORTS)
+    own.until_healthy()
+    own("send", "kept", "--count", "5")
+    own("down")
+    stopped = own("status", code=1)
+    own("up", "--detach", *FREE_PORTS)
+    own.until_healthy()
 
-    shown = command("consume", "kept", "--count", "5", "--json").stdout
+    shown = own("consume", "kept", "--count", "5", "--json").stdout
 
-    command("down")
+    own("down")
     assert "does not run: it was stopped" in stopped.stderr
     assert len(shown.splitlines()) == 5
 
 
-def test_processes_whose_up_was_killed_end_too_and_down_clears_up(tmp_path: Path) -> None:
-    command = Cli(tmp_path / "data")
-    command("up", "--detach", *FREE_PORTS)
-    state = cli_state(command)
+def test_processes_whose_up_was_killed_end_too_and_down_clears_up(own: Cli) -> None:
+    own("up", "--detach", *FREE_PORTS)
+    state = cli_state(own)
     os.kill(state["pid"], signal.SIGKILL)
 
-    command("down")
+    own("down")
 
     assert not any(_runs(process["pid"]) for process in state["processes"])
 
