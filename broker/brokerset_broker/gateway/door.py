@@ -116,16 +116,13 @@ class Gateway:
             if (until_ms := modes.of(kind).until_ms) is not None:
                 ends.setdefault(until_ms, []).append(kind)
         self._ends = [
-            self._loop.call_later(until_ms / 1000, self._end, modes, kinds)
-            for until_ms, kinds in ends.items()
+            self._loop.call_later(until_ms / 1000, self._end, kinds) for until_ms, kinds in ends.items()
         ]
 
-    def _end(self, modes: Modes, kinds: Sequence[RequestClass]) -> None:
+    def _end(self, kinds: Sequence[RequestClass]) -> None:
         """The time of these classes' modes is over."""
         for kind in kinds:
-            if self._modes is not modes:
-                return  # what was held has left, and changed the modes
-            mode = modes.of(kind)
+            mode = self._modes.of(kind)
             refusal = Mode(ModeKind.REFUSE, mode.code, mode.remark, not_here=mode.not_here)
             self._change(kind, SERVE if mode.then_serve else refusal)
 
