@@ -30,7 +30,7 @@ REQUEST_SECONDS: Final = 30.0
 """Time-out of a list of all BrokerSets."""
 
 JOIN_SECONDS: Final = 5.0
-"""Longest time that the thread may take to end."""
+"""How long the thread may take to end, each time that it is told to."""
 
 PAGE_SIZE: Final = 500
 """Objects that are listed at once."""
