@@ -235,6 +235,11 @@ class DataFolder:
                 f"another command changes the set in {self.path}: {error}",
                 "wait for it, or end it; what only looks (`status`, `adopt --look`) may be given meanwhile",
             )
+        except OSError as error:
+            fail(
+                f"{self.path / CHANGE_LOCK} cannot be locked: {error.strerror}",
+                "give a folder with --data that you may write to",
+            )
 
     def _mark(self, name: str) -> None:
         marker = {"brokerSet": name, "format": FORMAT}

@@ -161,9 +161,8 @@ def adopt(
     if namesrv is None:
         raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
     if back and not only_look:
-        lock = folder.hold()
-        Journal(folder.path).go_back()
-        lock.release()
+        with folder.hold():
+            Journal(folder.path).go_back()
     code = _told(
         folder, namesrv,
         _run(

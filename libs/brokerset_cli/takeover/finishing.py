@@ -114,12 +114,9 @@ class Finish:
 
     async def go(self, last: str | None) -> tuple[Step, ...]:
         """Act on the current step until none is left, or it is the person's; returns the steps then."""
-        lock = self._folder.hold()
-        try:
+        with self._folder.hold():
             await self._acts.put_back()
             return await self._go(last)
-        finally:
-            lock.release()
 
     async def _go(self, last: str | None) -> tuple[Step, ...]:
         seen, since = "", time.monotonic()

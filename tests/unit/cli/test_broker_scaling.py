@@ -127,6 +127,19 @@ def test_only_one_command_changes_a_set_at_a_time(tmp_path: Path, command: list[
     assert f"process {holder}" in result.output
 
 
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    """An error of the system tells what to do, and nothing has changed."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+    folder.write_state(replace(_state(_process(0)), controllers="127.0.0.1:1"))
+    (folder.path / CHANGE_LOCK).mkdir()
+
+    result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "3", "--data", str(folder.path)])
+
+    assert result.exit_code == 1
+    assert f"{folder.path / CHANGE_LOCK} cannot be locked: Is a directory" in result.output
+
+
 def test_only_a_set_that_runs_here_can_be_scaled(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "2", "--data", str(tmp_path / "d")])
 
