@@ -38,7 +38,7 @@ def free_ports(count: int, *, below: int = 0) -> list[int]:
     """`count` loopback ports that nobody listens on now, each with `below` free ports right below it.
 
     They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile; in a block
-    that no other run on this machine takes from; and none is given again soon, so that who is stopped can come back.
+    that no other run of this user takes from; and none is given again soon, so that who is stopped can come back.
     """
     block, after = _own_block(), _last_given
     found: list[int] = []
@@ -62,7 +62,8 @@ def _own_block() -> range:
     """The ports of this process: a lock, which the system gives back at its end, keeps others from them."""
     blocks = [range(start, start + PORTS_BLOCK) for start in range(PORTS.start, PORTS.stop, PORTS_BLOCK)]
     random.SystemRandom().shuffle(blocks)
-    taken = os.open(Path(tempfile.gettempdir()) / "brokerset-test-ports.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    path = Path(tempfile.gettempdir()) / f"brokerset-test-ports-{os.getuid()}.lock"
+    taken = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for block in blocks:
         with suppress(OSError):
             fcntl.lockf(taken, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, block.start)

@@ -113,6 +113,10 @@ def test_an_idle_set_costs_no_request() -> None:
                 before = len(kube.calls)
                 await asyncio.sleep(2)
                 asked = {call.plural for call in kube.calls[before:]}
+            rested = len(kube.calls)
+            await asyncio.sleep(2)
+
+            assert {call.plural for call in kube.calls[rested:]} == {"leases"}
 
     run(work())
 
