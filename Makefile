@@ -94,8 +94,8 @@ coverage: setup  ## which lines of raft and controller run under simulation; at 
 evidence: setup  ## what a decision says about another library, shown on that library's own code (needs the package index)
 	python tests/evidence/raftos.py
 
-bench: setup  ## against Java RocketMQ in one run (BENCH=small|full; replication with small: ours only)
-	python tests/bench/run.py --size $(BENCH)
+bench: setup  ## against Java RocketMQ in one run (BENCH=smoke|small|full; smoke: ours only; replication with small: ours only)
+	python tests/bench/run.py $(if $(filter smoke,$(BENCH)),--size small --only ours,--size $(BENCH))
 ifeq ($(BENCH),full)
 	python tests/bench/replication.py --size full
 	python tests/bench/failover.py --runs 20
