@@ -108,12 +108,15 @@ class MappedFile:
                 os.close(descriptor)
 
     def clear(self, begin: int) -> int:
-        """Overwrite what is not zero from position `begin` on, without a sync; returns bytes written."""
+        """Overwrite what is not zero from position `begin` on, without a sync; returns bytes written.
+
+        A truncation waits for this, so it compares bytes: a memoryview compares item by item, 20 × slower.
+        """
         written = 0
         for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
             for position in range(data_begin, data_end, ZERO_CHUNK_BYTES):
                 end = min(position + ZERO_CHUNK_BYTES, data_end)
-                if self.view[position:end] != _ZEROS[: end - position]:
+                if self.map[position:end] != _ZEROS[: end - position]:
                     self.map[position:end] = _ZEROS[: end - position]
                     written += end - position
         return written
