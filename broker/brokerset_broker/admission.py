@@ -26,7 +26,15 @@ WhenDurable = Callable[[int, Callable[[PutStatus], None]], None]
 class Admission:
     """The mutable switchboard that processors ask before they do anything."""
 
-    __slots__ = ("_refusal", "name", "permission", "refuses_writes", "when_durable")
+    __slots__ = (
+        "_refusal",
+        "ends_known",
+        "name",
+        "on_ends_known",
+        "permission",
+        "refuses_writes",
+        "when_durable",
+    )
 
     def __init__(self, name: str, permission: int) -> None:
         self.name = name
@@ -35,6 +43,10 @@ class Admission:
         """Bits of the whole broker: 4 read, 2 write."""
         self.refuses_writes = False
         """Whether `check_writes` would raise; for hot paths."""
+        self.ends_known = True
+        """Whether a pull that finds nothing may say so; a new master must confirm first what it took over."""
+        self.on_ends_known: Callable[[], None] | None = None
+        """Called when `ends_known` has become true."""
         self.when_durable: WhenDurable | None = None
         """How to wait before a send is acknowledged; `None` acknowledges what is in memory."""
         self._refusal = (int(ResponseCode.SYSTEM_BUSY), BUSY_REMARK)
@@ -52,6 +64,12 @@ class Admission:
     def accept_writes(self) -> None:
         """Take sends from now on."""
         self.refuses_writes = False
+
+    def know_ends(self, known: bool) -> None:
+        """Let pulls that find nothing say so from now on, or wait."""
+        before, self.ends_known = self.ends_known, known
+        if known and not before and self.on_ends_known is not None:
+            self.on_ends_known()
 
     def check_writes(self) -> None:
         """Raise `Rejected` if this broker takes no writes now."""

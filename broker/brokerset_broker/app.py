@@ -311,6 +311,7 @@ class Broker:
         self.stats = BrokerStats(clock)
         self.traffic = Traffic()
         self.holds = HoldService(clock, self.store.queue_max)
+        self.admission.on_ends_known = self.holds.ends_known
         self.delay = DelayService(
             store=self.store,
             clock=clock,

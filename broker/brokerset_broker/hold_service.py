@@ -66,6 +66,10 @@ class HoldService:
         """Let the pulls of one queue run again, because an offset was reset."""
         self._resume(self._table.arrived((topic, queue_id), _EVERYTHING, None))
 
+    def ends_known(self) -> None:
+        """The broker knows where its queues end: answer the pulls that waited for no more than that."""
+        self._resume(self._table.ends_known())
+
     def tick(self) -> None:
         """Do what is due by now; the service's own timer calls it."""
         now_ms = self._now_ms()

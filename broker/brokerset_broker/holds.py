@@ -25,7 +25,7 @@ Key = tuple[str, int]
 class Hold:
     """One waiting pull: it resumes when a message at or behind `queue_offset` may match `codes`."""
 
-    __slots__ = ("codes", "key", "owner", "queue_offset", "resume", "slot")
+    __slots__ = ("codes", "key", "owner", "queue_offset", "resume", "slot", "until_ends_known")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class Hold:
         codes: frozenset[int] | None,
         owner: object,
         resume: Callable[[], None],
+        *,
+        until_ends_known: bool = False,
     ) -> None:
         self.key: Key = (topic, queue_id)
         self.queue_offset = queue_offset
@@ -44,6 +46,8 @@ class Hold:
         """The connection that waits; `drop` takes all of its holds."""
         self.resume = resume
         """Called once, without the hold being in the table any more."""
+        self.until_ends_known = until_ends_known
+        """Whether it waits only until the broker knows where its queues end."""
         self.slot = 0
 
     def wants(self, next_queue_offset: int, tags_code: int | None) -> bool:
@@ -123,6 +127,13 @@ class HoldTable:
         for hold in holds:
             self._remove(hold)
         return holds
+
+    def ends_known(self) -> list[Hold]:
+        """Take out the holds that waited for the broker to know where its queues end."""
+        known = [hold for waiting in self._by_key.values() for hold in waiting if hold.until_ends_known]
+        for hold in known:
+            self._remove(hold)
+        return known
 
     def drop_all(self) -> list[Hold]:
         """Take out every hold."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from brokerset_broker.admission import Admission
 from brokerset_broker.gateway.door import Gateway
 from brokerset_broker.gateway.forwarding import Forwarder
-from brokerset_broker.gateway.service_mode import ModeKind, Modes, ServiceFacts, decide_mode
+from brokerset_broker.gateway.service_mode import ModeKind, Modes, ServiceFacts, decide_mode, knows_ends
 from brokerset_broker.gateway.switchover import SwitchOver, says_master
 from brokerset_broker.ha.links import HaNetwork
 from brokerset_broker.ha.replica_log import ReplicaLog
@@ -363,9 +363,11 @@ class MemberService:
         gateway = self._gateway
         if gateway is None or self._closing:
             return
-        modes = decide_mode(self._facts())
+        facts = self._facts()
+        modes = decide_mode(facts)
         self._admit(modes)
         gateway.use(modes)
+        self._admission.know_ends(knows_ends(facts))
         self._modes_taken(modes)
 
     def _admit(self, modes: Modes) -> None:
@@ -398,6 +400,7 @@ class MemberService:
             not_enough_for_ms=self._ms_since(self._not_enough_since),
             needs_min=settings.min_in_sync_replicas,
             in_sync=len(now.sync_state_set),
+            epoch_confirmed=self.replication.epoch_confirmed,
             acknowledged_alone=settings.min_in_sync_replicas <= 1 or not settings.all_ack_in_sync_state_set,
             switching=self._switching or self._handing_over,
             fenced=membership.fenced,

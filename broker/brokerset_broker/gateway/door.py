@@ -32,6 +32,7 @@ _CLASSES: Final = (
     RequestClass.COMMIT,
     RequestClass.LOCK,
     RequestClass.PROGRESS,
+    RequestClass.ENDS,
     RequestClass.READ,
 )
 _NOT_HERE: Final = ((NOT_HERE, "1"),)
@@ -101,7 +102,7 @@ class Gateway:
     def close(self, remark: str = "the broker shuts down") -> None:
         """Refuse everything but open requests, and what is held, at once."""
         mode = Mode(ModeKind.REFUSE, ResponseCode.SERVICE_NOT_AVAILABLE, remark, not_here=True)
-        self.use(Modes(writes=mode, commits=mode, locks=mode, progress=mode, reads=mode))
+        self.use(Modes(writes=mode, commits=mode, locks=mode, progress=mode, ends=mode, reads=mode))
         self.holding.release_all()
         self.holding.close()
 

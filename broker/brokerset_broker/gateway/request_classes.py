@@ -36,6 +36,9 @@ class RequestClass(StrEnum):
     PROGRESS = "progress"
     """Where a group is: exact at the master only, and not far off elsewhere."""
 
+    ENDS = "ends"
+    """Where queues end, also at a time: the master knows it, once all that it took over is confirmed."""
+
     READ = "reads"
     """Answered from what is confirmed, by every member."""
 
@@ -72,15 +75,19 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
         RequestClass.COMMIT: (RequestCode.UPDATE_CONSUMER_OFFSET,),
         RequestClass.LOCK: (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
         RequestClass.PROGRESS: (RequestCode.QUERY_CONSUMER_OFFSET,),
+        RequestClass.ENDS: (
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            RequestCode.GET_EARLIEST_MSG_STORETIME,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            RequestCode.GET_CONSUME_STATS,
+        ),
         RequestClass.READ: (
             RequestCode.PULL_MESSAGE,
             RequestCode.LITE_PULL_MESSAGE,
             RequestCode.QUERY_MESSAGE,
             RequestCode.VIEW_MESSAGE_BY_ID,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            RequestCode.GET_MAX_OFFSET,
             RequestCode.GET_MIN_OFFSET,
-            RequestCode.GET_EARLIEST_MSG_STORETIME,
             RequestCode.QUERY_CONSUME_QUEUE,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             RequestCode.CHECK_CLIENT_CONFIG,
@@ -92,14 +99,12 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
             RequestCode.GET_ALL_TOPIC_CONFIG,
             RequestCode.GET_TOPIC_CONFIG,
-            RequestCode.GET_TOPIC_STATS_INFO,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             RequestCode.QUERY_TOPICS_BY_CONSUMER,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-            RequestCode.GET_CONSUME_STATS,
             RequestCode.GET_BROKER_CONSUME_STATS,
             RequestCode.QUERY_CONSUME_TIME_SPAN,
             RequestCode.GET_ALL_CONSUMER_OFFSET,
@@ -125,7 +130,7 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
 )
 """The class of every code that a broker serves."""
 
-REPEATABLE: Final = frozenset({RequestClass.LOCK, RequestClass.PROGRESS})
+REPEATABLE: Final = frozenset({RequestClass.LOCK, RequestClass.PROGRESS, RequestClass.ENDS})
 """Carried out twice they do what they do once, so a forward without an answer may be tried again. Commits are
 not among them: the first try may still be on its way, and set back what was committed after the second."""
 

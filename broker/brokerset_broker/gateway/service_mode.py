@@ -24,6 +24,11 @@ some 50 ms to connect, and nobody shall be refused for that."""
 NO_MASTER_HOLD_SECONDS: Final = 1.0
 """How long a slave holds what only a master can do while it knows of none."""
 
+ENDS_TEXT: Final = (
+    "does not know yet where its queues end: its replicas have not confirmed what it took over as master;"
+    " try again"
+)
+
 FENCED_TEXT: Final = "was taken out of service by an administrator; `brokerset unfence` lets it serve again"
 
 
@@ -66,6 +71,7 @@ class Modes:
     commits: Mode = SERVE
     locks: Mode = SERVE
     progress: Mode = SERVE
+    ends: Mode = SERVE
     reads: Mode = SERVE
     forward_to: str | None = None
     """Address of the master, for `FORWARD`."""
@@ -89,6 +95,8 @@ class Modes:
                 return self.locks
             case RequestClass.PROGRESS:
                 return self.progress
+            case RequestClass.ENDS:
+                return self.ends
             case RequestClass.READ:
                 return self.reads
             case RequestClass.OPEN:
@@ -115,6 +123,10 @@ class ServiceFacts:
 
     in_sync: int = 1
     """Replicas in sync, the master included."""
+
+    epoch_confirmed: bool = True
+    """Whether a master has confirmed everything that its log had when its epoch began. Before that it cannot
+    tell what its predecessors acknowledged from what they did not (the same rule: Raft's reads, KIP-207)."""
 
     acknowledged_alone: bool = False
     """Whether the master acknowledges sends without any other replica: it is the only one in sync, or
@@ -156,13 +168,22 @@ def decide_mode(facts: ServiceFacts) -> Modes:
             return _as_master(facts)
 
 
+def knows_ends(facts: ServiceFacts) -> bool:
+    """Whether a pull that finds nothing may say so.
+
+    A slave may: it says what it has. Whoever is about to be master, or is master of an epoch that is not
+    confirmed, may not: clients take its word for the group's.
+    """
+    return not facts.switching and (facts.role is not Role.MASTER or facts.epoch_confirmed)
+
+
 def _unavailable(remark: str) -> Mode:
     return Mode(ModeKind.REFUSE, ResponseCode.SERVICE_NOT_AVAILABLE, remark, not_here=True)
 
 
 def _nothing(remark: str) -> Modes:
     mode = _unavailable(remark)
-    return Modes(writes=mode, commits=mode, locks=mode, progress=mode, reads=mode)
+    return Modes(writes=mode, commits=mode, locks=mode, progress=mode, ends=mode, reads=mode)
 
 
 def _hold(refusal: Mode, until_ms: int | None = None, *, then_serve: bool = False) -> Mode:
@@ -180,24 +201,30 @@ def _switching(facts: ServiceFacts) -> Mode:
 def _without_role(facts: ServiceFacts) -> Modes:
     refused = _unavailable(facts.no_role_reason or f"{facts.name} has no role yet")
     if not facts.switching:
-        return Modes(writes=refused, commits=refused, locks=refused, progress=refused, reads=refused)
+        return _nothing(refused.remark)
     held = _switching(facts)
-    return Modes(writes=held, commits=held, locks=held, progress=held, reads=refused)
+    return Modes(writes=held, commits=held, locks=held, progress=held, ends=held, reads=refused)
 
 
 def _as_slave(facts: ServiceFacts) -> Modes:
     if facts.switching:
         held = _switching(facts)
-        return Modes(writes=held, commits=held, locks=held, progress=held)
+        return Modes(writes=held, commits=held, locks=held, progress=held, ends=held)
     if facts.master_address:
         forward = Mode(ModeKind.FORWARD, ResponseCode.SYSTEM_BUSY, REJECTED, not_here=True)
         return Modes(
-            writes=forward, commits=forward, locks=forward, progress=forward, forward_to=facts.master_address
+            writes=forward,
+            commits=forward,
+            locks=forward,
+            progress=forward,
+            ends=forward,
+            forward_to=facts.master_address,
         )
     refusal = Mode(ModeKind.REFUSE, ResponseCode.SYSTEM_BUSY, REJECTED, not_here=True)
     until_ms = int(NO_MASTER_HOLD_SECONDS * 1000) - facts.no_master_for_ms
     held = _hold(refusal, until_ms)
-    return Modes(writes=held, commits=held, locks=held, progress=_hold(refusal, until_ms, then_serve=True))
+    progress = _hold(refusal, until_ms, then_serve=True)
+    return Modes(writes=held, commits=held, locks=held, progress=progress, ends=held)
 
 
 def _as_master(facts: ServiceFacts) -> Modes:
@@ -211,16 +238,32 @@ def _as_master(facts: ServiceFacts) -> Modes:
         if not facts.switching and not facts.acknowledged_alone:
             # What all in-sync replicas have to acknowledge needs no lease: whoever of them has heard of a
             # newer master acknowledges nothing to this one.
-            return Modes(writes=_by_in_sync(facts), locks=refused, progress=refused, reads=refused)
+            writes = _by_in_sync(facts)
+            return Modes(writes=writes, locks=refused, progress=refused, ends=refused, reads=refused)
         if not facts.switching or until_ms <= 0:
-            return Modes(writes=held, commits=held, locks=refused, progress=refused, reads=refused)
+            return Modes(
+                writes=held, commits=held, locks=refused, progress=refused, ends=refused, reads=refused
+            )
         # Given up on purpose: this broker is as good as a slave. After a refusal consumers would rest 3 s.
         reads = Mode(ModeKind.SERVE, refused.code, refused.remark, until_ms, not_here=True)
-        return Modes(writes=held, commits=held, locks=held, progress=held, reads=reads)
+        return Modes(writes=held, commits=held, locks=held, progress=held, ends=held, reads=reads)
+    ends = SERVE if facts.epoch_confirmed else _hold(_unavailable(f"{facts.name} {ENDS_TEXT}"))
     if facts.switching:
         held = _switching(facts)
-        return Modes(writes=held, commits=held, locks=held, progress=held, guard_reads=facts.lease_required)
-    return Modes(writes=_by_in_sync(facts), guard_reads=facts.lease_required, guard_writes=guard_writes)
+        return Modes(
+            writes=held,
+            commits=held,
+            locks=held,
+            progress=held,
+            ends=ends,
+            guard_reads=facts.lease_required,
+        )
+    return Modes(
+        writes=_by_in_sync(facts),
+        ends=ends,
+        guard_reads=facts.lease_required,
+        guard_writes=guard_writes,
+    )
 
 
 def _by_in_sync(facts: ServiceFacts) -> Mode:

@@ -92,6 +92,8 @@ class Replication:
         self._in_force = InForce()
         self._waiters = Waiters()
         self._enough = False
+        self._epoch_begin = 0
+        self._epoch_confirmed = False
         self._keeps_set = False
         self.acknowledges_appends = False
         """Whether a send need not wait: this broker leads, and its own memory is as safe as was asked for."""
@@ -205,6 +207,7 @@ class Replication:
         )
         self._leader = Leader(parts, epoch, sync_state_set, set_epoch, given_back)
         self._leader.keeps_set = self._keeps_set
+        self._epoch_begin = self._log.max_offset
         self._progressed()
         if self._tasks is not None:
             self._tasks.create_task(self._leader.watch())
@@ -309,8 +312,16 @@ class Replication:
         """Whether this broker leads, and every in-sync set that may be in force is big enough."""
         return self._enough
 
+    @property
+    def epoch_confirmed(self) -> bool:
+        """Whether this broker leads, and all that its log had when it began to is confirmed.
+
+        Whatever earlier masters acknowledged is among that; before, what can be read may end below it.
+        """
+        return self._epoch_confirmed
+
     def on_service_change(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called when `enough_in_sync` has changed."""
+        """Have `listener` called when `enough_in_sync` or `epoch_confirmed` has changed."""
         self._listeners.append(listener)
 
     # -- what happens -------------------------------------------------------------------------------------
@@ -322,6 +333,8 @@ class Replication:
     def _confirmed_moved(self, offset: int) -> None:
         if self._leader is not None:
             self._leader.confirmed_moved()
+        if not self._epoch_confirmed:
+            self._check_service()
 
     def _on_disk(self) -> None:
         if self._leader is not None:
@@ -336,9 +349,15 @@ class Replication:
             self.acknowledges_appends = at_once
             if self.on_waiting_change is not None:
                 self.on_waiting_change()
+        self._check_service()
+
+    def _check_service(self) -> None:
+        """Tell the listeners if what may be served has changed."""
+        leader = self._leader
         enough = leader is not None and leader.enough
-        if enough != self._enough:
-            self._enough = enough
+        confirmed = leader is not None and self._log.confirmed_offset >= self._epoch_begin
+        if (enough, confirmed) != (self._enough, self._epoch_confirmed):
+            self._enough, self._epoch_confirmed = enough, confirmed
             for listener in self._listeners:
                 listener()
 

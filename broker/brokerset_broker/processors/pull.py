@@ -7,6 +7,7 @@ from typing import Final
 
 from brokerset_broker.admission import Admission
 from brokerset_broker.consumers import ConsumerTable
+from brokerset_broker.gateway.service_mode import ENDS_TEXT
 from brokerset_broker.groups import GroupManager
 from brokerset_broker.hold_service import HoldService
 from brokerset_broker.holds import Hold
@@ -40,6 +41,10 @@ EXPRESSIONS_MAX: Final = 4_096
 SLAVE_HOLD_MS: Final = 1_000
 """How long a slave holds a pull of a message that it does not have, though its master may: then the client
 gets a chance to ask the master."""
+
+ENDS_HOLD_MS: Final = 2_500
+"""How long a pull that does not ask for long polling waits until a new master knows where its queues end;
+Java's clients give such a pull 10 s and more."""
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -192,7 +197,33 @@ class PullProcessor:
                 hold_ms = min(hold_ms, SLAVE_HOLD_MS)
             if self._holds.hold(hold, hold_ms):
                 return DEFERRED
+        elif not self._may_say(result, code) and not command.is_oneway:
+            hold = Hold(
+                topic,
+                queue_id,
+                pull.queue_offset,
+                pull.codes,
+                connection,
+                partial(self._resume, pull),
+                until_ends_known=True,
+            )
+            if self._holds.hold(hold, ENDS_HOLD_MS):
+                return DEFERRED
+        if not self._may_say(result, code):
+            raise self._ends_unknown()
         return self._missed(pull, result, code, next_offset)
+
+    def _may_say(self, result: GetResult, code: ResponseCode) -> bool:
+        """Whether the answer says nothing about the end of the queue, or this broker knows where that is."""
+        return (
+            self._admission.ends_known
+            or code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            or result.status is GetStatus.OFFSET_TOO_SMALL
+        )
+
+    def _ends_unknown(self) -> Rejected:
+        self._stats.missed()
+        return Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {self._admission.name} {ENDS_TEXT}")
 
     def _nothing(self, pull: _Pull, result: GetResult) -> tuple[ResponseCode, int]:
         """Code and next offset of an answer without messages.
@@ -215,10 +246,14 @@ class PullProcessor:
             pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
         )
         if result.status is GetStatus.FOUND:
-            reply = self._found(pull, result)
+            pull.connection.answer(self._found(pull, result))
+            return
+        code, next_offset = self._nothing(pull, result)
+        if self._may_say(result, code):
+            pull.connection.answer(self._missed(pull, result, code, next_offset))
         else:
-            reply = self._missed(pull, result, *self._nothing(pull, result))
-        pull.connection.answer(reply)
+            refusal = self._ends_unknown()
+            pull.connection.answer(pull.command.reply(refusal.code, refusal.remark))
 
     # -- checks -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,10 @@ import pytest
 
 from brokerset_broker import group_member
 from brokerset_broker.app import Broker
+from brokerset_broker.gateway import door
+from brokerset_broker.ha import leader
 from brokerset_broker.membership.role import Role
+from brokerset_broker.processors import pull
 from brokerset_controller.app import Controller
 from brokerset_formats.epochs import history_of
 from brokerset_protocol.bodies.replicas import EpochEntryCache
@@ -519,6 +522,87 @@ def test_a_master_that_cannot_lead_is_replaced(run: Run, setup: Setup, place: Pl
                 await first.member.switch_over.hand_over(1.5)
                 await asyncio.sleep(0.2)
             assert second.store.queue_max("TBW102", 0) >= 1
+
+    run(scenario)
+
+
+def test_a_new_master_tells_no_end_from_before_what_was_acknowledged(
+    run: Run, setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until what it took over is confirmed it refuses requests for the ends of queues, and pulls that find
+    nothing, so that clients try again; then every answer has all that was acknowledged."""
+    # So the slave does not hear that the last message is confirmed, as when its master dies at once.
+    monkeypatch.setattr(leader, "PUSH_SECONDS", 3600.0)
+    monkeypatch.setattr(pull, "ENDS_HOLD_MS", 100)
+    monkeypatch.setattr(door, "HELD_SECONDS_MAX", 0.1)
+    asked = {"topic": "TBW102", "queueId": 0}
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a", min_in_sync_replicas=2))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b", min_in_sync_replicas=2))
+            await until(lambda: first.member.replication.enough_in_sync)
+            await until(lambda: first.member.replication.epoch_confirmed)
+            client = await stack.enter_async_context(setup.client(first))
+            for _ in range(3):
+                assert (await client.send("TBW102")).code == 0
+            await until(lambda: second.store.queue_end("TBW102", 0) == 3)
+            assert second.store.queue_max("TBW102", 0) < 3
+            await first.close()
+            await until(lambda: member(second).role is Role.MASTER)
+            other = await stack.enter_async_context(setup.client(second))
+
+            late = [
+                await other.call(30, **asked),
+                await other.call(29, **asked, timestamp=1 << 50),
+                await other.pull("TBW102", 3),
+                await other.pull("TBW102", 2),
+                await other.pull("TBW102", 2, suspend_ms=300),
+                await other.pull("TBW102", 7),
+            ]
+            readable = await other.pull("TBW102", 0)
+            waiting = [asyncio.create_task(other.pull("TBW102", 3, suspend_ms=15_000))]
+            await stack.enter_async_context(place.broker("a", min_in_sync_replicas=2))
+            await until(lambda: second.member.replication.epoch_confirmed)
+            ends = [await other.call(30, **asked), await other.call(29, **asked, timestamp=1 << 50)]
+            found = await other.pull("TBW102", 2)
+            nothing = await other.pull("TBW102", 3)
+            assert (await other.send("TBW102")).code == 0
+
+            assert [reply.code for reply in late] == [14] * 6
+            assert all("does not know yet where its queues end" in (reply.remark or "") for reply in late)
+            assert readable.code == 0
+            assert [reply.ext["offset"] for reply in ends] == ["3", "3"]
+            assert (found.code, nothing.code) == (0, 19)
+            assert [(await task).code for task in waiting] == [0]
+
+    run(scenario)
+
+
+def test_a_slave_asks_its_master_where_queues_end(
+    run: Run, setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears later than clients what was acknowledged, so its own answer could be from before that."""
+    monkeypatch.setattr(leader, "PUSH_SECONDS", 3600.0)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            first = await stack.enter_async_context(place.broker("a"))
+            await until(lambda: member(first).role is Role.MASTER)
+            second = await stack.enter_async_context(place.broker("b"))
+            await until(lambda: len(member(first).now.sync_state_set) == 2)
+            client = await stack.enter_async_context(setup.client(first))
+            assert (await client.send("TBW102")).code == 0
+            assert second.store.queue_max("TBW102", 0) == 0
+            at_slave = await stack.enter_async_context(setup.client(second))
+
+            end = await at_slave.call(30, topic="TBW102", queueId=0)
+            at_a_time = await at_slave.call(29, topic="TBW102", queueId=0, timestamp=1 << 50)
+
+            assert (end.ext["offset"], at_a_time.ext["offset"]) == ("1", "1")
 
     run(scenario)
 

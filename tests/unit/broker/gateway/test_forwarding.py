@@ -244,6 +244,7 @@ def test_what_was_passed_on_waits_for_a_second_at_a_slave() -> None:
             commits=gateway.modes.commits,
             locks=gateway.modes.locks,
             progress=gateway.modes.progress,
+            ends=gateway.modes.ends,
             forward_to="127.0.0.1:2",
         )
         gateway.close()

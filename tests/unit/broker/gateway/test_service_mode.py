@@ -16,6 +16,7 @@ from brokerset_broker.gateway.service_mode import (
     Modes,
     ServiceFacts,
     decide_mode,
+    knows_ends,
 )
 from brokerset_broker.membership.role import Role
 from brokerset_protocol.replies import REJECTED
@@ -27,40 +28,42 @@ LETTERS = {ModeKind.SERVE: "S", ModeKind.HOLD: "H", ModeKind.FORWARD: "F", ModeK
 
 
 def shown(modes: Modes) -> str:
-    """One letter each for writes, commits, locks, progress, reads."""
+    """One letter each for writes, commits, locks, progress, ends, reads."""
     return "".join(LETTERS[modes.of(kind).kind] for kind in RequestClass if kind is not RequestClass.OPEN)
 
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (MASTER, "SSSSS"),
-        (dataclasses.replace(MASTER, switching=True), "HHHHS"),
-        (dataclasses.replace(MASTER, enough_in_sync=False), "HSSSS"),
-        (dataclasses.replace(MASTER, enough_in_sync=False, not_enough_for_ms=1000), "RSSSS"),
-        (dataclasses.replace(ALONE, lease_valid=False), "HHRRR"),
-        (dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=1000), "RRRRR"),
-        (dataclasses.replace(MASTER, lease_required=True, lease_valid=False), "SSRRR"),
+        (MASTER, "SSSSSS"),
+        (dataclasses.replace(MASTER, switching=True), "HHHHSS"),
+        (dataclasses.replace(MASTER, epoch_confirmed=False), "SSSSHS"),
+        (dataclasses.replace(MASTER, epoch_confirmed=False, switching=True), "HHHHHS"),
+        (dataclasses.replace(MASTER, enough_in_sync=False), "HSSSSS"),
+        (dataclasses.replace(MASTER, enough_in_sync=False, not_enough_for_ms=1000), "RSSSSS"),
+        (dataclasses.replace(ALONE, lease_valid=False), "HHRRRR"),
+        (dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=1000), "RRRRRR"),
+        (dataclasses.replace(MASTER, lease_required=True, lease_valid=False), "SSRRRR"),
         (
             dataclasses.replace(MASTER, lease_valid=False, enough_in_sync=False, not_enough_for_ms=2000),
-            "RSRRR",
+            "RSRRRR",
         ),
-        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5), "HHHHS"),
-        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5000), "RRRRR"),
-        (SLAVE, "FFFFS"),
-        (dataclasses.replace(SLAVE, switching=True), "HHHHS"),
-        (dataclasses.replace(SLAVE, master_address=None), "HHHHS"),
-        (dataclasses.replace(SLAVE, master_address=None, no_master_for_ms=1000), "RRRSS"),
-        (ServiceFacts(role=Role.NONE), "RRRRR"),
-        (ServiceFacts(role=Role.NONE, switching=True), "HHHHR"),
-        (dataclasses.replace(MASTER, fenced=True), "RRRRR"),
-        (dataclasses.replace(SLAVE, fenced=True), "RRRRR"),
-        (dataclasses.replace(MASTER, shutting_down=True), "RRRRR"),
-        (dataclasses.replace(MASTER, stopped_reason="the disk is full"), "RRRRR"),
+        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5), "HHHHHS"),
+        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5000), "RRRRRR"),
+        (SLAVE, "FFFFFS"),
+        (dataclasses.replace(SLAVE, switching=True), "HHHHHS"),
+        (dataclasses.replace(SLAVE, master_address=None), "HHHHHS"),
+        (dataclasses.replace(SLAVE, master_address=None, no_master_for_ms=1000), "RRRSRS"),
+        (ServiceFacts(role=Role.NONE), "RRRRRR"),
+        (ServiceFacts(role=Role.NONE, switching=True), "HHHHHR"),
+        (dataclasses.replace(MASTER, fenced=True), "RRRRRR"),
+        (dataclasses.replace(SLAVE, fenced=True), "RRRRRR"),
+        (dataclasses.replace(MASTER, shutting_down=True), "RRRRRR"),
+        (dataclasses.replace(MASTER, stopped_reason="the disk is full"), "RRRRRR"),
     ],
 )
 def test_each_situation_has_its_modes(facts: ServiceFacts, expected: str) -> None:
-    """Writes, commits, locks, progress and reads are served, held, forwarded or refused by the facts."""
+    """Writes, commits, locks, progress, ends and reads are served, held, forwarded or refused by the facts."""
     assert shown(decide_mode(facts)) == expected
 
 
@@ -79,6 +82,31 @@ def test_refusals_have_codes_after_which_clients_try_again() -> None:
     assert fenced.code == 14
     assert "administrator" in fenced.remark
     assert (nobody.code, nobody.remark) == (14, "no controller answers")
+
+
+@pytest.mark.parametrize(
+    ("facts", "known"),
+    [
+        (MASTER, True),
+        (dataclasses.replace(MASTER, epoch_confirmed=False), False),
+        (dataclasses.replace(MASTER, switching=True), False),
+        (SLAVE, True),
+        (dataclasses.replace(SLAVE, switching=True), False),
+    ],
+)
+def test_a_pull_that_finds_nothing_says_so_only_where_the_end_is_known(
+    facts: ServiceFacts, known: bool
+) -> None:
+    """Not while a broker becomes master, and not before its epoch is confirmed."""
+    assert knows_ends(facts) is known
+
+
+def test_ends_of_queues_are_held_and_refused_with_the_reason_until_the_epoch_is_confirmed() -> None:
+    """Nobody is told an end from before what was acknowledged; clients try again after 14."""
+    mode = decide_mode(dataclasses.replace(MASTER, epoch_confirmed=False)).ends
+
+    assert (mode.kind, mode.code, mode.until_ms) == (ModeKind.HOLD, 14, None)
+    assert "does not know yet where its queues end" in mode.remark
 
 
 def test_a_hold_ends_so_long_after_its_cause_began() -> None:
@@ -104,6 +132,17 @@ def test_the_lease_is_checked_where_nobody_else_takes_part() -> None:
     assert (decide_mode(leased).guard_reads, decide_mode(leased).guard_writes) == (True, False)
     assert (decide_mode(alone).guard_reads, decide_mode(alone).guard_writes) == (True, True)
     assert decide_mode(SLAVE).forward_to == "127.0.0.1:23200"
+
+
+def test_without_a_lease_only_what_replicas_acknowledge_is_served() -> None:
+    """A master whose lease has ended serves writes, which its in-sync replicas must acknowledge, and commits;
+    a clock that stood still can therefore make it answer reads and locks, and acknowledge nothing alone."""
+    modes = decide_mode(dataclasses.replace(MASTER, lease_required=True, lease_valid=False))
+    alone = decide_mode(dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=5000))
+
+    served = {kind for kind in RequestClass if modes.of(kind).kind is ModeKind.SERVE}
+    assert served == {RequestClass.WRITE, RequestClass.COMMIT, RequestClass.OPEN}
+    assert alone.writes.kind is ModeKind.REFUSE
 
 
 def test_open_requests_are_always_served() -> None:
