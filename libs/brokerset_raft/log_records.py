@@ -29,10 +29,10 @@ CONFIGURATION_BYTES_MAX = 64 << 10
 """Most bytes of an encoded configuration in a snapshot's meta."""
 
 SECTOR_BYTES = 512
-"""What a disk writes as a whole, at least; a page that never arrived reads as zeros."""
+"""What a disk writes as a whole, at least; a sector that never arrived reads as zeros."""
 
-LOST_BYTES_MIN = 64
-"""So many zeros in a row, or the rest of a sector, are taken for a page that never arrived."""
+FLIP_SEARCH_BYTES_MAX = 64 << 10
+"""Records up to this size are searched for a single flipped bit; larger ones would also match by chance."""
 
 _HEADER = struct.Struct(">IIQQBI")
 _PREFIX = struct.Struct(">II")
@@ -45,6 +45,10 @@ _SNAPSHOT_MAGIC = b"BRKSNAP\0"
 
 _REST_MIN = _HEADER.size - _PREFIX.size
 _REST_MAX = _REST_MIN + ENTRY_BYTES_MAX
+
+_CRC_OF_BYTE = tuple(zlib.crc32(bytes((byte,))) ^ zlib.crc32(b"\0") for byte in range(256))
+_CRC_BYTE_OF_TOP = {crc >> 24: byte for byte, crc in enumerate(_CRC_OF_BYTE)}
+_CRC_OF_BIT = frozenset(_CRC_OF_BYTE[1 << bit] for bit in range(8))
 
 _PLAUSIBLE = re.compile(
     rb"(?=[\x00](?!\x00\x00\x00)[\s\S]{3}[\s\S]{4}[\x00]{2}[\s\S]{6}[\x00]{2}[\s\S]{6}[\x00-\x02\x10\x11])"
@@ -170,9 +174,7 @@ def decode_record(content: bytes, position: int, *, sequence: int) -> Whole | Br
     end = position + _PREFIX.size + length
     if end > len(content):
         return Broken(f"the record has {length + _PREFIX.size} bytes, but only {left} are left")
-    view = memoryview(content)
-    found = zlib.crc32(view[position : position + 4], _salt(sequence, position))
-    found = zlib.crc32(view[position + 8 : end], found)
+    found = _crc(content, position, length, sequence)
     if found != crc:
         return Broken(f"the CRC is {found:#010x} and should be {crc:#010x}")
     if back > position:
@@ -181,7 +183,7 @@ def decode_record(content: bytes, position: int, *, sequence: int) -> Whole | Br
         known = RecordKind(kind)
     except ValueError:
         return Broken(f"{kind} is no kind of a record that this version knows")
-    data = bytes(view[position + _HEADER.size : end])
+    data = content[position + _HEADER.size : end]
     return Whole(Record(index, term, known, data), end, position - back)
 
 
@@ -311,9 +313,14 @@ def decode_initial(content: bytes) -> Configuration:
 
 
 def _judge(content: bytes, position: int, reason: str, sequence: int, last: bool) -> Torn | Damaged:
-    """Tell an end that never got to the disk from synced bytes that were lost."""
+    """Tell an end that never got to the disk from synced bytes that were lost: etcd's rule, and one more.
+
+    A record is torn if it is cut short, or if all of it that lies in one sector is zeros. Zeros may also be
+    what was written, and a length may be what changed, so a record that one flipped bit explains is damaged.
+    """
     if not last:
         return Damaged(position, reason)
+    end = len(content)
     for match in _PLAUSIBLE.finditer(content, position + 1):
         later = match.start()
         found = decode_record(content, later, sequence=sequence)
@@ -321,20 +328,59 @@ def _judge(content: bytes, position: int, reason: str, sequence: int, last: bool
             continue
         if found.save > position:
             return Damaged(position, f"{reason}; the record at {later} was written after it had been synced")
-        if not _has_lost_bytes(content, position, later):
-            return Damaged(position, f"{reason}; the record at {later} can be read")
-    return Torn(position, reason)
+        end = min(end, later)
+    if _is_one_bit_off(content, position, sequence):
+        return Damaged(position, f"{reason}; one changed bit, or another length, explains that")
+    left = end - position
+    length = int.from_bytes(content[position : position + 4], "big")
+    if left < _HEADER.size or _PREFIX.size + length > left:
+        cut_short = end == len(content) and (left < _HEADER.size or _REST_MIN <= length <= _REST_MAX)
+        if cut_short:
+            return Torn(position, reason)
+    elif length >= _REST_MIN:
+        end = position + _PREFIX.size + length
+    if _has_lost_sector(content, position, end):
+        return Torn(position, reason)
+    return Damaged(position, f"{reason}; it is not cut short, and no sector of it is missing")
 
 
-def _has_lost_bytes(content: bytes, begin: int, end: int) -> bool:
-    """Whether zeros, as of pages that never arrived, end within the range.
+def _has_lost_sector(content: bytes, begin: int, end: int) -> bool:
+    """Whether what a sector holds of this range is nothing but zeros."""
+    while begin < end:
+        chunk = content[begin : min(end, begin + SECTOR_BYTES - begin % SECTOR_BYTES)]
+        if chunk.count(0) == len(chunk):
+            return True
+        begin += len(chunk)
+    return False
 
-    The first page of a save may hold little of it: then all of that is zeros, up to the end of the sector.
-    """
-    rest_of_sector = content[begin : min(end, begin + SECTOR_BYTES - begin % SECTOR_BYTES)]
-    if rest_of_sector.count(0) == len(rest_of_sector):
+
+def _is_one_bit_off(content: bytes, position: int, sequence: int) -> bool:
+    """Whether the record would be whole with one bit changed, or with another length."""
+    left = len(content) - position - _PREFIX.size
+    if left < _REST_MIN:
+        return False
+    length, crc = _PREFIX.unpack_from(content, position)
+    for other in (length, left, *(length ^ 1 << bit for bit in range(32))):
+        if _REST_MIN <= other <= min(left, _REST_MAX) and _crc(content, position, other, sequence) == crc:
+            return True
+    if not _REST_MIN <= length <= min(left, FLIP_SEARCH_BYTES_MAX):
+        return False
+    difference = crc ^ _crc(content, position, length, sequence)
+    if difference.bit_count() == 1:
         return True
-    return bytes(LOST_BYTES_MIN) in content[max(0, begin - LOST_BYTES_MIN + 1) : end]
+    for _ in range(length):  # from the last byte on: the CRC is linear, so each step can be undone
+        if difference in _CRC_OF_BIT:
+            return True
+        byte = _CRC_BYTE_OF_TOP[difference >> 24]
+        difference = ((difference ^ _CRC_OF_BYTE[byte]) & 0xFFFFFF) << 8 | byte
+    return False
+
+
+def _crc(content: bytes, position: int, length: int, sequence: int) -> int:
+    """The CRC of the record at a position, as if it had this length."""
+    view = memoryview(content)
+    crc = zlib.crc32(length.to_bytes(4, "big"), _salt(sequence, position))
+    return zlib.crc32(view[position + _PREFIX.size : position + _PREFIX.size + length], crc)
 
 
 def _pack_vote(state: HardState) -> bytes:

@@ -2,9 +2,9 @@
 
 Everything written is lost at a power failure until `sync` (content) or `sync_folder` (names: created, renamed
 and deleted files) has returned. A file may then hold any prefix of the appends that were not synced, in which
-whole sectors may read as zeros and the end may be anything; what was synced before stays as it was. After a
-`write` that was not synced, the file may be old, empty, or any prefix. Changes of names that were not synced
-may have happened or not, each by itself.
+all that was appended to a sector may read as zeros; what was synced before stays as it was. After a `write`
+that was not synced, the file may be old, empty, or any prefix. Changes of names that were not synced may have
+happened or not, each by itself.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from errno import EIO
 from typing import Final
 
-SECTOR_BYTES: Final = 64
-"""Unit that reaches the disk whole. Smaller than a real one, so that small files can be torn too."""
+SECTOR_BYTES: Final = 512
+"""Unit that reaches the disk whole. What was not synced of one is there, or cut off, or reads as zeros."""
 
 
 class ProcessGone(BaseException):
@@ -55,16 +55,18 @@ class _File:
             return self.synced
         fresh = bytes(self.content[self.lowest :])
         kept = fresh if choice < 0.4 else fresh[: random_source.randint(0, len(fresh))]
-        if choice > 0.7 and kept:  # some sectors did not make it; the file is as long as if they had
-            sectors = bytearray(kept)
-            for start in range(0, len(sectors), SECTOR_BYTES):
-                if random_source.random() < 0.3:
-                    end = min(start + SECTOR_BYTES, len(sectors))
-                    sectors[start:end] = bytes(end - start)
-            kept = bytes(sectors)
-        if choice > 0.85:  # the new length reached the disk before the data
+        begin = self.lowest
+        if choice > 0.85:  # the new length reached the disk, and of the end no sector did
+            kept = kept[: max(0, (begin + len(kept)) // SECTOR_BYTES * SECTOR_BYTES - begin)]
             kept += bytes(random_source.randint(0, len(fresh) - len(kept)))
-        return bytes(self.content[: self.lowest]) + kept
+        if choice > 0.7:  # some sectors did not make it; the file is as long as if they had
+            sectors = bytearray(self.content[:begin]) + kept
+            for start in range(begin // SECTOR_BYTES * SECTOR_BYTES, len(sectors), SECTOR_BYTES):
+                if random_source.random() < 0.3:
+                    lost = range(max(start, begin), min(start + SECTOR_BYTES, len(sectors)))
+                    sectors[lost.start : lost.stop] = bytes(len(lost))
+            kept = bytes(sectors[begin:])
+        return bytes(self.content[:begin]) + kept
 
 
 _NameOp = tuple[str, str, _File | None]

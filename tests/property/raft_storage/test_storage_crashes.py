@@ -105,14 +105,15 @@ class CrashingDisk:
         if not data.startswith(synced):
             return self.random.choice([synced, data])
         kept = bytearray(data[: self.random.randint(len(synced), len(data))])
+        if self.random.random() < 0.2:  # the new length arrived, and of the end no sector did
+            del kept[max(len(synced), len(kept) - len(kept) % SECTOR_BYTES) :]
+            kept += bytes(self.random.randint(1, 2000))
         if self.random.random() < 0.5:
-            # Pages arrive in any order: some read as zeros, but never one that was synced.
+            # Sectors arrive in any order: some read as zeros, but never what was synced of them.
             for begin in range(0, len(kept), SECTOR_BYTES):
                 if self.random.random() < 0.3:
                     lost = range(max(begin, len(synced)), min(begin + SECTOR_BYTES, len(kept)))
                     kept[lost.start : lost.stop] = bytes(len(lost))
-        if self.random.random() < 0.2:
-            kept += bytes(self.random.randint(1, 2000))
         return bytes(kept)
 
 

@@ -57,15 +57,14 @@ def test_every_cut_is_a_torn_end(size: int) -> None:
 
 @pytest.mark.parametrize("position", range(len(SEGMENT)))
 def test_every_flipped_byte_is_found(position: int) -> None:
-    """Before the last record it is damage; in the last one nobody can tell it from a torn end."""
+    """It is damage wherever it lies, in the last record too: no power failure leaves such a thing."""
     content = bytearray(SEGMENT)
     content[position] ^= 0x10
 
     scan = log_records.scan_segment(bytes(content), sequence=3, last=True)
     sealed = log_records.scan_segment(bytes(content), sequence=3, last=False)
 
-    last = log_records.scan_segment(SEGMENT, sequence=3, last=True).records[-1][0]
-    assert isinstance(scan.fault, Torn if position >= last else Damaged)
+    assert isinstance(scan.fault, Damaged)
     assert isinstance(sealed.fault, Damaged)
 
 
@@ -74,7 +73,7 @@ def test_pages_of_one_save_arrive_in_any_order() -> None:
     content, (_, begin) = saves(
         [log_records.segment_record(START)], [entry(41, b"x" * 3000), entry(42), entry(43)]
     )
-    torn = content[: begin + 512] + bytes(512) + content[begin + 1024 :]
+    torn = content[:1024] + bytes(512) + content[1536:]
 
     scan = log_records.scan_segment(torn, sequence=3, last=True)
 
@@ -86,7 +85,7 @@ def test_zeros_before_a_later_save_are_damage() -> None:
     content, (_, begin, _) = saves(
         [log_records.segment_record(START)], [entry(41, b"x" * 3000), entry(42)], [entry(43)]
     )
-    lost = content[: begin + 512] + bytes(512) + content[begin + 1024 :]
+    lost = content[:1024] + bytes(512) + content[1536:]
 
     scan = log_records.scan_segment(lost, sequence=3, last=True)
 
@@ -94,13 +93,44 @@ def test_zeros_before_a_later_save_are_damage() -> None:
     assert scan.fault.position == begin
 
 
-@pytest.mark.parametrize("tail", [bytes(1), bytes(4096), bytes(100_000), b"\xff" * 700])
-def test_a_tail_of_zeros_or_garbage_is_torn(tail: bytes) -> None:
+@pytest.mark.parametrize("tail", [bytes(1), bytes(4096), bytes(100_000), b"\0\0\0\x40 cut short"])
+def test_a_tail_of_zeros_or_a_cut_record_is_torn(tail: bytes) -> None:
     """File systems leave such tails after a power failure."""
     scan = log_records.scan_segment(SEGMENT + tail, sequence=3, last=True)
 
     assert isinstance(scan.fault, Torn)
     assert scan.end == len(SEGMENT)
+
+
+@pytest.mark.parametrize("tail", [b"\xff" * 700, bytes(100) + b"\xff" * 700])
+def test_a_tail_of_garbage_is_damaged(tail: bytes) -> None:
+    """No power failure leaves such a tail of what was written, so something else happened to the file."""
+    scan = log_records.scan_segment(SEGMENT + tail, sequence=3, last=True)
+
+    assert isinstance(scan.fault, Damaged)
+    assert scan.fault.position == len(SEGMENT)
+
+
+def test_a_flipped_bit_beside_zeros_that_were_written_is_damage() -> None:
+    """An entry may hold sectors of zeros; they do not make a changed bit look like a sector that got lost."""
+    content, (_, begin) = saves([log_records.segment_record(START)], [entry(41, b"x" + bytes(3000) + b"x")])
+    for position in (
+        begin + 3,
+        begin + 5,
+        begin + 20,
+        begin + 28,
+        begin + 29,
+        begin + 1500,
+        len(content) - 1,
+    ):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[position] ^= 1 << bit
+
+            fault = log_records.scan_segment(bytes(changed), sequence=3, last=True).fault
+
+            assert isinstance(fault, Damaged), (position, bit)
+            assert fault.position == begin
 
 
 def test_records_inside_data_prove_nothing() -> None:

@@ -172,7 +172,33 @@ def test_votes_are_not_forgotten(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 3000, b"\0\0\0\x30torn", b"\xff" * 100])
+@pytest.mark.parametrize(
+    "saved", [(HardState(2, 3), []), (None, [entry(1, 1)]), (HardState(2, 1), [entry(1, 2)])]
+)
+def test_no_changed_bit_of_the_last_save_makes_a_node_forget_it(
+    tmp_path: Path, saved: tuple[HardState | None, list[Entry]]
+) -> None:
+    """A vote or an entry that was synced last is there, or the node does not start and names the place."""
+    disk = RealDisk(tmp_path)
+    storage = Storage(disk)
+    storage.load()
+    storage.save(HardState(1, 2), [])
+    begin = disk.size("log-0000000000000001")
+    storage.save(*saved)
+    content = disk.read("log-0000000000000001")
+
+    for bit in range(8 * begin, 8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        disk.write("log-0000000000000001", bytes(changed))
+        with pytest.raises(LogDamaged, match="remove it from the group") as caught:
+            opened(tmp_path)
+        assert caught.value.name == "log-0000000000000001"
+        assert begin <= caught.value.position <= bit // 8
+        assert disk.read("log-0000000000000001") == changed
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 3000, b"\0\0\0\x30torn", b"\0\0\0\x60" + b"torn" * 20])
 def test_a_torn_end_is_cut_for_good(tmp_path: Path, tail: bytes) -> None:
     """It is gone from the file before anything is appended, so that it can never look like damage."""
     filled(tmp_path)
