@@ -15,6 +15,7 @@ from brokerset_raft.messages import (
     HardState,
     ReadReady,
     Ready,
+    VoteRequest,
 )
 from brokerset_raft.node import Node
 from brokerset_sim.core_cluster import CoreCluster, Faults, NoProgress, SafetyViolated
@@ -133,6 +134,69 @@ class RefusesNothing(Node):
         if previous is not None and request.previous_index <= self.log.last_index:
             request = replace(request, previous_term=previous)
         super()._on_append_request(source, request)
+
+
+class CommitsOwnLast(Node):
+    """A follower takes its whole log for what the leader's commit index speaks of."""
+
+    def _on_append_request(self, source: int, request: AppendRequest) -> None:
+        super()._on_append_request(source, request)
+        self._commit_to(min(request.commit, self.log.last_index))
+
+
+class LongerLogElected(Node):
+    """Compares the lengths of logs, and not the terms of their last entries."""
+
+    def _on_vote_request(self, source: int, request: VoteRequest) -> None:
+        super()._on_vote_request(source, replace(request, last_term=self.log.last_term))
+
+
+class ReadInRoundUnderWay(Node):
+    """Takes answers to a round that was sent before the read."""
+
+    def _start_read(self, request_id: int) -> None:
+        idle = self._confirmed_round() >= self._round
+        self._reads.add(request_id, self.commit_index, self._round)
+        if idle:
+            self._start_round()
+
+
+class MembersNotRolledBack(Node):
+    """Keeps the members of a change that was cut from its log."""
+
+    def _adopt_configuration(self) -> None:
+        if self.log.configuration_index >= self.log.last_index or self.log.snapshot is not None:
+            super()._adopt_configuration()
+
+
+class NeverStepsDown(Node):
+    """Leads on without a majority."""
+
+    def _heard_majority(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("broken", "seeds_max"),
+    [
+        (CommitsOwnLast, 60),
+        (LongerLogElected, 30),
+        (ReadInRoundUnderWay, 30),
+        (MembersNotRolledBack, 30),
+        (NeverStepsDown, 30),
+    ],
+)
+def test_mistake_is_found_by_drawn_seeds(broken: type[Node], seeds_max: int) -> None:
+    """What needs long old tails, isolated leaders that are asked, or changes that are cut, is drawn too."""
+    for seed in range(seeds_max):
+        cluster = CoreCluster(seed, node_type=broken)
+        try:
+            cluster.run(200)
+            cluster.heal()
+        except (SafetyViolated, NoProgress, AssertionError) as error:
+            print(f"found with seed {seed}: {error}")
+            return
+    pytest.fail(f"{broken.__name__} was not found in {seeds_max} seeds")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import random
 import struct
@@ -28,6 +29,7 @@ from brokerset_raft.messages import (
     VoteRequest,
 )
 from brokerset_raft.node import Node, NodeConfig
+from brokerset_sim.core_bias import Bias
 
 STATE = struct.Struct(">qI36x")
 """A state: the last applied index, a checksum over all commands, and room, to make several pieces."""
@@ -145,10 +147,20 @@ class Host:
         self.checksum = 0
         self.pending: Ready | None = None
         self.due = 0
+        self.slow_until = 0
         self.up_at = 0
         self.paused_until = 0
         self.led_term = 0
         self.seen_commit = 0
+        self.reads: set[int] = set()
+        """Asked of this process, and neither answered nor refused."""
+
+        self.ticks = self.leads_since = 0
+        self.leads: tuple[int, ...] = ()
+        """The voters that it leads since then."""
+
+        self.heard: dict[int, int] = {}
+        """Its tick when each member last answered it, while it leads."""
 
 
 class CoreCluster:
@@ -161,7 +173,9 @@ class CoreCluster:
         size: int | None = None,
         faults: Faults | None = None,
         node_type: type[Node] = Node,
+        biased: bool | None = None,
     ) -> None:
+        """Everything not given is drawn. Three of four seeds are `biased` unless faults are given."""
         self.seed = seed
         self.now = 0
         self.trace = 0
@@ -172,6 +186,7 @@ class CoreCluster:
         drawn = draw_faults(self._random)
         self.size = self._random.randint(1, 7) if size is None else size
         self._faults = drawn if faults is None else faults
+        self._bias = Bias(seed) if (faults is None and seed % 4 != 3 if biased is None else biased) else None
         self._node_type = node_type
         self._config = NodeConfig(
             node_id=0,
@@ -184,6 +199,8 @@ class CoreCluster:
             committed_bytes_max=self._random.choice((1, 1 << 20)),
             kept_entries=self._random.choice((0, 5)),
         )
+        if self._bias is not None:
+            self._config = replace(self._config, heartbeat_ticks=self._bias.heartbeat_ticks)
         self._early_steps = self._random.random() < 0.5
         """Whether cores hear messages while their disk works."""
         members = tuple(member(node_id) for node_id in range(1, self.size + 1))
@@ -214,7 +231,7 @@ class CoreCluster:
 
     def heal(self) -> None:
         """End all faults; soon all members must have a new command, and a read its answer."""
-        self._faults = Faults()
+        self._faults, self._bias = Faults(), None
         self._cuts.clear()
         for host in self.hosts.values():
             host.up_at = min(host.up_at, self.now)
@@ -248,7 +265,7 @@ class CoreCluster:
         reads, commit = self.answered_reads, self.max_commit
         try:
             index, _ = node.propose([b"after all"])
-            node.read(self._new_read())
+            self._read(leader, node)
         except (NotLeader, Overloaded):
             return False
         self._work(leader)
@@ -278,7 +295,10 @@ class CoreCluster:
                 continue
             if host.node is not None and not self._happens(self._faults.lazy_clock):
                 host.node.tick()
+                host.ticks += 1
                 self._work(host)
+                if host.node is not None:
+                    self._check_office(host, host.node)
 
     def _deliver(self, message: Message) -> None:
         host = self.hosts[message.target]
@@ -292,6 +312,8 @@ class CoreCluster:
             return
         self.delivered += 1
         self._note(type(message.body).__name__, message.source, message.target, message.body.term)
+        if not isinstance(message.body, VoteRequest | VoteReply) and message.body.term == host.node.term:
+            host.heard[message.source] = host.ticks
         host.node.step(message)
         self._work(host)
 
@@ -299,6 +321,8 @@ class CoreCluster:
         faults = self._faults
         for pair in [pair for pair, until in self._cuts.items() if until <= self.now]:
             del self._cuts[pair]
+        if self._bias is not None:
+            self._bias.step(self)
         if self._happens(faults.cut):
             victim = self._victim()
             way = self._random.randrange(3)
@@ -340,7 +364,7 @@ class CoreCluster:
                     count = self._random.randint(1, 3)
                     node.propose([b"%d-%d" % (self._commands, i) for i in range(count)])
                 if self._happens(0.4):
-                    node.read(self._new_read())
+                    self._read(host, node)
                 if self._happens(self._faults.change):
                     for _ in range(self._random.randint(1, 2)):
                         self._change_members(node)
@@ -350,10 +374,52 @@ class CoreCluster:
                 pass
             self._work(host)
 
-    def _new_read(self) -> int:
+    def _read(self, host: Host, node: Node) -> None:
         request_id = len(self._asked)
+        node.read(request_id)
         self._asked[request_id] = self.max_commit
-        return request_id
+        host.reads.add(request_id)
+
+    # What a bias does.
+
+    def part(self, some: Iterable[int], until: int) -> None:
+        """Nothing passes between these nodes and the others before that tick."""
+        inside = set(some)
+        for one in inside:
+            for other in self.hosts.keys() - inside:
+                self._cuts[one, other] = self._cuts[other, one] = until
+        self._note("part", *sorted(inside), until)
+
+    def ask_read(self, host: Host) -> None:
+        """Ask this node for a read, if it thinks that it leads."""
+        if host.node is not None and host.node.role is Role.LEADER and host.paused_until <= self.now:
+            with contextlib.suppress(Overloaded):
+                self._read(host, host.node)
+            self._work(host)
+
+    def ask_commands(self, host: Host, count: int) -> None:
+        """Give this leader commands, one by one, as far as it takes them."""
+        with contextlib.suppress(NotLeader, Overloaded):
+            for _ in range(count):
+                if host.node is not None:
+                    self._commands += 1
+                    host.node.propose([b"%d" % self._commands])
+        self._work(host)
+
+    def ask_change(self, host: Host) -> None:
+        """Ask this leader for some change of the members."""
+        if host.node is not None:
+            with contextlib.suppress(NotLeader, ConfigurationRefused):
+                self._change_members(host.node)
+        self._work(host)
+
+    def crash(self, node_id: int) -> None:
+        """Stop a process."""
+        self._crash(self.hosts[node_id])
+
+    def send(self, host: Host, message: Message) -> None:
+        """Send a message of this node."""
+        self._send(host, message)
 
     def _change_members(self, node: Node) -> None:
         known = node.configuration
@@ -393,6 +459,7 @@ class CoreCluster:
         if ready is not None:
             self._tear(host, ready)
         host.node = None
+        host.reads.clear()
         host.paused_until = self.now
         host.up_at = self.now + self._random.randint(1, self._faults.down_ticks_max)
         self._note("crash", host.node_id, host.up_at, 0)
@@ -406,10 +473,16 @@ class CoreCluster:
         """Carry out what the core wants, as far as the disk is not busy."""
         while host.node is not None:
             self._observe(host, host.node)
-            if host.pending is not None or not host.node.has_ready():
+            if host.pending is not None:
+                return
+            if not host.node.has_ready():
+                if host.reads and host.node.role is not Role.LEADER:
+                    self._violated(f"node {host.node_id} leads no more and refuses no read of {host.reads}")
                 return
             ready = host.node.take_ready()
             self._check_entries(host.node, ready.entries)
+            if ready.entries:
+                self._check_members(host.node)
             for message in ready.messages_now:
                 self._send(host, message)
             for wanted in ready.chunks_wanted:
@@ -419,9 +492,9 @@ class CoreCluster:
                     host.pending = ready
                     self._crash(host)
                     return
-                if self._happens(self._faults.slow_disk):
+                if host.slow_until > self.now or self._happens(self._faults.slow_disk):
                     host.pending = ready
-                    host.due = self.now + self._random.randint(1, 4)
+                    host.due = max(host.slow_until, self.now + self._random.randint(1, 4))
                     return
             self._finish(host, ready)
 
@@ -441,7 +514,9 @@ class CoreCluster:
         for entry in ready.committed:
             self._apply(host, entry)
         node.applied(host.index)
+        host.reads.difference_update(ready.reads_refused)
         for read in ready.reads:
+            host.reads.discard(read.request_id)
             self.answered_reads += 1
             if read.index < self._asked[read.request_id]:
                 self._violated(
@@ -513,12 +588,33 @@ class CoreCluster:
         if node.role is Role.LEADER:
             if self._leaders.setdefault(node.term, node.node_id) != node.node_id:
                 self._violated(f"{self._leaders[node.term]} and {node.node_id} both lead term {node.term}")
+            if host.leads != node.configuration.voters:
+                host.leads, host.leads_since = node.configuration.voters, host.ticks
             if host.led_term != node.term:
                 host.led_term = node.term
+                host.leads_since = host.ticks
+                host.heard.clear()
                 self._check_completeness(node)
         if node.commit_index > host.seen_commit:
             self._check_commit(host, node)
             host.seen_commit = node.commit_index
+
+    def _check_office(self, host: Host, node: Node) -> None:
+        """Nobody leads for long whom no majority answers; two checks of the quorum may see nothing of it."""
+        oldest = host.ticks - 2 * self._config.election_ticks - 1
+        if node.role is not Role.LEADER or host.leads_since > oldest:
+            return
+        voters = node.configuration.voters
+        heard = [v for v in voters if v == node.node_id or host.heard.get(v, 0) > oldest]
+        if 2 * len(heard) <= len(voters):
+            self._violated(f"node {node.node_id} leads {voters}, of which it heard {heard} lately")
+
+    def _check_members(self, node: Node) -> None:
+        """The members in force are those of the last change in the log, whether it is committed or not."""
+        entries = node.log.slice(node.log.first_index, node.log.last_index, 1 << 30)
+        changes = [entry for entry in entries if entry.kind is EntryKind.CONFIGURATION]
+        if changes and Configuration.decode(changes[-1].data) != node.configuration:
+            self._violated(f"node {node.node_id} does not have the members of its entry {changes[-1].index}")
 
     def _check_completeness(self, leader: Node) -> None:
         index = self.max_commit
