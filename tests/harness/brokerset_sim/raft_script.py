@@ -37,11 +37,17 @@ ROUNDS_MAX = 50
 class RaftScript:
     """Handles one command after the other and tells what happened.
 
-    `append_bytes MOST`, `nodes COUNT [SPARES]`, `tick NODE COUNT`, `campaign NODE` (tick until it does),
-    `deliver` (one round), `settle` (rounds until silence; messages are not shown), `beat NODE` (a heartbeat,
-    then settle), `cut NODE`, `mend`, `lose` (all on the wire), `propose NODE TEXT...`, `read NODE ID`,
-    `transfer NODE TARGET`, `add NODE ID`, `promote NODE ID`, `remove NODE ID`, `snapshot NODE`, `crash NODE`,
-    `log`, `state`.
+    `append_bytes MOST`, `set LIMIT VALUE` (a field of `NodeConfig`, before `nodes`), `nodes COUNT [SPARES]`,
+    `tick NODE COUNT`, `campaign NODE` (tick until it does), `deliver` (one round), `settle` (rounds until
+    silence; messages are not shown), `beat NODE` (a heartbeat, then settle), `cut NODE [OTHER]`, `mend`,
+    `lose` (all on the wire), `reverse` (the wire), `propose NODE TEXT...`, `read NODE ID`, `transfer NODE
+    TARGET`, `add NODE ID`, `promote NODE ID`, `remove NODE ID`, `snapshot NODE`, `crash NODE`, `slow NODE`
+    (its disk, until `sync NODE`), `log`, `state`.
+
+    Messages of others than these cores, as `message_line` shows them, are put on the wire by
+    `append SOURCE TARGET TERM AFTER/TERM COMMIT [INDEX/TERM:TEXT...]`, `heartbeat SOURCE TARGET TERM COMMIT`,
+    `vote|pre-vote SOURCE TARGET TERM LAST/TERM`, `granted SOURCE TARGET TERM`,
+    `has SOURCE TARGET TERM INDEX`, `lacks SOURCE TARGET TERM INDEX TRY/TERM`.
     """
 
     def __init__(self) -> None:
@@ -53,6 +59,8 @@ class RaftScript:
         self._roles: dict[int, tuple[Role, int]] = {}
         self._wire: list[Message] = []
         self._cut: set[int] = set()
+        self._cut_links: set[tuple[int, int]] = set()
+        self._unsynced: dict[int, list[Ready]] = {}
         self._quiet = False
 
     def handle(self, command: str) -> str:
@@ -67,6 +75,9 @@ class RaftScript:
         match name, words:
             case "append_bytes", [most]:
                 self._config = replace(self._config, append_bytes_max=int(most))
+                return ""
+            case "set", [limit, value]:
+                self._config = replace(self._config, **{limit: int(value)})
                 return ""
             case "nodes", [count, *spares]:
                 return self._make(int(count), int(spares[0]) if spares else 0)
@@ -89,9 +100,24 @@ class RaftScript:
             case "cut", [node_id]:
                 self._cut.add(int(node_id))
                 return ""
+            case "cut", [node_id, other]:
+                self._cut_links |= {(int(node_id), int(other)), (int(other), int(node_id))}
+                return ""
             case "mend", []:
                 self._cut.clear()
+                self._cut_links.clear()
                 return ""
+            case "reverse", []:
+                self._wire.reverse()
+                return ""
+            case "slow", [node_id]:
+                self._unsynced[int(node_id)] = []
+                return ""
+            case "sync", [node_id]:
+                return self._sync(int(node_id))
+            case "append" | "heartbeat" | "vote" | "pre-vote" | "granted" | "has" | "lacks", _:
+                self._wire.append(read_message(name, words))
+                return f"{message_line(self._wire[-1])}\n"
             case "lose", []:
                 self._wire.clear()
                 return ""
@@ -127,6 +153,7 @@ class RaftScript:
 
     def _boot(self, node_id: int) -> str:
         disk = self._disks[node_id]
+        self._unsynced.pop(node_id, None)
         self._states[node_id] = disk.state.decode().split()
         node = Node(
             replace(self._config, node_id=node_id),
@@ -166,7 +193,8 @@ class RaftScript:
         batch, self._wire = self._wire, []
         lines: list[str] = []
         for message in batch:
-            if message.source not in self._cut and message.target not in self._cut:
+            ends = (message.source, message.target)
+            if self._cut.isdisjoint(ends) and ends not in self._cut_links:
                 self._nodes[message.target].step(message)
                 lines.append(self._drain(message.target))
         return "".join(lines)
@@ -196,12 +224,24 @@ class RaftScript:
             if role != self._roles[node_id]:
                 self._roles[node_id] = role
                 lines.append(f"{node_id} is {role[0].value} in term {role[1]}")
-            lines += self._carry_out(node_id, node, node.take_ready())
+            ready = node.take_ready()
+            lines += [f"{message_line(m)} (now)" for m in ready.messages_now if not self._quiet]
+            self._wire += ready.messages_now
+            if node_id in self._unsynced:
+                self._unsynced[node_id].append(ready)
+                continue
+            lines += self._carry_out(node_id, node, ready)
         return "".join(f"{line}\n" for line in lines)
 
+    def _sync(self, node_id: int) -> str:
+        """The disk has everything now, and works again as it should."""
+        lines: list[str] = []
+        for ready in self._unsynced.pop(node_id):
+            lines += self._carry_out(node_id, self._nodes[node_id], ready)
+        return "".join(f"{line}\n" for line in lines) + self._drain(node_id)
+
     def _carry_out(self, node_id: int, node: Node, ready: Ready) -> list[str]:
-        disk, lines = self._disks[node_id], [f"{message_line(m)} (now)" for m in ready.messages_now]
-        self._wire += ready.messages_now
+        disk, lines = self._disks[node_id], list[str]()
         for wanted in ready.chunks_wanted:
             data = disk.state[wanted.offset : wanted.offset + wanted.size]
             piece = SnapshotChunk(wanted.term, wanted.meta, wanted.offset, data)
@@ -242,6 +282,41 @@ class RaftScript:
         self._states[node_id] = state.decode().split()
         node.snapshot_installed(piece.meta)
         return [f"{node_id} installs the snapshot up to {piece.meta.index}: {state.decode()}"]
+
+
+def read_message(kind: str, words: list[str]) -> Message:
+    """A message that a scenario writes down."""
+    source, target, term, *rest = words
+    body: Body
+    match kind, rest:
+        case "append", [after, commit, *texts]:
+            index, previous_term = _pair(after)
+            entries = tuple(_read_entry(text) for text in texts)
+            body = AppendRequest(int(term), index, previous_term, entries, int(commit))
+        case "heartbeat", [commit]:
+            body = Heartbeat(int(term), int(commit), 1)
+        case "vote" | "pre-vote", [last]:
+            body = VoteRequest(int(term), *_pair(last), pre=kind == "pre-vote")
+        case "granted", []:
+            body = VoteReply(int(term), True)
+        case "has", [index]:
+            body = AppendReply(int(term), True, int(index))
+        case "lacks", [index, hint]:
+            body = AppendReply(int(term), False, int(index), *_pair(hint))
+        case _:
+            raise ValueError(f"unknown message: {kind} {words}")
+    return Message(int(source), int(target), body)
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, _, second = text.partition("/")
+    return int(first), int(second)
+
+
+def _read_entry(text: str) -> Entry:
+    index, term = _pair(text.partition(":")[0])
+    data = text.partition(":")[2]
+    return Entry(index, term, EntryKind.NOOP if data == "noop" else EntryKind.DATA, data.encode())
 
 
 def message_line(message: Message) -> str:
