@@ -151,11 +151,14 @@ class GroupMember(MemberService):
         path, identity = epoch_path(settings), identity_path(settings)
         epochs = EpochFile(RealDisk(path.parent), path.name)
         epochs.load(self.log.max_offset)
+        folder = IdentityFolder(RealDisk(identity.parent), identity.name)
+        if parts.store.cache_lost and folder.note_loss():
+            parts.store.loss_noted()
         self.join(
             MemberPlace(
                 log=self.log,
                 epochs=epochs,
-                identity=IdentityFolder(RealDisk(identity.parent), identity.name),
+                identity=folder,
                 network=self.network,
                 random_source=random.SystemRandom(),
                 own_address=parts.registrar.own_address,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
@@ -34,12 +34,8 @@ class Marks:
     """Consume queues and index have everything below, on disk; also the beginning of a record."""
 
     written_offset: int
-    """They have everything below, on disk or in the page cache: enough if the process died and the machine
-    did not."""
-
-    def after_process_crash(self) -> Marks:
-        """What counts if the page cache has survived: the disk need not have what the kernel still holds."""
-        return replace(self, dispatched_offset=min(self.written_offset, self.flushed_offset))
+    """They have everything below, on disk or in the page cache: a log that ends before, though the machine
+    ran on, has lost pages."""
 
 
 @dataclass(frozen=True, slots=True)

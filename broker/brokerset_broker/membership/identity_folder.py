@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from brokerset_broker.membership.registration import FilesRead
+from brokerset_broker.membership.registration import LOST_BOOT, FilesRead
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity, StartRecord
 from brokerset_runtime.disk import Disk, replace_file
@@ -65,6 +66,19 @@ class IdentityFolder:
     def write_start(self, record: StartRecord) -> None:
         """Keep the start record."""
         replace_file(self._disk, self.start_name, record.encode())
+
+    def note_loss(self) -> bool:
+        """Keep that the log may lack something until a master is known, whatever becomes of this process.
+
+        False if the start file is damaged: then this broker does not register before somebody has mended it.
+        """
+        try:
+            start = self._read_start()
+        except IdentityDamaged:
+            return False
+        if start is not None and start.boot_id != LOST_BOOT:
+            self.write_start(replace(start, boot_id=LOST_BOOT))
+        return True
 
     def delete_temp(self) -> None:
         """Drop the claim; it may be gone."""

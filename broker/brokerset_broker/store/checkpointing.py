@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -100,8 +102,10 @@ class Checkpointer:
         flusher: Flusher,
         on_failure: Callable[[OSError], None],
         confirmed: Callable[[], int | None] = lambda: None,
+        guarding: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`confirmed` tells how far all in-sync replicas are; None without replication."""
+        """`confirmed` tells how far all in-sync replicas are; None without replication. `guarding` is entered
+        in the thread that syncs, and sees a failure before anybody else."""
         self.file = file
         self._log = commit_log
         self._queues = queues
@@ -110,9 +114,13 @@ class Checkpointer:
         self._flusher = flusher
         self._on_failure = on_failure
         self._confirmed = confirmed
+        self._guarding = guarding
         self._synced = (0, 0)
         self.sealed = False
         """Whether the checkpoint stays as it is: the log is damaged, and it tells the next start so."""
+        self.failed = False
+        """Whether the disk did not take something. This is final: the kernel calls the pages clean now, so a
+        second sync would succeed without writing them."""
         self.lock = asyncio.Lock()
         """Held while log, queues, index and checkpoint are brought to the disk in this order, or cut."""
 
@@ -138,6 +146,10 @@ class Checkpointer:
         self._sync_derived()
         self._synced = (self._complete_end(log.flushed_offset), log.flushed_timestamp)
         self.file.write(self._content())
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        with self._guarding():
+            work()
 
     def _sync_derived(self) -> None:
         for queue in self._queues:
@@ -165,11 +177,22 @@ class Checkpointer:
             marks=Marks(flushed, min(dispatched, flushed), self._complete_end(self._log.max_offset)),
         )
 
+    async def finish(self, then: Callable[[], None]) -> None:
+        """Bring everything to the disk and do `then`, which says so; not after a failure, nor when sealed."""
+
+        def work() -> None:
+            self.sync_all()
+            then()
+
+        async with self.lock:
+            if not self.failed and not self.sealed:
+                await asyncio.to_thread(self._guarded, work)
+
     async def run(self, interval_ms: int) -> None:
         """Write checkpoints and let the index catch up, until cancelled or the disk fails."""
         loop = asyncio.get_running_loop()
         last = loop.time()
-        while not self._flusher.failed:
+        while not self._flusher.failed and not self.failed:
             await asyncio.sleep(interval_ms / 1000)
             self._dispatcher.catch_up_index(self._log)
             thorough = loop.time() - last >= DERIVED_INTERVAL_S
@@ -184,7 +207,7 @@ class Checkpointer:
             await self._write(thorough=thorough)
 
     async def _write(self, *, thorough: bool) -> None:
-        if self.sealed:
+        if self.sealed or self.failed:
             return
         dispatched = (self._log.max_offset, self._log.store_timestamp)
         try:
@@ -192,11 +215,12 @@ class Checkpointer:
             if thorough:
                 if not await self._flusher.flush():
                     return
-                await asyncio.to_thread(self._sync_derived)
+                await asyncio.to_thread(self._guarded, self._sync_derived)
                 self._synced = (self._complete_end(dispatched[0]), dispatched[1])
             content = self._content()
             if content != self.file.content:
-                await asyncio.to_thread(self.file.write, content, sync=thorough)
+                await asyncio.to_thread(self._guarded, partial(self.file.write, content, sync=thorough))
         except OSError as error:
+            self.failed = True
             log.critical("the disk did not take queues, index or checkpoint", error=str(error))
             self._on_failure(error)

@@ -263,7 +263,8 @@ class Dispatcher:
                     next=head.queue_offset,
                 )
                 queue.skip_to(head.queue_offset, head.offset)
-        queue.make_room(1)
+        if queue.position >= queue.room_end:
+            queue.make_room(1)
         queue.put(head.offset, head.size, self.tags_code(topic, head.properties, head.store_timestamp))
         return queue
 

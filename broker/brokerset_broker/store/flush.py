@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 
 import structlog
 
@@ -38,8 +39,11 @@ class Flusher:
         *,
         on_flushed: Callable[[], None],
         on_failure: Callable[[OSError], None],
+        guarding: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`guarding` is entered in the thread that syncs, and sees a failure before anybody else."""
         self._log = log
+        self._guarding = guarding
         self._timeout_s = timeout_ms / 1000
         self._on_flushed = on_flushed
         self._on_failure = on_failure
@@ -108,7 +112,11 @@ class Flusher:
         def finished(future: Future[None]) -> None:
             loop.call_soon_threadsafe(self._finished, end, store_timestamp, future)
 
-        self._executor.submit(self._log.files.sync, begin, end).add_done_callback(finished)
+        self._executor.submit(self._sync, begin, end).add_done_callback(finished)
+
+    def _sync(self, begin: int, end: int) -> None:
+        with self._guarding():
+            self._log.files.sync(begin, end)
 
     def _finished(self, end: int, store_timestamp: int, future: Future[None]) -> None:
         self._running = False

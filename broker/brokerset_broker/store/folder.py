@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
+
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, sync_folder
+
+log = structlog.get_logger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,7 +54,11 @@ def lock_store(root: Path) -> FileLock:
 
 
 class AbortFile:
-    """The file `abort`: it is there while the store is open, so after a crash it is still there."""
+    """The file `abort`: it is there while the store is open, so after a crash it is still there.
+
+    The boot id in it is a claim: the page cache of this boot has all that was written, and no sync failed.
+    Without it the next start counts on the disk alone.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / "abort"
@@ -61,19 +70,46 @@ class AbortFile:
 
     @property
     def same_boot(self) -> bool:
-        """Whether the machine has run on since: then whatever was written to mapped files is still there."""
+        """Whether the machine has run on since and no sync failed: then what was written can be read."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             lines = self._path.read_text().splitlines()
             return len(lines) > 1 and lines[1] != "" and lines[1] == boot_id()
         return False
 
-    def write(self) -> None:
+    def write(self, *, claims_boot: bool) -> None:
         """Say that the store is open: process id as RocketMQ writes it, then the boot of the machine."""
-        with open(self._path, "w") as stream:
-            stream.write(f"{os.getpid()}\n{boot_id()}\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        self._put(f"{os.getpid()}\n{boot_id() if claims_boot else ''}\n".encode())
         sync_folder(self._path.parent)
+
+    def _put(self, content: bytes) -> None:
+        """Replace the content in place: this needs no room on the disk once the file is there."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(descriptor, content, 0)
+            os.ftruncate(descriptor, len(content))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def void_boot(self) -> None:
+        """Take the claim back: after a failed sync the kernel calls pages clean that no disk has."""
+        try:
+            self.write(claims_boot=False)
+        except OSError as error:
+            log.critical(
+                "the disk failed, and that cannot be noted: start the broker again after a reboot only",
+                file=str(self._path),
+                error=str(error),
+            )
+
+    @contextlib.contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Around everything that syncs: when it fails, the claim is gone before anybody hears of it."""
+        try:
+            yield
+        except OSError:
+            self.void_boot()
+            raise
 
     def remove(self) -> None:
         """Say that the store was closed in order."""

@@ -251,6 +251,23 @@ class IndexService:
         newest = self._table.end_timestamp if self._table is not None else 0
         self._flushed_timestamp = min(self._flushed_timestamp, newest)
 
+    def rebuild_from(self, offset: int) -> int | None:
+        """Take back what was put from `offset` on, so that each page it touched is written again.
+
+        Returns where messages have to be put again from if that is earlier: a damaged file goes as a whole.
+        """
+        missing_from: int | None = None
+        while self.end_offset >= offset and self._files:
+            try:
+                self.truncate(offset)
+                break
+            except StoreCorrupt:
+                file = self._files.pop()
+                missing_from = file.table.begin_offset
+                self._delete(file)
+                self._table = self._files[-1].table if self._files else None
+        return missing_from
+
     def forget_all(self) -> None:
         """Let go of all files; they are deleted elsewhere."""
         files, self._files, self._table = self._files, [], None

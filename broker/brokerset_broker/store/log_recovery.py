@@ -17,6 +17,7 @@ from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Dispatcher
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.index import IndexService
+from brokerset_broker.store.missing_units import TAIL_BYTES, put_missing_units
 from brokerset_broker.store.recovery import (
     SEARCH_CHUNK_BYTES,
     Verdict,
@@ -50,6 +51,8 @@ class RecoveryOptions:
 
     clean: bool
     """The last process closed the store in order (no file `abort`)."""
+    sync_failed: bool = False
+    """The last process may have seen a sync fail: the disk need not have the zeros that are read."""
     verify_crc: bool = True
     accept_damage: bool = False
     """Go on without what is behind a damage; it is kept in `commitlog.damaged`."""
@@ -110,6 +113,7 @@ class LogRecovery:
             index_missing_from = missing if index_missing_from is None else min(missing, index_missing_from)
         if self._is_complete() and index_missing_from is None and marks is not None:
             self._log.begin_at(marks.flushed_offset, self._checkpoint.physic_msg_timestamp)
+            put_missing_units(self._log, self._queues, self._dispatcher, self._tail_begin())
         else:
             self._recover(index_missing_from)
         self._queues.correct_min_offsets(self._log.min_offset)
@@ -130,12 +134,14 @@ class LogRecovery:
         begin = self._first_offset()
         dispatch_from = self._dispatch_from(begin)
         if not self._options.clean:
-            self._queues.rebuild_from(dispatch_from)
+            self._queues.rebuild_from(dispatch_from, clear_again=self._options.sync_failed)
         if index_missing_from is not None:
             begin = max(files.start, min(begin, index_missing_from))
         index_from = dispatch_from if index_missing_from is None else min(dispatch_from, index_missing_from)
         end = self._scan(begin, dispatch_from, index_from)
         self._cut(end)
+        if not self._options.clean and self.damage is None:
+            self._rewrite(begin, end.offset)
         self._log.begin_at(end.offset, end.store_timestamp)
         log.info(
             "store recovered",
@@ -144,6 +150,18 @@ class LogRecovery:
             end=end.offset,
             stopped_by=end.problem,
         )
+
+    def _rewrite(self, begin: int, end: int) -> None:
+        """Have the next sync write what was not surely on the disk: that it can be read proves nothing."""
+        marks = self._checkpoint.marks
+        first = min(marks.flushed_offset, end) if marks is not None else begin
+        self._log.files.rewrite(first, end)
+
+    def _tail_begin(self) -> int:
+        """Where the last part of the log begins, with a whole record, that is compared with the queues."""
+        offset = max(self._log.max_offset - TAIL_BYTES, self._log.files.start)
+        file = self._log.files.find(offset)
+        return _first_record_from(file, offset) if file is not None else offset
 
     def _first_offset(self) -> int:
         """Offset of the record to begin reading with."""
@@ -204,7 +222,10 @@ class LogRecovery:
             file.unlink()
         if files.files and files.files[-1].end > end.offset:
             last = files.files[-1]
-            if last.clear(end.offset - last.start):  # or old records could come back behind new ones
+            again = not self._options.clean
+            if last.clear(
+                end.offset - last.start, again=again
+            ):  # or old records could come back behind new ones
                 last.sync(end.offset - last.start, last.size)
         self._cut_derived(end)
 

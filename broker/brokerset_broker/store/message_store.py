@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -23,6 +22,7 @@ from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogDamage, LogRecovery, RecoveryOptions
+from brokerset_broker.store.observer import StoreObserver
 from brokerset_broker.store.reading import ReadLimits, no_queue, not_yet_readable, read_messages
 from brokerset_broker.store.removal import Removal, RemovalFile, StorePaths, finish_removal
 from brokerset_broker.store.results import Appended, AppendedBatch, Boundary, GetResult, QueryResult
@@ -48,22 +48,6 @@ TOPIC_SIZE_MAX = 255
 
 DAMAGED_AGE_MS = 24 * 3_600_000
 """What a store whose log is damaged tells as the age of its oldest append: it can store nothing."""
-
-
-class StoreObserver(Protocol):
-    """Who replicates a store is told at these moments, on the event loop."""
-
-    def loaded(self) -> None:
-        """The store is open and recovered."""
-
-    def turn_ended(self) -> None:
-        """There were appends in this turn of the loop; their messages are not announced yet."""
-
-    def flushed(self) -> None:
-        """More of the log is on the disk."""
-
-    async def closing(self) -> None:
-        """The store takes nothing any more and is brought to the disk next."""
 
 
 _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -121,12 +105,15 @@ class MessageStore:
         self._table = self.queues_table.table
         self.arrivals = Arrivals()
         self._abort = AbortFile(self._root)
+        self.guarding = self._abort.guarding
+        """Around everything that syncs files of the store: notes a failure before anybody hears of it."""
         self._sync = settings.flush_disk_type == "SYNC_FLUSH"
         self.flusher = Flusher(
             self.log,
             settings.sync_flush_timeout,
             on_flushed=self._flushed,
-            on_failure=lambda error: self._stop(f"the disk does not take the commit log: {error}"),
+            on_failure=lambda error: self._disk_failed(f"the disk does not take the commit log: {error}"),
+            guarding=self.guarding,
         )
         self.checkpoints = Checkpointer(
             CheckpointFile(self._root / "checkpoint"),
@@ -135,8 +122,9 @@ class MessageStore:
             self.index,
             self.dispatcher,
             self.flusher,
-            on_failure=lambda error: self._stop(f"the disk does not take the store: {error}"),
+            on_failure=lambda error: self._disk_failed(f"the disk does not take the store: {error}"),
             confirmed=self.confirmation.to_keep,
+            guarding=self.guarding,
         )
         self.paths = StorePaths(
             self.log.files.folder,
@@ -162,6 +150,8 @@ class MessageStore:
         """Damage that the start has found, and left as it was."""
         self.closed_cleanly = True
         """Whether the last process closed the store in order; known once it is loaded."""
+        self.cache_lost = False
+        """Whether the log may lack what was written and not synced; known once it is loaded."""
         self._readable_end = 0 if self._sync else NO_LIMIT
         self._told_end = NO_LIMIT
         self._body_size_max = settings.max_message_size
@@ -212,18 +202,23 @@ class MessageStore:
         removal = self.removals.load()
         if removal is not None:
             clean = False
-            finish_removal(removal, self.paths, self.checkpoints.file)
+            with self.guarding():
+                finish_removal(removal, self.paths, self.checkpoints.file, again=True)
         self.log.files.load()
         self.queues_table.load()
         checkpoint = self.checkpoints.file.content
+        marks = checkpoint.marks
         missing_from: int | None = None
-        intact = clean or self._abort.same_boot
-        if intact and checkpoint.marks is not None:
-            checkpoint = replace(checkpoint, marks=checkpoint.marks.after_process_crash())
-        if self.index is not None:
-            missing_from = self.index.load(None if intact else checkpoint.index_msg_timestamp)
+        same_boot = self._abort.same_boot
+        if self.index is not None and (clean or (same_boot and marks is not None)):
+            self.index.load()
+            if marks is not None and not clean:
+                missing_from = self.index.rebuild_from(marks.dispatched_offset)
+        elif self.index is not None:
+            missing_from = self.index.load(checkpoint.index_msg_timestamp)
         options = RecoveryOptions(
             clean=clean,
+            sync_failed=not clean and (removal is not None or not same_boot),
             verify_crc=self._settings.check_crc_on_recover,
             accept_damage=accept_damage,
             leave_damage=self.observer is not None,
@@ -237,25 +232,37 @@ class MessageStore:
             self._root / DAMAGED_FOLDER,
             options,
         )
-        recovery.run(missing_from)
+        with self.guarding():
+            recovery.run(missing_from)
+        self.cache_lost = not self.closed_cleanly and (
+            not same_boot
+            or (recovery.damage is None and marks is not None and self.log.max_offset < marks.written_offset)
+        )
         if recovery.damage is None:
-            self._abort.write()
+            self._abort.write(claims_boot=not self.cache_lost)
         self._note_lost(checkpoint.confirm_phy_offset)
         self.confirmation.load(checkpoint.confirm_phy_offset)
         if recovery.damage is None:
-            self.checkpoints.sync_all()
-            self.removals.remove()
+            with self.guarding():
+                self.checkpoints.sync_all()
+                self.removals.remove()
+            if self.observer is None:
+                self.loss_noted()
         else:
             self._leave_damage(recovery.damage)
         self.update_readable_end()
         if self.observer is not None:
             self.observer.loaded()
 
+    def loss_noted(self) -> None:
+        """That `cache_lost` is on the disk elsewhere, or nobody has to know; blocks; raises OSError."""
+        if self.cache_lost and self.left_damage is None:
+            self._abort.write(claims_boot=True)
+
     def _leave_damage(self, damage: LogDamage) -> None:
         """Nothing is written before the damage is cut, so that the next start finds it again.
 
-        Not even `abort`: with the boot of now in it the next start would take what the checkpoint says of the
-        page cache of an earlier boot for true, and begin to read behind the damage.
+        Not even `abort`: a store that was closed in order counts as closed until it is changed.
         """
         log.error("the commit log is damaged", problem=damage.problem, offset=damage.offset)
         self.left_damage, self.damage = damage, damage.problem
@@ -269,7 +276,7 @@ class MessageStore:
         if self.left_damage is None:
             return
         try:
-            self._abort.write()  # from here on the store is at work
+            self._abort.write(claims_boot=True)  # from here on the store is at work
         except OSError:
             self.removals.remove()
             raise
@@ -313,7 +320,7 @@ class MessageStore:
         """
         if self._lock is None:
             return
-        failed = self.flusher.failed
+        failed = self.checkpoints.failed
         self._stop("the store is closed")
         if self.observer is not None:
             await self.observer.closing()
@@ -326,16 +333,16 @@ class MessageStore:
         self.log.files.forget_prepared()
         for queue in self.queues_table:
             queue.files.forget_prepared()
-        if not failed and not self.flusher.failed and not self.checkpoints.sealed:
-            async with self.checkpoints.lock:
-                await asyncio.to_thread(self.checkpoints.sync_all)
-            if self.index is not None:
-                self.index.close()
-            if mark:
-                self._abort.remove()
+        await self.checkpoints.finish(partial(self._closed, mark))
         self._executor.shutdown()
         self._lock.release()
         self._lock = None
+
+    def _closed(self, mark: bool) -> None:
+        if self.index is not None:
+            self.index.close()
+        if mark:
+            self._abort.remove()
 
     def abandon(self) -> None:
         """Let go of the folder at once, as a crash would: nothing is flushed, and the next start recovers."""
@@ -359,6 +366,10 @@ class MessageStore:
     def stop(self, reason: str) -> None:
         """Refuse messages until the process ends: the disk failed."""
         log.critical("the store takes nothing any more", reason=reason)
+        self._disk_failed(reason)
+
+    def _disk_failed(self, reason: str) -> None:
+        self.checkpoints.failed = True
         self._stop(reason)
 
     def _stop(self, reason: str) -> None:

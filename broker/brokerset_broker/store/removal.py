@@ -82,9 +82,12 @@ class RemovalFile:
             sync_folder(self._path.parent)
 
 
-def finish_removal(removal: Removal, paths: StorePaths, checkpoint: CheckpointFile) -> None:
+def finish_removal(
+    removal: Removal, paths: StorePaths, checkpoint: CheckpointFile, *, again: bool = False
+) -> None:
     """Change the files of the log and the checkpoint; done twice it does no harm. Blocks; raises OSError.
 
+    `again`: an earlier attempt may have failed, so zeros that are read may not be on the disk.
     Queues and index still have what a cut removed from the log: they are cut next, by recovery or in place.
     """
     if removal.everything:
@@ -102,7 +105,7 @@ def finish_removal(removal: Removal, paths: StorePaths, checkpoint: CheckpointFi
             last = MappedFile(path, start, path.stat().st_size)
     if last is not None:
         begin = removal.offset - last.start
-        if last.clear(begin):
+        if last.clear(begin, again=again):
             last.sync(begin, last.size)
     sync_folder(paths.log)
 

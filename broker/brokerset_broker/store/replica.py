@@ -371,9 +371,9 @@ class StoreReplicaLog:
             file = self._log.files.find(begin)
             assert file is not None, "what was received is in a file"
             try:
-                await asyncio.to_thread(_overwrite, file, begin - file.start, end - file.start)
+                await asyncio.to_thread(self._overwrite, file, begin - file.start, end - file.start)
             except OSError as error:
-                raise ReplicaLogFailed(f"cannot clear the end of {file.path}: {error.strerror}") from error
+                raise self._stopped(error) from error
             self._received_end = begin
 
     # -- removing -----------------------------------------------------------------------------------------
@@ -522,8 +522,9 @@ class StoreReplicaLog:
 
         def remove() -> None:
             files.forget_prepared()
-            files.sync(flushed, removal.offset)
-            finish_removal(removal, self._store.paths, self._store.checkpoints.file)
+            with self._store.guarding():
+                files.sync(flushed, removal.offset)
+                finish_removal(removal, self._store.paths, self._store.checkpoints.file)
 
         try:
             await asyncio.to_thread(remove)
@@ -552,8 +553,9 @@ class StoreReplicaLog:
         """Everything is as it shall be: bring it to the disk, and only then forget what was to be done."""
 
         def finish() -> None:
-            self._store.checkpoints.sync_after_removal()
-            self._store.removals.remove()
+            with self._store.guarding():
+                self._store.checkpoints.sync_after_removal()
+                self._store.removals.remove()
 
         try:
             await asyncio.to_thread(finish)
@@ -561,6 +563,15 @@ class StoreReplicaLog:
             raise self._stopped(error) from error
         self._told_flushed = self._log.flushed_offset
         self._told_confirmed = self.confirmed_offset
+
+    def _overwrite(self, file: MappedFile, begin: int, end: int) -> None:
+        """Write zeros over the beginning of a record whose rest did not come, and bring them to the disk.
+
+        A failure is final as any other: the flusher's next sync of this file would not hear of it again.
+        """
+        file.map[begin:end] = bytes(end - begin)
+        with self._store.guarding():
+            mapping.sync_range(file.map, begin, end)
 
     def _stopped(self, error: OSError) -> ReplicaLogFailed:
         reason = f"the disk failed while the log was cut: {error}; restart the broker when it works again"
@@ -576,9 +587,3 @@ def _first_wrong(file: MappedFile, offset: int) -> RecordProblem | None:
         if isinstance(found, Blank) or found.offset + found.size > offset:
             return None
     return None
-
-
-def _overwrite(file: MappedFile, begin: int, end: int) -> None:
-    """Write zeros over the beginning of a record whose rest did not come, and bring them to the disk."""
-    file.map[begin:end] = bytes(end - begin)
-    mapping.sync_range(file.map, begin, end)

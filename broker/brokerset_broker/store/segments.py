@@ -107,16 +107,27 @@ class MappedFile:
             finally:
                 os.close(descriptor)
 
-    def clear(self, begin: int) -> int:
+    def rewrite(self, begin: int, end: int) -> None:
+        """Write what positions from `begin` to `end` hold once more, without a sync.
+
+        After an input/output error the kernel calls a page clean that the disk does not have, and no sync
+        writes it again. What is read therefore proves nothing before it was written once more.
+        """
+        for position in range(begin, end, ZERO_CHUNK_BYTES):
+            stop = min(position + ZERO_CHUNK_BYTES, end)
+            self.map[position:stop] = bytes(self.view[position:stop])
+
+    def clear(self, begin: int, *, again: bool = False) -> int:
         """Overwrite what is not zero from position `begin` on, without a sync; returns bytes written.
 
-        A truncation waits for this, so it compares bytes: a memoryview compares item by item, 20 × slower.
+        `again`: also what reads as zeros, for the disk may have something else; see `rewrite`. A truncation
+        waits for this, so it compares bytes: a memoryview compares item by item, 20 times slower.
         """
         written = 0
         for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
             for position in range(data_begin, data_end, ZERO_CHUNK_BYTES):
                 end = min(position + ZERO_CHUNK_BYTES, data_end)
-                if self.map[position:end] != _ZEROS[: end - position]:
+                if again or self.map[position:end] != _ZEROS[: end - position]:
                     self.map[position:end] = _ZEROS[: end - position]
                     written += end - position
         return written
@@ -211,7 +222,11 @@ class SegmentSequence:
             self.folder / file_name(start), start, self.segment_bytes, self._reserve_step
         )
         if self._reserve_step == self.segment_bytes:  # the log itself, not what can be made from it
-            sync_folder(self.folder)
+            try:
+                sync_folder(self.folder)
+            except OSError:
+                file.unlink()
+                raise
         return file
 
     def forget_prepared(self) -> None:
@@ -253,6 +268,12 @@ class SegmentSequence:
         self.remove_first(len(self.files))
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+    def rewrite(self, begin: int, end: int) -> None:
+        """Write offsets from `begin` to `end` once more, so that the next sync brings them to the disk."""
+        for file in self.files:
+            if file.start < end and file.end > begin:
+                file.rewrite(max(begin - file.start, 0), min(end - file.start, file.size))
 
     def sync(self, begin: int, end: int) -> None:
         """Bring offsets from `begin` to `end` to the disk; blocks; raises OSError."""

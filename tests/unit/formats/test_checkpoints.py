@@ -83,9 +83,3 @@ def test_short_files() -> None:
     assert decode_checkpoint(CHECKPOINT.encode()[:64]).marks is None
     with pytest.raises(FormatError, match="63 bytes"):
         decode_checkpoint(bytes(63))
-
-
-def test_after_a_crash_of_the_process_the_page_cache_counts() -> None:
-    """Up to what was flushed of the log: nothing is taken for dispatched that the log may not have."""
-    assert Marks(2000, 1000, 1500).after_process_crash() == Marks(2000, 1500, 1500)
-    assert Marks(2000, 1000, 2500).after_process_crash() == Marks(2000, 2000, 2500)

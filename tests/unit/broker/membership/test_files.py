@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from brokerset_broker.membership.epoch_file import EpochFile, EpochsDamaged
 from brokerset_broker.membership.identity_folder import IdentityDamaged, IdentityFolder
-from brokerset_broker.membership.registration import FilesRead
+from brokerset_broker.membership.registration import LOST_BOOT, FilesRead
 from brokerset_formats.epochs import EpochEntry
 from brokerset_formats.identity import BrokerIdentity, StartRecord
 from brokerset_runtime.disk import RealDisk
@@ -165,3 +166,24 @@ def test_what_was_read_survives_a_power_failure() -> None:
     assert before == {}
     assert found.temp == CLAIM
     assert disk.durable() == {"brokerIdentity-temp": CLAIM.encode()}
+
+
+def test_a_loss_is_noted_in_the_start_file(folder: IdentityFolder) -> None:
+    """Whoever starts next tells the controllers so, whatever becomes of this process; the rest stays."""
+    assert folder.note_loss()  # without a start file nobody counts on this replica
+    folder.write_identity(IDENTITY)
+    record = StartRecord(last_nonce="n0", boot_id="boot")
+    folder.write_start(record)
+
+    assert folder.note_loss()
+
+    assert folder.read().start == replace(record, boot_id=LOST_BOOT)
+
+
+def test_a_loss_cannot_be_noted_in_a_damaged_start_file(folder: IdentityFolder, tmp_path: Path) -> None:
+    """It is left as it is, for somebody has to mend it."""
+    (tmp_path / "brokerIdentity-start").write_bytes(b"garbage")
+
+    assert not folder.note_loss()
+
+    assert (tmp_path / "brokerIdentity-start").read_bytes() == b"garbage"
