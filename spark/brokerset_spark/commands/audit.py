@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from brokerset_spark.commands.options import JobOptions, job_options
+from brokerset_spark.commands.options import JobOptions, LocalPath, job_options
 from brokerset_spark.jobs.audit import (
     AuditOptions,
     ControllerView,
@@ -62,7 +62,7 @@ _CONFIRM = click.option(
 )
 _CACHE = click.option(
     "--cache",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Keep digests of files that do not change any more; they are read again once a week.",
 )
@@ -72,13 +72,13 @@ _KEEP_PAGES = click.option(
 )
 _CONTROLLER = click.option(
     "--controller",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=LocalPath(dir_okay=False, exists=True),
     metavar="FILE",
     help="What the controllers say: `brokerset status --json`, or masterEpoch and syncStateSet.",
 )
 _PAGE = click.option(
     "--page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Write the page there. [default: beside the report, or audit.html]",
 )
@@ -125,7 +125,7 @@ def run(
 
 @audit.command("map")
 @click.argument("store")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("-o", "--output", type=LocalPath(dir_okay=False), metavar="FILE",
               help="Write the map there. [default: standard output, one line]")  # fmt: skip
 @_CONFIRM
 @click.option("--cut", "cuts", type=click.IntRange(min=0), multiple=True, metavar="OFFSET",
@@ -181,7 +181,7 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no argu
 
 @audit.command("look")
 @click.argument("store")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("-o", "--output", type=LocalPath(dir_okay=False), metavar="FILE",
               help="Write the answer there. [default: standard output, one line]")  # fmt: skip
 @click.option("--bound", type=click.IntRange(min=0), required=True, metavar="OFFSET",
               help="Up to where the store was mapped.")  # fmt: skip
@@ -211,8 +211,8 @@ def look_command(
 
 
 @audit.command("reduce")
-@click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--look", "looks", type=click.Path(path_type=Path, dir_okay=False), multiple=True,
+@click.argument("maps", nargs=-1, required=True, type=LocalPath(dir_okay=False))
+@click.option("--look", "looks", type=LocalPath(dir_okay=False), multiple=True,
               metavar="FILE", help="What a store has answered to an earlier reduce.")  # fmt: skip
 @_CONTROLLER
 @_PAGE

@@ -7,7 +7,7 @@ from typing import cast
 
 import click
 
-from brokerset_spark.commands.options import ByteCount, JobOptions, job_options
+from brokerset_spark.commands.options import ByteCount, JobOptions, LocalPath, job_options
 
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 _TAIL_BOUNDS = ("auto", "confirm", "checkpoint", "crc", "end")
@@ -30,7 +30,7 @@ def moment(text: str) -> int:
 
 @click.command()
 @click.argument("store")
-@click.argument("target", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("target", type=LocalPath(file_okay=False))
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one; may be repeated.")
 @click.option("--topic-pattern", default="", metavar="REGEX", help="Only topics that match as a whole.")
 @click.option(
@@ -46,7 +46,7 @@ def moment(text: str) -> int:
 )
 @click.option(
     "--since-manifest",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Go on where the export of this _manifest.json ended; if it is the one in TARGET, add to it.",
 )

@@ -31,6 +31,7 @@ import click
 
 from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
+from brokerset_spark.stores.places import NotServed, local_path
 
 ENGINES: Final = ("processes", "spark")
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
@@ -52,6 +53,20 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no 
         if found is None:
             self.fail(f"{value!r} is no number of bytes; write 1000000, 64K, 200M or 2G", param, ctx)
         return int(found[1]) * _UNITS[found[2].upper()]
+
+
+class LocalPath(click.Path):
+    """A path of this machine, or a `file:` URL; what has another scheme is refused."""
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; UsageError for anything else."""
+        try:
+            return super().convert(local_path(str(value)), param, ctx)
+        except NotServed as error:
+            self.fail(str(error), param, ctx)
 
 
 class Stopped(click.ClickException):
@@ -225,18 +240,16 @@ _OPTIONS: Final = (
         metavar="BYTES",
         help="Read no faster, all workers together, for a broker's sake: 100M. [default: no limit]",
     ),
-    click.option(
-        "--report", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write report.json."
-    ),
+    click.option("--report", type=LocalPath(dir_okay=False), metavar="FILE", help="Write report.json."),
     click.option(
         "--findings",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(dir_okay=False),
         metavar="FILE",
         help="Write the findings as a Parquet file.",
     ),
     click.option(
         "--summary",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(dir_okay=False),
         metavar="FILE",
         help="Write a summary of at most 4096 bytes, as /dev/termination-log takes it.",
     ),

@@ -21,6 +21,7 @@ from brokerset_spark.sources.columns import (
     Column,
     with_text_properties,
 )
+from brokerset_spark.stores.places import check_store, is_stream
 from brokerset_spark.stores.tail import TAIL_BOUNDS, TailBound
 
 T = TypeVar("T")
@@ -224,9 +225,7 @@ def read_message_options(source: str, options: Mapping[str, str]) -> MessageOpti
         bytes_per_second=reading.take("maxBytesPerSecond", 0, _size(1)),
         drop_cache=reading.take("dropCache", True, _truth),
     )
-    told = found.confirmed_offset is not None or all(
-        each.startswith(("http://", "https://")) for each in found.paths
-    )
+    told = found.confirmed_offset is not None or all(is_stream(each) for each in found.paths)
     if found.tail_bound == "confirm" and not told:
         reading.problems.append("tailBound=confirm needs confirmedOffset, the broker's confirmed offset")
     if found.confirmed_offset is not None and len(found.paths) > 1:
@@ -242,7 +241,11 @@ def read_message_options(source: str, options: Mapping[str, str]) -> MessageOpti
 def _paths(reading: _Reading) -> tuple[str, ...]:
     if not reading.given("path"):
         reading.problems.append("path: missing; give the store's folder, as in .load('/data/rocketmq/store')")
-    return reading.take("path", (), _names)
+    return reading.take("path", (), _stores)
+
+
+def _stores(text: str) -> tuple[str, ...]:
+    return tuple(check_store(each) for each in _names(text))
 
 
 def _names(text: str) -> tuple[str, ...]:

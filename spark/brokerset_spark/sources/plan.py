@@ -15,6 +15,7 @@ from brokerset_spark.sources.batches import Filter
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
+from brokerset_spark.stores.places import check_store, is_stream, local_path
 from brokerset_spark.stores.queues import QueueSpan, measure_queue, read_unit
 from brokerset_spark.stores.reading import Range, split
 from brokerset_spark.stores.tail import Bound, LogEnd, bound_of, find_newer, walk_end
@@ -60,13 +61,14 @@ class StorePlan:
 
 
 def expand(paths: tuple[str, ...]) -> list[str]:
-    """Store folders behind paths, globs and URLs; FileNotFoundError, with a hint, for what is no store."""
+    """Store folders behind paths, globs and URLs; FileNotFoundError, with a hint, for what is no store,
+    NotServed for other URLs."""
     found: list[str] = []
     for each in paths:
-        if "://" in each and not each.startswith("file:"):
+        if is_stream(check_store(each)):
             found.append(each)
             continue
-        path = each.removeprefix("file://").removeprefix("file:")
+        path = local_path(each)
         matching = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
         folders = [name for name in matching if Path(name).is_dir()]
         if not folders:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from brokerset_spark.stores.places import check_store, is_stream, local_path
+
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 READ_MAX: Final = 64 << 20
@@ -168,16 +170,10 @@ def _read_fully(descriptor: int, position: int, target: memoryview) -> int:
 def open_folder(url: str) -> StoreFolder:
     """The store at a path, `file:` URL, or the address of a broker's read-only stream (`http(s)://…/store`).
 
-    OSError if there is none; ValueError for other URLs.
+    OSError if there is none; NotServed, a ValueError, for other URLs.
     """
-    if "://" not in url and not url.startswith("file:"):
-        return LocalFolder(url)
-    if url.startswith("file:"):
-        return LocalFolder(url.removeprefix("file://").removeprefix("file:"))
-    if url.startswith(("http://", "https://")):
+    if is_stream(check_store(url)):
         from brokerset_spark.stores.http_folder import HttpFolder
 
         return HttpFolder(url)
-    raise ValueError(
-        f"{url}: a store is a folder (path or file: URL), or a broker's http(s)://HOST:PORT/store"
-    )
+    return LocalFolder(local_path(url))

@@ -18,6 +18,7 @@ from brokerset_spark.jobs.audit.digests import decode_digests
 from brokerset_spark.jobs.audit.intervals import Interval
 from brokerset_spark.jobs.report import JobFailed
 from brokerset_spark.stores.layout import LogFile
+from brokerset_spark.stores.places import is_stream, local_path
 
 CACHE_VERSION: Final = 1
 FULL_READ_MS: Final = 7 * 24 * 3600 * 1000
@@ -88,9 +89,9 @@ class DigestCache:
 def check_place(path: Path, stores: list[str]) -> None:
     """JobFailed if a file would be written into a store: Java does not start with foreign files in it."""
     for url in stores:
-        if "://" in url:
+        if is_stream(url):
             continue
-        root = Path(url.removeprefix("file:")).resolve()
+        root = Path(local_path(url)).resolve()
         if path.resolve().is_relative_to(root):
             raise JobFailed(
                 f"{path} lies inside the store {url}", "nothing is written into a store; choose another place"

@@ -13,6 +13,7 @@ from brokerset_spark.jobs.export.staging import MANIFEST, Staging, read_manifest
 from brokerset_spark.jobs.export.writing import DATA, TASK, task_row
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
+from brokerset_spark.stores.places import check_store, is_stream, local_path
 
 MANIFEST_VERSION: Final = 1
 
@@ -38,7 +39,7 @@ def export(
     if problems:
         raise ValueError("; ".join(problems))
     begun = time.monotonic()
-    target = target.absolute()
+    target = Path(local_path(str(target))).absolute()
     _check_place(url, target)
     staging = Staging(target)
     with staging.locked():
@@ -49,9 +50,9 @@ def export(
 
 
 def _check_place(url: str, target: Path) -> None:
-    if "://" in url and not url.startswith("file:"):
+    if is_stream(check_store(url)):
         return
-    root = Path(url.removeprefix("file://").removeprefix("file:")).absolute()
+    root = Path(local_path(url)).absolute()
     if target == root or root in target.parents:
         raise JobFailed(
             f"{target} lies in the store {root}",

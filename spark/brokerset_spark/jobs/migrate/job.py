@@ -20,6 +20,7 @@ from brokerset_spark.jobs.migrate.staging import Staging, fingerprint, source_lo
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Runner, quiet
 from brokerset_spark.stores.folder import read_all
+from brokerset_spark.stores.places import NotServed, local_path
 from brokerset_spark.stores.reading import Throttle
 
 JOB: Final = "migrate"
@@ -99,10 +100,10 @@ def migrate(
 
 
 def _paths(source: str, target: str) -> tuple[Path, Path]:
-    if "://" in source and not source.startswith("file:"):
-        raise JobFailed(f"{source}: a migration reads files of this machine", "mount the store's volume")
-    root = Path(source.removeprefix("file://").removeprefix("file:")).resolve()
-    goal = Path(target.removeprefix("file://").removeprefix("file:"))
+    try:
+        root, goal = Path(local_path(source)).resolve(), Path(local_path(target))
+    except NotServed as error:
+        raise JobFailed(str(error), "a migration reads and writes files of this machine") from error
     goal = goal.parent.resolve() / goal.name
     if not goal.name or goal.is_symlink() or (goal.exists() and not goal.is_dir()):
         raise JobFailed(f"{goal} cannot become a store", "name a folder that does not exist yet")
