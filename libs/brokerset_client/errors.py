@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 
 class ClientError(Exception):
@@ -77,9 +78,15 @@ class SendFailed(ClientError):
     def __init__(self, topic: str, attempts: Sequence[str]) -> None:
         super().__init__(
             f"message to {topic!r} was not acknowledged after {len(attempts)} attempts: "
-            + "; ".join(attempts)
+            + attempts_text(attempts)
         )
         self.attempts = tuple(attempts)
+
+
+def attempts_text(attempts: Sequence[str]) -> str:
+    """What became of the attempts of one send: equal texts in a row are counted, not repeated."""
+    runs = [(text, len(list(run))) for text, run in groupby(attempts)]
+    return "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in runs)
 
 
 class GroupOffline(ClientError):

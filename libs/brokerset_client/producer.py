@@ -22,6 +22,7 @@ from brokerset_client.errors import (
     NoQueue,
     RequestRefused,
     SendFailed,
+    attempts_text,
 )
 from brokerset_client.instance import ClientInstance, give_up_if_silent
 from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
@@ -164,8 +165,11 @@ class Producer:
         """Send one message and wait until the broker has stored it.
 
         The queue is the next in turn, unless `queue` names it, `key` (or the message's `sharding_key`) hashes
-        to it, or `choose` picks it. Raises `MessageInvalid`, `TopicNotFound`, `NameServerUnavailable`,
-        `RequestRefused` for an answer that no retry can mend, and `SendFailed` after the last attempt.
+        to it, or `choose` picks it. `SendRetry` says what is tried again: by default a lost connection and a
+        broker that cannot serve at the moment until the time-out, so that a failover fails no send. A message
+        that is tried again may be stored twice; its id is the same. Raises `MessageInvalid`, `TopicNotFound`,
+        `NameServerUnavailable`, `RequestRefused` for an answer that no retry can mend, `AnswerTimeout`, and
+        `SendFailed` after the last attempt.
         """
         return await (await self.send_async(message, timeout, queue=queue, key=key, choose=choose))
 
@@ -418,8 +422,10 @@ class Producer:
         try:
             await self.instance.route_to_send(sending.topic, fresh=fresh)
         except ClientError as error:
-            self._fail(sending, error)
-            return
+            # A name server that cannot answer in the middle of a failover ends no send: the old route serves.
+            if isinstance(error, ClientClosed) or self.instance.cached_route(sending.topic) is None:
+                self._fail(sending, error)
+                return
         if sending in self._in_flight:
             self._attempt(sending)
 
@@ -527,5 +533,5 @@ class Producer:
                 else:
                     text = "no broker could be reached in time"
                 if sending.attempts:
-                    text += " (before: " + "; ".join(sending.attempts) + ")"
+                    text += f" (before: {attempts_text(sending.attempts)})"
                 self._fail(sending, AnswerTimeout(f"message to {sending.topic!r}: {text}; it may be stored"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,14 @@ RETRIABLE_CODES: Final = frozenset(
     }
 )
 """Answers after which another queue or broker may do better (`DefaultMQProducer.retryResponseCodes`)."""
+
+PASSING_CODES: Final = frozenset(
+    {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY}
+)
+"""Answers of a broker that cannot serve at the moment: it was demoted, has no lease, starts or stops."""
+
+ANSWER_RETRIES: Final = 2
+"""Further attempts after another answer that may be retried (Java's default)."""
 
 STALE_ROUTE_CODES: Final = frozenset(
     {
@@ -56,25 +65,36 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class SendRetry:
-    """How a producer tries again; the time-out of the send bounds everything."""
+    """How a producer tries again; the time-out of the send bounds everything.
 
-    retries: int = 2
-    """Further attempts after the first (Java's `retryTimesWhenSendFailed`)."""
+    A lost connection and the answers in `PASSING_CODES` are what a failover looks like to a client, so by
+    default they are retried for as long as the time-out of the send allows. Other answers that another queue
+    or broker may not give (`RETRIABLE_CODES`) are retried `ANSWER_RETRIES` times, all other answers never. A
+    message whose answer was lost may be stored already, and a retry stores it once more.
+    """
 
-    backoff: Backoff = Backoff()
+    retries: int | None = None
+    """Further attempts at most (Java's `retryTimesWhenSendFailed`, there 2); None: see above."""
+
+    backoff: Backoff = Backoff(max_ms=200)
     """Wait before the second, third, … further attempt; the first further one follows at once."""
 
     def decide_delay_ms(self, attempts: int, code: int | None, remaining_ms: int) -> int | None:
         """Milliseconds until the next attempt, or None: give up.
 
-        `attempts` were made, the last one failed with answer `code` (None: no answer, connection lost).
+        `attempts` were made, the last one failed with answer `code` (None: connection lost, or no master).
         """
-        if attempts > self.retries or remaining_ms <= 0:
-            return None
-        if code is not None and code not in RETRIABLE_CODES:
+        if remaining_ms <= 0 or attempts > self._retries_max(code):
             return None
         delay_ms = self.backoff.delay_ms(attempts - 1)
         return delay_ms if delay_ms < remaining_ms else None
+
+    def _retries_max(self, code: int | None) -> float:
+        if code is not None and code not in RETRIABLE_CODES:
+            return 0
+        if self.retries is not None:
+            return self.retries
+        return math.inf if code is None or code in PASSING_CODES else ANSWER_RETRIES
 
 
 def redelivery_level(reconsume_times: int) -> int:

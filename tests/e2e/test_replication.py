@@ -181,6 +181,32 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(trio: Loca
     trio.until(same_logs(trio), "the logs are equal")
 
 
+def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio: LocalSet) -> None:
+    """50 messages a second: those of the failover wait for the new master, and all are acknowledged."""
+    before = whole(trio)
+    pid = pid_of(trio, master_of(before)["process"])
+
+    async def send() -> list[SendStatus | BaseException]:
+        async with Producer("steady", namesrv=trio.state()["namesrv"]) as producer:
+            await producer.send(Message(topic="steady", body=b"first"))
+            futures = []
+            for number in range(100):
+                if number == 25:
+                    os.kill(pid, signal.SIGKILL)
+                futures.append(await producer.send_async(Message(topic="steady", body=str(number).encode())))
+                await asyncio.sleep(0.02)
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            return [result if isinstance(result, BaseException) else result.status for result in results]
+
+    outcomes = asyncio.run(send())
+    after = whole(trio)
+
+    assert [outcome for outcome in outcomes if outcome is not SendStatus.SEND_OK] == []
+    assert group_of(after)["masterId"] != group_of(before)["masterId"]
+    wanted = {str(number) for number in range(100)}
+    assert bodies(trio, "steady", "steady", wanted) >= wanted
+
+
 def test_killed_slaves_are_not_noticed_by_those_who_send(trio: LocalSet) -> None:
     """One after the other, so that two are in sync at any time."""
     with Writing(trio, "slaves") as writing:

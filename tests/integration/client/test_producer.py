@@ -184,6 +184,28 @@ def test_a_new_master_is_used_at_once() -> None:
     run(check)
 
 
+def test_a_failover_longer_than_some_attempts_fails_no_send() -> None:
+    """The default retry goes on while the old master refuses connections and the route still names it."""
+
+    async def check(cluster: FakeCluster) -> None:
+        old = await cluster.add_broker("a", 0)
+        cluster.topics["t"] = {"a": 1}
+        async with producer(cluster) as sender:
+            await sender.send(Message(topic="t", body=b"before"))
+            await old.stop()
+            sending = await sender.send_async(Message(topic="t", body=b"during"))
+            asked = cluster.asked["t"]
+            await until(lambda: cluster.asked["t"] >= asked + 5)
+            new = await cluster.add_broker("a", 0)
+
+            result = await sending
+
+        assert result.status is SendStatus.SEND_OK
+        assert bodies(new, "t") == [b"before", b"during"]
+
+    run(check)
+
+
 def test_without_a_master_sending_waits_for_one() -> None:
     async def check(cluster: FakeCluster) -> None:
         await cluster.add_broker("a", 0)

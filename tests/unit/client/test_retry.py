@@ -4,30 +4,57 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_client.retry import RETRIABLE_CODES, Backoff, SendRetry, redelivery_level
+from brokerset_client.errors import SendFailed
+from brokerset_client.retry import PASSING_CODES, RETRIABLE_CODES, Backoff, SendRetry, redelivery_level
 
 
 def test_the_codes_are_those_that_java_retries() -> None:
     assert sorted(RETRIABLE_CODES) == [1, 2, 14, 16, 17, 204, 205, 1500]
 
 
-@pytest.mark.parametrize(
-    ("attempts", "code", "remaining_ms", "delay_ms"),
-    [
-        (1, 14, 1000, 0),
-        (1, None, 1000, 0),
-        (2, 1, 1000, 20),
-        (3, 1, 1000, None),
-        (1, 13, 1000, None),
-        (1, 29, 1000, None),
-        (1, 14, 0, None),
-        (2, 14, 20, None),
-    ],
-)
-def test_two_retries_within_the_time_for_answers_that_may_change(
-    attempts: int, code: int | None, remaining_ms: int, delay_ms: int | None
+@pytest.mark.parametrize("code", [None, 2, 14, 1500])
+def test_a_lost_connection_and_a_broker_that_cannot_serve_are_retried_until_the_time_is_over(
+    code: int | None,
 ) -> None:
-    assert SendRetry().decide_delay_ms(attempts, code, remaining_ms) == delay_ms
+    """Attempt after attempt, with waits that grow: at least ten, and at most thirty, within 3 s."""
+    elapsed_ms = 0
+    delays: list[int] = []
+    while (delay_ms := SendRetry().decide_delay_ms(len(delays) + 1, code, 3000 - elapsed_ms)) is not None:
+        delays.append(delay_ms)
+        elapsed_ms += delay_ms
+
+    assert delays[:5] == [0, 20, 40, 80, 160]
+    assert 10 <= len(delays) <= 30
+    assert 3000 - elapsed_ms <= 200
+
+
+@pytest.mark.parametrize("code", sorted(RETRIABLE_CODES - PASSING_CODES))
+def test_answers_that_another_queue_may_not_give_are_retried_twice(code: int) -> None:
+    retry = SendRetry()
+
+    assert [retry.decide_delay_ms(attempts, code, 1000) for attempts in (1, 2, 3)] == [0, 20, None]
+
+
+@pytest.mark.parametrize("code", [None, 1, 14])
+def test_a_given_number_of_retries_bounds_all_failures(code: int | None) -> None:
+    retry = SendRetry(retries=2)
+
+    assert [retry.decide_delay_ms(attempts, code, 1000) for attempts in (1, 2, 3)] == [0, 20, None]
+    assert SendRetry(retries=0).decide_delay_ms(1, code, 1000) is None
+
+
+@pytest.mark.parametrize(
+    ("attempts", "code", "remaining_ms"), [(1, 13, 1000), (1, 29, 1000), (1, 14, 0), (2, 14, 20)]
+)
+def test_final_answers_and_too_little_time_end_a_send(attempts: int, code: int, remaining_ms: int) -> None:
+    assert SendRetry().decide_delay_ms(attempts, code, remaining_ms) is None
+
+
+def test_equal_attempts_in_a_row_are_counted_in_the_text_of_a_failure() -> None:
+    failed = SendFailed("t", ["lost", "refused", "refused", "refused", "lost"])
+
+    assert str(failed).endswith("after 5 attempts: lost; refused (3 times); lost")
+    assert len(failed.attempts) == 5
 
 
 def test_waits_grow_up_to_a_bound() -> None:
