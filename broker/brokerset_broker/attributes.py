@@ -44,7 +44,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("SimpleCQ",), changeable=False, unserved=("BatchCQ",)),
     "cleanup.policy": Attribute(("DELETE",), changeable=False, unserved=("COMPACTION",)),
     "message.type": Attribute(
-        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"), unserved=("LITE", "MIXED")
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY"), unserved=("TRANSACTION", "PRIORITY", "LITE", "MIXED")
     ),
     "reserve.time": Attribute(low=-1, high=2**63 - 1),
 }

@@ -23,6 +23,7 @@ from brokerset_broker.processors.replies import SendReplies
 from brokerset_broker.processors.send_refusals import (
     CODES,
     STORED,
+    check_served,
     illegal_message,
     no_topic,
     refusal,
@@ -70,6 +71,15 @@ FACTS_MAX: Final = 10_000
 """Topics whose facts are kept ready; the table is emptied when it is full."""
 
 _NOT_CONFIRMED: Final = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+_UNUSUAL_IN_BATCHES: Final = (
+    b"DELAY",
+    b"TIMER_",
+    b"TRAN_MSG",
+    b"INNER_MULTI",
+    b"REPLY_TO_CLIENT",
+    b"__LITE_TOPIC",
+)
 
 _TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
@@ -217,7 +227,9 @@ class SendProcessor:
                 or "MSG_REGION" in properties
                 or "TRACE_ON" in properties
                 or "POP_CK" in properties
-                or "INNER_NUM" in properties
+                or "INNER_" in properties
+                or "REPLY_TO_CLIENT" in properties
+                or "__LITE_TOPIC" in properties
                 or "__CRC32#" in properties
             )
         except (KeyError, ValueError, TypeError):
@@ -315,7 +327,9 @@ class SendProcessor:
         sys_flag = header.sys_flag & ~_HOST_BITS
         level = _delay_level(properties.get(Property.DELAY))
         self._refuse_unserved(properties, sys_flag, level, reconsume_times)
-        if facts.is_retry:
+        if not facts.is_retry:
+            check_served(properties)
+        else:
             dead = self._dead_letter_topic(command, header, reconsume_times)
             if dead is not None:
                 topic, queue_id, level = dead, 0, 0
@@ -422,7 +436,7 @@ class SendProcessor:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
         try:
             items = iterate_batch(body)
-            if b"DELAY" in body or b"TIMER_" in body or b"TRAN_MSG" in body:
+            if any(word in body for word in _UNUSUAL_IN_BATCHES):
                 _refuse_unusual(items)
             appended = self._store.append_batch(
                 topic,
@@ -612,6 +626,7 @@ def _refuse_unusual(items: Sequence[BatchItem]) -> None:
     """Raise `Rejected` for a batch with a message that must not be delivered at once."""
     for item in items:
         properties = decode_properties(item.properties)
+        check_served(properties)
         found = [name for name in _TIMER_PROPERTIES if name in properties]
         if _delay_level(properties.get(Property.DELAY)) > 0:
             found.append(Property.DELAY)

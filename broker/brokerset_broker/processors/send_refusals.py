@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerset_broker.admission import PERM_INHERIT, PERM_READ, PERM_WRITE
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_formats.config import TopicConfig
+from brokerset_formats.properties import Property
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -87,6 +88,27 @@ UNSERVED: Final = {
     RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
 }
 """Requests around sending that are refused, each with its reason."""
+
+
+UNSERVED_PROPERTIES: Final = {
+    Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
+    "since no reply could be delivered: send a plain message, and answer on a topic of its own",
+    Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
+    "broker: send one message to each topic",
+    Property.LITE_TOPIC: "lite topics (property __LITE_TOPIC) are not served by this broker: "
+    "send to a topic of its own, or set a tag",
+}
+"""Properties that ask for what this broker does not do, each with its reason."""
+
+
+def check_served(properties: Mapping[str, str]) -> None:
+    """Raise `Rejected` for a message that would be stored, but never do what its sender waits for.
+
+    Copies for a retry topic are not checked: what was stored once is delivered until it is consumed.
+    """
+    for name, reason in UNSERVED_PROPERTIES.items():
+        if name in properties:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, reason)
 
 
 def refusing_handlers() -> dict[int, Handler]:

@@ -265,6 +265,9 @@ def test_a_missing_field_is_named(bench: Bench, name: str) -> None:
         ({"TIMER_DELIVER_MS": "5"}, 13, "timer messages are not served"),
         ({"DELAY": "soon"}, 13, "delay level 'soon' is no number"),
         ({"INNER_NUM": "3"}, 13, "inner batches"),
+        ({"REPLY_TO_CLIENT": "c", "CORRELATION_ID": "1", "TTL": "3000"}, 13, "request messages"),
+        ({"INNER_MULTI_DISPATCH": "%LMQ%a"}, 13, "light queues"),
+        ({"__LITE_TOPIC": "child"}, 13, "lite topics"),
     ],
 )
 def test_what_is_not_served_is_refused_and_never_stored_as_a_plain_message(
@@ -276,6 +279,24 @@ def test_what_is_not_served_is_refused_and_never_stored_as_a_plain_message(
     assert refused.value.code == code
     assert remark in refused.value.remark
     assert not bench.store.stored
+
+
+@pytest.mark.parametrize("name", ["REPLY_TO_CLIENT", "INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
+def test_a_batch_with_a_message_that_asks_for_what_is_not_served_is_refused(bench: Bench, name: str) -> None:
+    body = encode_batch([BatchItem(0, b"x", b""), BatchItem(0, b"y", encode_properties({name: "v"}))])
+
+    with pytest.raises(Rejected, match=name) as refused:
+        bench.send(body, m="true")
+
+    assert refused.value.code == 13
+    assert not bench.store.stored
+
+
+def test_a_client_may_retry_a_request_message_that_was_stored_elsewhere(bench: Bench) -> None:
+    """What a Java broker has stored before is delivered, and comes back when its consumer fails."""
+    answer = bench.send(b="%RETRY%g", properties={"REPLY_TO_CLIENT": "c", "CORRELATION_ID": "1"})
+
+    assert answer.code == 0
 
 
 @pytest.mark.parametrize("code", [37, 324, 325, 370])
