@@ -6,6 +6,7 @@ SEEDS ?= 200
 FUZZ ?= 1000000
 CRASHES ?= 200
 ROUNDS ?= 20
+CUT_RUNS ?= 1
 INTEROP ?= core
 BENCH ?= small
 FAILOVERS ?= 5
@@ -14,7 +15,7 @@ IMAGE ?= brokerset:dev
 HELM ?= helm
 SETS ?= 1000
 
-.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -81,6 +82,9 @@ chaos: setup  ## processes of controllers and brokers killed, hung, fenced and m
 	python tests/faults/identity_chaos.py --rounds $(ROUNDS)
 	python tests/faults/group_chaos.py --rounds $(ROUNDS)
 
+network-cuts: setup  ## the network cut between each pair of parts of a set, both ways and one way (CUT_RUNS=runs of each cut)
+	python tests/faults/network_cuts.py --runs $(CUT_RUNS)
+
 failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b)
 	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
 
@@ -135,7 +139,8 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) crash CRASHES=500
 	$(MAKE) chaos ROUNDS=50
-	$(MAKE) failover FAILOVERS=100 FAILOVER_KINDS=killMaster,stopMaster,cutMaster,killLeader,killBoth,hangSlave,switchover
+	$(MAKE) network-cuts CUT_RUNS=5
+	$(MAKE) failover FAILOVERS=100 FAILOVER_KINDS=killMaster,stopMaster,cutMaster,cutSlaves,killLeader,killBoth,hangSlave,switchover
 	$(MAKE) bench BENCH=full
 	$(MAKE) bench-spark BENCH=full
 	$(MAKE) scale-card

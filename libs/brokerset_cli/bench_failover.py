@@ -194,7 +194,7 @@ def _measure_ours(wish: Wish) -> dict[str, Any]:
     for kind in wish.kinds:
         if wish.replicas < kind.brokers_min:
             found[kind.name] = _not_measured(f"it needs {kind.brokers_min} brokers, see --replicas")
-        elif kind.name == "cutMaster" and not inside:
+        elif kind.needs_network and not inside:
             found[kind.name] = _measure_inside(wish, kind)
         else:
 
@@ -285,8 +285,19 @@ def _measure_inside(wish: Wish, kind: Kind) -> dict[str, Any]:
     why = failover_network.why_not()
     if why:
         return _not_measured(f"no network of its own can be had: {why}")
-    arguments = ["bench", "failover", "--json", "--kinds", kind.name, "--runs", str(wish.runs)]
-    arguments += ["--rate", str(wish.rate), "--size", str(wish.size), "--replicas", str(wish.replicas)]
+    arguments = [
+        "-m",
+        "brokerset_cli.main",
+        "bench",
+        "failover",
+        "--json",
+        "--kinds",
+        kind.name,
+        "--runs",
+        str(wish.runs),
+    ]
+    arguments += ["--rate", str(wish.rate)]
+    arguments += ["--size", str(wish.size), "--replicas", str(wish.replicas)]
     for setting in wish.settings:
         arguments += ["--set", setting]
     if wish.keep is not None:

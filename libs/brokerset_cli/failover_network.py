@@ -1,10 +1,11 @@
-"""A network of its own for a measurement, in which single brokers can be cut off as a pulled cable does.
+"""A network of its own for a measurement, in which single servers, or single paths, can be cut.
 
 The command runs itself again under `unshare --user --map-root-user --net`, which needs no privileges where
-user namespaces are allowed. There it makes a bridge, and for each broker a network namespace with one
-interface on it. To cut a broker off is to take its interface from the bridge: packets vanish in both
-directions, nothing is closed and nobody is told. Firewall rules would need privileges, and proxies between
-the processes cannot hide addresses that servers tell each other.
+user namespaces are allowed. There it makes a bridge, and for each server a network namespace with one
+interface on it. To cut a server off as a pulled cable does is to take its interface from the bridge. To cut
+one path, which has a direction, is to tell the sender a hardware address that nobody has. Packets vanish in
+both cases, nothing is closed and no side gets an error. Firewall rules would need more tools, and proxies
+between the processes cannot hide addresses that servers tell each other.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from typing import Final
 from brokerset_cli.failover_processes import ServerProcess, end_all
 
 HOST: Final = "10.77.0.1"
-"""Address of the measuring process, the controllers and the name servers."""
+"""Address of the measuring process, which is the clients."""
 
 TOOLS: Final = ("unshare", "nsenter", "ip")
 BRIDGE: Final = "brokerset0"
 FIRST_MEMBER: Final = 11
-"""Last byte of the first broker's address."""
+"""Last byte of the first member's address."""
 
 HOLDER_SECONDS_MAX: Final = 5.0
 """Longest time until a new namespace is there."""
+
+HARDWARE_ADDRESS: Final = "02:00:00:00:00:{:02x}"
+"""Of the interface with this last byte of the address."""
+
+NOBODYS_HARDWARE_ADDRESS: Final = "02:00:00:00:01:00"
 
 INSIDE: Final = "BROKERSET_BENCH_INSIDE"
 """Set in the process that runs in the network of its own."""
@@ -49,8 +55,8 @@ def why_not() -> str:
 
 
 def inside_command(arguments: Sequence[str]) -> list[str]:
-    """How this program is called with `arguments` in a network of its own."""
-    return [*_unshare(), sys.executable, "-m", "brokerset_cli.main", *arguments]
+    """How Python is called with `arguments` in a network of its own."""
+    return [*_unshare(), sys.executable, *arguments]
 
 
 def _unshare() -> list[str]:
@@ -58,14 +64,17 @@ def _unshare() -> list[str]:
 
 
 class OwnNetwork:
-    """The bridge and the brokers' namespaces. Only for a process that `inside_command` started."""
+    """The bridge and the members' namespaces. Only for a process that `inside_command` started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._holders: list[ServerProcess] = []
         self._used = 0
+        self._enter: dict[str, tuple[str, ...]] = {HOST: ()}
+        """By address, what goes before a command that shall run there."""
+        self._cut_paths: dict[tuple[str, str], None] = {}
         _ip("link", "set", "lo", "up")
-        _ip("link", "add", BRIDGE, "type", "bridge")
+        _ip("link", "add", BRIDGE, "address", _hardware_address(HOST), "type", "bridge")
         _ip("addr", "add", f"{HOST}/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
 
@@ -84,7 +93,8 @@ class OwnNetwork:
         self._holders.append(holder)
         pid = str(self._wait_apart(holder))
         enter = ("nsenter", "--target", pid, "--net", "--")
-        _ip("link", "add", _link(number), "type", "veth", "peer", "name", "eth0", "netns", pid)
+        veth = ("link", "add", _link(number), "type", "veth", "peer", "name", "eth0")
+        _ip(*veth, "address", _hardware_address(address), "netns", pid)
         _ip("link", "set", _link(number), "master", BRIDGE)
         _ip("link", "set", _link(number), "up")
         for words in (
@@ -93,6 +103,7 @@ class OwnNetwork:
             ("link", "set", "lo", "up"),
         ):
             subprocess.run([*enter, "ip", *words], check=True)
+        self._enter[address] = enter
         return number, address, enter
 
     def cut(self, number: int) -> None:
@@ -102,6 +113,32 @@ class OwnNetwork:
     def mend(self, number: int) -> None:
         """Let packets through again."""
         _ip("link", "set", _link(number), "master", BRIDGE)
+
+    def cut_path(self, sender: str, receiver: str) -> None:
+        """Let what one address sends to another vanish; the other direction stays as it is.
+
+        Both must be addresses of this network, of different namespaces.
+        """
+        self._set_neighbour(sender, receiver, NOBODYS_HARDWARE_ADDRESS)
+        self._cut_paths[sender, receiver] = None
+
+    def mend_path(self, sender: str, receiver: str) -> None:
+        """Let packets through again that way; nothing happens where they are."""
+        if (sender, receiver) in self._cut_paths:
+            self._set_neighbour(sender, receiver, _hardware_address(receiver))
+            del self._cut_paths[sender, receiver]
+
+    def mend_paths(self) -> None:
+        """Mend every path that is cut."""
+        for sender, receiver in list(self._cut_paths):
+            self.mend_path(sender, receiver)
+
+    def _set_neighbour(self, sender: str, receiver: str, hardware_address: str) -> None:
+        assert sender != receiver, "packets to oneself do not leave the namespace"
+        assert receiver in self._enter, receiver
+        device = BRIDGE if sender == HOST else "eth0"
+        words = ("replace", receiver, "lladdr", hardware_address, "nud", "permanent", "dev", device)
+        _run(*self._enter[sender], "ip", "neigh", *words)
 
     def close(self) -> None:
         """Give the members' namespaces, their interfaces and the bridge up."""
@@ -130,7 +167,15 @@ def _link(number: int) -> str:
     return f"brokerset-v{number}"
 
 
+def _hardware_address(address: str) -> str:
+    return HARDWARE_ADDRESS.format(int(address.rpartition(".")[2]))
+
+
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"`ip {' '.join(words)}`: {done.stderr.strip()}")
+        raise OSError(f"`{' '.join(words)}`: {done.stderr.strip()}")

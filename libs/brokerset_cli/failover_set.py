@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.manifest import BrokerSet, read_manifest_text
 from brokerset_spec.plan import (
     SECOND_PORT_OFFSET,
+    LocalPlan,
     PlanRefused,
     PortsTaken,
     PortWishes,
@@ -53,7 +55,7 @@ class BenchSet:
     name_servers: tuple[str, ...]
     network: OwnNetwork | None = None
     members: Mapping[str, int] = field(default_factory=dict)
-    """By address of a broker, its number in the network."""
+    """By address of a process, its number in the network."""
 
     @property
     def controller_addresses(self) -> tuple[str, ...]:
@@ -108,25 +110,17 @@ def our_set(
         )
     except (PlanRefused, PortsTaken) as error:
         fail(str(error), "leave --port out, or give another one")
-    members: dict[str, int] = {}
     given: dict[str, Any] = dict(_given(settings))
-    brokers, plans = [], []
-    for process in plan.brokers:
-        before: tuple[str, ...] = ()
-        if network is not None:
-            number, address, before = network.member()
-            process = _at(process, address)
-            members[process.address] = number
-        assert isinstance(process.settings, BrokerSettings)
-        process = replace(process, settings=replace(process.settings, **given))
-        plans.append(process)
-        brokers.append(_ours(process, before))
-    plan = replace(plan, processes=(*plan.controllers, *plans))
+    plan = replace(plan, processes=tuple(_with_settings(process, given) for process in plan.processes))
+    members: dict[str, int] = {}
+    before: dict[str, tuple[str, ...]] = {}
+    if network is not None:
+        plan, before, members = _apart(plan, network)
     write_settings(plan)
     return BenchSet(
         group=plan.brokers[0].group or "",
-        controllers=tuple(_ours(process) for process in plan.controllers),
-        brokers=tuple(brokers),
+        controllers=tuple(_ours(process, before.get(process.name, ())) for process in plan.controllers),
+        brokers=tuple(_ours(process, before.get(process.name, ())) for process in plan.brokers),
         others=(),
         name_servers=tuple(process.namesrv_address for process in plan.controllers),
         network=network,
@@ -170,11 +164,46 @@ def _wishes(host: str, port: int) -> PortWishes:
     return PortWishes(*found)
 
 
-def _at(process: ProcessPlan, host: str) -> ProcessPlan:
-    """The same broker at another address of this machine."""
-    assert isinstance(process.settings, BrokerSettings)
-    settings = replace(process.settings, broker_ip1=host, bind_address=host)
-    return replace(process, address=f"{host}:{process.port}", settings=settings)
+def _with_settings(process: ProcessPlan, given: Mapping[str, Any]) -> ProcessPlan:
+    if not isinstance(process.settings, BrokerSettings):
+        return process
+    return replace(process, settings=replace(process.settings, **given))
+
+
+def _apart(
+    plan: LocalPlan, network: OwnNetwork
+) -> tuple[LocalPlan, dict[str, tuple[str, ...]], dict[str, int]]:
+    """Give each process a namespace: the plan with their addresses, what goes before each command by name,
+    and each process's number in the network by address."""
+    hosts: dict[int, str] = {}
+    before: dict[str, tuple[str, ...]] = {}
+    members: dict[str, int] = {}
+    for process in plan.processes:
+        number, host, before[process.name] = network.member()
+        members[f"{host}:{process.port}"] = number
+        hosts.update(dict.fromkeys(process.ports, host))
+
+    def moved(text: str) -> str:
+        return re.sub(rf"{re.escape(HOST)}:(\d+)", lambda found: f"{hosts[int(found[1])]}:{found[1]}", text)
+
+    processes = []
+    for process in plan.processes:
+        own = hosts[process.port]
+        addresses: dict[str, Any] = {
+            one.name: moved(value)
+            for one in fields(process.settings)
+            if isinstance(value := getattr(process.settings, one.name), str)
+        }
+        addresses["bind_address"] = own
+        if isinstance(process.settings, BrokerSettings):
+            addresses["broker_ip1"] = own
+        made: dict[str, Any] = {
+            "address": moved(process.address),
+            "namesrv_address": moved(process.namesrv_address),
+            "settings": replace(process.settings, **addresses),
+        }
+        processes.append(replace(process, **made))
+    return replace(plan, processes=tuple(processes)), before, members
 
 
 def _ours(process: ProcessPlan, before: tuple[str, ...] = ()) -> ServerProcess:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from brokerset_cli.failover_network import _unshare, why_not
+from brokerset_cli.failover_network import inside_command, why_not
 
 PROGRAM = """
 import socket, subprocess, sys, time
@@ -41,6 +40,17 @@ network.cut(number)
 print(reach(0.3))
 network.mend(number)
 print(reach(5.0))
+network.cut_path("10.77.0.1", address)
+print(reach(0.3))
+network.mend_path("10.77.0.1", address)
+print(reach(5.0))
+network.cut_path(address, "10.77.0.1")
+print(reach(0.3))
+network.mend_paths()
+print(reach(5.0))
+network.cut_path(other[1], address)
+network.cut_path(address, other[1])
+print(reach(0.5))
 print(other[1])
 server.end()
 network.close()
@@ -52,12 +62,13 @@ again.close()
 
 
 def test_a_broker_that_is_cut_off_is_silent_and_is_back_when_it_is_mended(tmp_path: Path) -> None:
-    """Nothing is refused or closed meanwhile, as with a pulled cable."""
+    """Nothing is refused or closed meanwhile, as with a pulled cable; single paths are cut one way too."""
     if reason := why_not():
         pytest.skip(reason)
-    command = [*_unshare(), sys.executable, "-c", PROGRAM, str(tmp_path)]
+    command = inside_command(["-c", PROGRAM, str(tmp_path)])
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["reached", "silent", "reached", "10.77.0.12", "False", "0"]
+    whole, one_way = ["reached", "silent", "reached"], ["silent", "reached"]
+    assert done.stdout.split() == [*whole, *one_way, *one_way, "reached", "10.77.0.12", "False", "0"]

@@ -161,6 +161,12 @@ class FakeNetwork:
     def mend(self, number: int) -> None:
         self.told.append(f"mend {number}")
 
+    def cut_path(self, sender: str, receiver: str) -> None:
+        self.told.append(f"cut {sender} > {receiver}")
+
+    def mend_paths(self) -> None:
+        self.told.append("mend paths")
+
 
 @pytest.mark.parametrize(
     ("kind", "master", "slave", "leader", "network"),
@@ -168,6 +174,7 @@ class FakeNetwork:
         ("killMaster", ["SIGKILL", "start"], [], [], []),
         ("stopMaster", ["SIGSTOP", "SIGCONT"], [], [], []),
         ("cutMaster", [], [], [], ["cut 1", "mend 1"]),
+        ("cutSlaves", [], [], [], ["cut M > S", "cut S > M", "mend paths"]),
         ("killLeader", [], [], ["SIGKILL", "start"], []),
         ("killBoth", ["SIGKILL", "start"], [], ["SIGKILL", "start"], []),
         ("hangSlave", [], ["SIGSTOP", "SIGCONT"], [], []),
@@ -177,22 +184,22 @@ class FakeNetwork:
 def test_each_fault_hits_its_victims_and_is_mended(
     kind: str, master: list[str], slave: list[str], leader: list[str], network: list[str]
 ) -> None:
-    victims = {name: FakeProcess(name) for name in ("slave", "master", "c0", "c1")}
+    victims = {name: FakeProcess(name) for name in ("S:1", "M:1", "c0", "c1")}
     wires = FakeNetwork()
     bench = BenchSet(
         "g",
         (victims["c0"], victims["c1"]),  # type: ignore[arg-type]  # all that a fault uses of a process
-        (victims["slave"], victims["master"]),  # type: ignore[arg-type]  # all that a fault uses of a process
+        (victims["S:1"], victims["M:1"]),  # type: ignore[arg-type]  # all that a fault uses of a process
         (),
         (),
         wires,  # type: ignore[arg-type]  # all that a fault uses of a network
-        {"slave": 0, "master": 1},
+        {"S:1": 0, "M:1": 1},
     )
 
-    inject(KINDS[kind], bench, GroupLook("c1", "master", 3, (1, 2)))()
+    inject(KINDS[kind], bench, GroupLook("c1", "M:1", 3, (1, 2)))()
 
-    assert victims["master"].told == master
-    assert victims["slave"].told == slave
+    assert victims["M:1"].told == master
+    assert victims["S:1"].told == slave
     assert victims["c1"].told == leader
     assert victims["c0"].told == []
     assert wires.told == network
