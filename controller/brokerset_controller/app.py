@@ -267,6 +267,9 @@ class Controller:
                     listen_port=settings.namesrv_listen_port,
                     bind_address=settings.bind_address,
                     kv_config_path=settings.kv_config_path,
+                    external_listen_port=settings.external_listen_port,
+                    external_addresses_path=settings.external_addresses_path,
+                    external_connections_max=settings.external_connections_max,
                 ),
                 clock=self._clock,
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from brokerset_namesrv import kv_file
+from brokerset_namesrv.external import ExternalListener
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
 from brokerset_namesrv.processors import Counters, Processors
@@ -46,11 +47,15 @@ class NameServer:
         self._limits = limits or ServerLimits()
         self._processors: Processors | None = None
         self._server: RemotingServer | None = None
+        self._external: ExternalListener | None = None
         self._notifier: Notifier | None = None
         self._endpoint: HttpEndpoint | None = None
         self._running = False
         self.port = 0
         """The port of the remoting protocol, once started."""
+
+        self.external_port = 0
+        """The port for clients outside the cluster, once started; 0 without one."""
 
         self.http_port = 0
         """The port of the HTTP endpoint, once started; 0 without one."""
@@ -89,6 +94,13 @@ class NameServer:
         try:
             address = host if host is not None else settings.bind_address
             self.port = await self._server.listen(address, settings.listen_port if port is None else port)
+            if settings.external_listen_port:
+                self._external = ExternalListener(
+                    self._processors.handlers(),
+                    settings.external_addresses_path,
+                    connections_max=settings.external_connections_max,
+                )
+                self.external_port = await self._external.start(address, settings.external_listen_port)
             http = settings.http_port if http_port is None else http_port
             if http:
                 self._endpoint = HttpEndpoint(
@@ -111,14 +123,17 @@ class NameServer:
                 group.create_task(self._server.sweep_idle())
                 group.create_task(self._expire())
                 group.create_task(self._notifier.run())
+                if self._external is not None:
+                    group.create_task(self._external.run())
         finally:
             self._running = False
 
     async def close(self) -> None:
         """Stop accepting, let requests finish for a while, close everything; may be called more than once."""
         server, self._server = self._server, None
-        if server is not None:
-            await server.close(DRAIN_SECONDS_MAX)
+        external, self._external = self._external, None
+        listeners = (server, external.server if external is not None else None)
+        await asyncio.gather(*(each.close(DRAIN_SECONDS_MAX) for each in listeners if each is not None))
         if self._processors is not None:
             await self._processors.kv_file.close()
         if self._notifier is not None:

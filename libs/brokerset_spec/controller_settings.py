@@ -78,6 +78,17 @@ class ControllerSettings:
     namesrv_listen_port: int = number(9876, high=PORT_MAX)
     """Port of the name server in this process."""
 
+    external_listen_port: int = number(0, high=PORT_MAX)
+    """Port of the name server for clients outside the cluster, which are told the addresses of
+    `externalAddressesPath`; 0 switches it off. It answers reads only. Not known to RocketMQ."""
+
+    external_addresses_path: Path = Path("external-addresses.json")
+    """JSON file with the addresses that brokers have outside, read again when it changes: `masters` by broker
+    name, `brokers` by registered address. Brokers that it does not name are left out."""
+
+    external_connections_max: int = number(5_000, low=1)
+    """Connections at once on `externalListenPort`; one more is closed."""
+
     kv_config_path: Path = Path("namesrv/kvConfig.json")
     """File of the name server's key-value configuration."""
 
@@ -178,6 +189,7 @@ class ControllerSettings:
             "listenPort": self.listen_port or _port(own_address),
             "raftListenPort": self.raft_listen_port or _port(raft_address),
             "namesrvListenPort": self.namesrv_listen_port if self.enable_name_server else 0,
+            "externalListenPort": self.external_listen_port if self.enable_name_server else 0,
             "httpPort": self.http_port,
         }
         users: dict[int, str] = {}

@@ -18,6 +18,17 @@ class NamesrvSettings:
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on."""
 
+    external_listen_port: int = number(0, high=PORT_MAX)
+    """Port for clients outside the cluster, which are told the addresses of `externalAddressesPath`; 0
+    switches it off. It answers reads only. Not known to RocketMQ."""
+
+    external_addresses_path: Path = Path("external-addresses.json")
+    """JSON file with the addresses that brokers have outside, read again when it changes: `masters` by broker
+    name, `brokers` by registered address. Brokers that it does not name are left out."""
+
+    external_connections_max: int = number(5_000, low=1)
+    """Connections at once on `externalListenPort`; one more is closed."""
+
     http_port: int = number(0, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off. Not known to RocketMQ."""
 
@@ -64,4 +75,7 @@ class NamesrvSettings:
         found = range_problems(self)
         if self.http_port and self.http_port == self.listen_port:
             found.append(f"httpPort={self.http_port}: is the same as listenPort")
+        external = self.external_listen_port
+        if external and external in (self.listen_port, self.http_port):
+            found.append(f"externalListenPort={external}: is the same as listenPort or httpPort")
         return found

@@ -7,6 +7,7 @@ import click
 from brokerset_cli.kubernetes.fencing import fence, unfence
 from brokerset_cli.kubernetes.holding import approve, pause, resume
 from brokerset_cli.kubernetes.logs import logs
+from brokerset_cli.kubernetes.port_forward import port_forward
 from brokerset_cli.kubernetes.report import report
 from brokerset_cli.kubernetes.status import status
 from brokerset_cli.kubernetes.switching import switchover
@@ -30,5 +31,5 @@ def kubernetes() -> None:
     """
 
 
-for _verb in (status, logs, switchover, fence, unfence, approve, pause, resume, report):
+for _verb in (status, logs, port_forward, switchover, fence, unfence, approve, pause, resume, report):
     kubernetes.add_command(_verb)
