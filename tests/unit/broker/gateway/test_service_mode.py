@@ -63,7 +63,7 @@ def shown(modes: Modes) -> str:
     ],
 )
 def test_each_situation_has_its_modes(facts: ServiceFacts, expected: str) -> None:
-    """Writes, commits, locks, progress, ends and reads are served, held, forwarded or refused by the facts."""
+    """Writes, commits, locks, progress, ends, reads: served, held, forwarded or refused by the facts."""
     assert shown(decide_mode(facts)) == expected
 
 
