@@ -14,8 +14,9 @@ FAILOVER_KINDS ?= killMaster,stopMaster,killBoth,hangSlave,switchover
 IMAGE ?= brokerset:dev
 HELM ?= helm
 SETS ?= 1000
+MUTATIONS ?= 0
 
-.PHONY: help setup lock demo docs format check lint types layers test interop fuzz crash chaos network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -66,6 +67,9 @@ check: lint types layers  ## format, lint, types, layers
 
 test: setup  ## everything quick
 	pytest -q -m "not slow" $(TESTS)
+
+mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day)
+	python -m tests.mutation.run --count $(MUTATIONS)
 
 interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core|all)
 	python tests/interop/run.py --size $(INTEROP)
@@ -135,6 +139,7 @@ wheel: setup  ## build the wheel, install it into an empty environment, start it
 full: check test e2e wheel coverage evidence  ## all of it at full size
 	pytest -q -m slow
 	$(MAKE) sim SEEDS=10000
+	$(MAKE) mutation
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) crash CRASHES=500

@@ -117,6 +117,18 @@ def test_who_may_join() -> None:
     assert not states_of(progress, 100, 1.1)[3].may_join
 
 
+def test_a_replica_that_comes_back_with_less_does_not_join() -> None:
+    """It had all there was a moment ago, and lost it: below the start of the epoch it is not in sync."""
+    progress = of_three()
+    progress.acknowledge(2, 100, 1.0, 100)
+    assert states_of(progress, 50, 1.0)[2].may_join
+
+    progress.connected(2, 1.1, learner=False, is_ours=True)
+    progress.acknowledge(2, 60, 1.1, 100)
+
+    assert not states_of(progress, 50, 1.1)[2].may_join
+
+
 def test_a_replica_is_caught_up_when_it_has_what_there_was() -> None:
     """An acknowledgement proves that everything was there at the send that it covers, not later."""
     progress = of_three()
