@@ -31,6 +31,9 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+"""Topic that a broker writes while POP consumers take messages; the cluster's name follows."""
+
 
 SYSTEM_TOPICS = frozenset(
     {

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, sync_folder
+from brokerset_runtime.unserved import unserved_in
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,20 @@ def check_kind(root: Path, commit_log: Path) -> None:
     ):
         for topic in sorted((root / name).glob("*")):
             raise StoreUnusable(topic, f"{kind} are not supported; remove the topic with a Java broker first")
+
+
+def check_served(root: Path) -> None:
+    """Refuse a store in which a Java broker left messages that nothing here would deliver.
+
+    Call it when the checkpoint lacks our marks: then a Java broker was the last one to write to the store.
+    """
+    if pending := unserved_in(root):
+        raise StoreUnusable(
+            root,
+            f"a Java broker left {', '.join(pending)}, which brokers of brokerset do not deliver; start the"
+            " Java broker again and let them be consumed, or set acceptUnservedMessages=true to leave them"
+            " undelivered",
+        )
 
 
 def lock_store(root: Path) -> FileLock:

@@ -19,7 +19,7 @@ from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
-from brokerset_broker.store.folder import AbortFile, check_kind, lock_store
+from brokerset_broker.store.folder import AbortFile, check_kind, check_served, lock_store
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, LogDamage, LogRecovery, RecoveryOptions
 from brokerset_broker.store.observer import StoreObserver
@@ -199,6 +199,8 @@ class MessageStore:
     def _load(self, accept_damage: bool) -> None:
         clean = self.closed_cleanly = not self._abort.exists
         self.checkpoints.file.load()
+        if self.checkpoints.file.content.marks is None and not self._settings.accept_unserved_messages:
+            check_served(self._root)
         removal = self.removals.load()
         if removal is not None:
             clean = False

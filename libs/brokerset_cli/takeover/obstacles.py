@@ -12,9 +12,6 @@ from typing import Any, Final
 from brokerset_cli.takeover.matrix import FIRST_WITH_IDS, release_of
 from brokerset_formats import names
 
-REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-"""Topic that a broker writes while POP consumers take messages; the cluster's name follows."""
-
 LMQ_PREFIX: Final = "%LMQ%"
 ACCEPTED_HINT: Final = "if it is not used any more, say so with --accept {name}"
 CLOCK_MS_MAX: Final = 5_000
@@ -185,7 +182,7 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
             found.add("transactions")
         elif topic == names.TIMER_TOPIC:
             found.add("timers")
-        elif topic.startswith(REVIVE_PREFIX):
+        elif topic.startswith(names.REVIVE_PREFIX):
             found.add("pop")
     for topic, config in broker.topics.items():
         attributes = config.get("attributes") or {}
@@ -200,7 +197,7 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
 
 def watched_topics(cluster: str) -> tuple[str, ...]:
     """System topics with messages only when a feature is in use."""
-    return (names.HALF_TOPIC, names.TIMER_TOPIC, f"{REVIVE_PREFIX}{cluster}")
+    return (names.HALF_TOPIC, names.TIMER_TOPIC, f"{names.REVIVE_PREFIX}{cluster}")
 
 
 def differences(brokers: Sequence[BrokerAnswers]) -> list[Finding]:

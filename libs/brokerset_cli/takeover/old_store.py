@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brokerset_cli.takeover.unserved import unserved_in
 from brokerset_cli.takeover.upgrade_facts import Note, OldStore
 from brokerset_formats.config.fields import parse_object
 from brokerset_formats.epochs import EpochHistory, decode_epoch_file
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 from brokerset_formats.records import Blank, RecordHead, check_record
+from brokerset_runtime.unserved import unserved_in
 
 COMMIT_LOG: Final = "commitlog"
 EPOCHS: Final = "epochFileCheckpoint"

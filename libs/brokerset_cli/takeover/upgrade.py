@@ -386,7 +386,8 @@ def _facts(path: Path) -> HostFacts:
 def _show(plan: Plan, world: World, where: Where, as_json: bool) -> None:
     notes = [
         f"{each.name} has {what}, which brokers of brokerset do not deliver: let them be consumed first,"
-        " or stay with Java"
+        " stay with Java, or set acceptUnservedMessages=true for the new broker, which refuses to start"
+        " otherwise"
         for each in world.stores
         for what in each.store.unserved
     ]

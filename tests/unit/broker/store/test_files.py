@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brokerset_broker.store import StoreCorrupt
+from brokerset_broker.store.checkpointing import CheckpointFile
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.names import HALF_TOPIC
 from brokerset_formats.queue_units import BLANK_UNIT, QueueUnit
 from brokerset_rig.held_file import held_by_another_process
 
@@ -255,6 +259,25 @@ def test_stores_of_other_kinds_are_refused(stores: Stores, name: str) -> None:
         stores.open()
 
     assert sorted(path.name for path in stores.root.iterdir()) == [name.split("/")[0]]
+
+
+def test_a_java_store_with_undelivered_messages_is_refused_unless_accepted(stores: Stores) -> None:
+    """What is pending is named and counted, and nothing is changed; a store that we opened is not asked."""
+    store = stores.open()
+    for _ in range(3):
+        stores.append(store, topic=HALF_TOPIC)
+    asyncio.run(store.close())
+    checkpoint = CheckpointFile(stores.root / "checkpoint")
+    checkpoint.load()
+    checkpoint.write(replace(checkpoint.content, marks=None))
+
+    for _ in range(2):
+        with pytest.raises(StoreUnusable, match=r"left up to 3 transactions .*acceptUnservedMessages=true"):
+            stores.open()
+        assert not (stores.root / "abort").exists()
+    asyncio.run(stores.open(accept_unserved_messages=True).close())
+
+    stores.open()
 
 
 def test_several_paths_are_refused(stores: Stores, tmp_path: Path) -> None:

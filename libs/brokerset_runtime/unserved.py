@@ -7,21 +7,31 @@ Sources: RocketMQ's `TimerMessageStore`, `TransactionalMessageUtil`, `PopAckCons
 from __future__ import annotations
 
 import os
+import struct
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from brokerset_cli.takeover.obstacles import REVIVE_PREFIX
 from brokerset_formats import fastjson, names
 from brokerset_formats.errors import FormatError
 
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 POP_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 POP_MARKS: Final = "_+"
 """Between group and topic in the name of a topic with POP's retries: until 5.2, and since."""
 
 UNIT_BYTES: Final = 20
+
+TIMER_CHECKPOINT: Final = struct.Struct(">qqq")
+"""Start of `config/timercheck`: time read up to, position in the timer log, offset in the timer queue."""
+
+WHEEL_SLOT: Final = struct.Struct(">qqqii")
+"""A slot of `timerwheel`: time in `WHEEL_MS`, first and last position in the timer log, messages, magic."""
+
+WHEEL_MS: Final = 1000
+"""Java's `timerPrecisionMs`. With a finer one, delivered messages count as waiting: the safe side."""
+
+WHEEL_READ_BYTES: Final = WHEEL_SLOT.size * 32_768
 
 
 def unserved_in(store: Path) -> tuple[str, ...]:
@@ -29,18 +39,53 @@ def unserved_in(store: Path) -> tuple[str, ...]:
     topics = _topics(store)
     offsets = _table(store, "consumerOffset.json", "offsetTable")
     found = []
-    if _queue_end(store, names.TIMER_TOPIC, "0"):
-        found.append("timer messages (those not delivered yet stay in the files)")
-    if _waits(store, names.HALF_TOPIC, TRANSACTION_GROUP, offsets):
-        found.append("transactions that are not ended")
-    if any(_waits(store, each, POP_GROUP, offsets) for each in topics if each.startswith(REVIVE_PREFIX)):
-        found.append("messages that POP consumers took, and may not have acknowledged")
+    if timers := _timers(store):
+        found.append(f"{timers} timer messages")
+    if halves := _waiting(store, names.HALF_TOPIC, names.TRANSACTION_GROUP, offsets):
+        found.append(f"up to {halves} transactions that are not ended")
+    revive = [each for each in topics if each.startswith(names.REVIVE_PREFIX)]
+    if taken := sum(_waiting(store, each, POP_GROUP, offsets) for each in revive):
+        found.append(
+            f"{taken} check points of messages that POP consumers took, and may not have acknowledged"
+        )
     groups = _table(store, "subscriptionGroup.json", "subscriptionGroupTable")
-    for topic in topics:
+    for topic in sorted(topics):
         group = _group_of_pop(topic, topics, groups)
-        if group is not None and _waits(store, topic, group, offsets):
-            found.append(f"POP retries ({topic})")
+        if group is not None and (retries := _waiting(store, topic, group, offsets)):
+            found.append(f"{retries} POP retries ({topic})")
     return tuple(found)
+
+
+def _timers(store: Path) -> int:
+    """Timer messages that were not delivered: in the wheel behind the time read up to, or not in it yet.
+
+    Without a check point or a wheel all that ever were in the queue count.
+    """
+    end = _queue_end(store, names.TIMER_TOPIC, "0")
+    if not end:
+        return 0
+    # In snapshot mode the wheel's name ends in a position; the file that was written last counts.
+    wheels = sorted(store.glob("timerwheel*"), key=lambda path: path.stat().st_mtime_ns)
+    try:
+        data = (store / "config" / "timercheck").read_bytes()
+        read_ms, _, queue_offset = map(int, TIMER_CHECKPOINT.unpack_from(data))
+    except (FileNotFoundError, struct.error):
+        return end
+    if not wheels:
+        return end
+    return max(0, end - queue_offset) + _in_wheel(wheels[-1], read_ms)
+
+
+def _in_wheel(wheel: Path, read_ms: int) -> int:
+    count = 0
+    with wheel.open("rb") as stream:
+        while data := stream.read(WHEEL_READ_BYTES):
+            if any(data):
+                slots = WHEEL_SLOT.iter_unpack(data[: len(data) // WHEEL_SLOT.size * WHEEL_SLOT.size])
+                count += sum(
+                    number for time, _, _, number, _ in slots if time * WHEEL_MS > read_ms and number > 0
+                )
+    return count
 
 
 def _topics(store: Path) -> set[str]:
@@ -63,12 +108,12 @@ def _group_of_pop(name: str, topics: Collection[str], groups: Collection[str]) -
     return None
 
 
-def _waits(store: Path, topic: str, group: str, offsets: Mapping[str, Any]) -> bool:
-    """Whether a topic has messages that a group has not consumed."""
+def _waiting(store: Path, topic: str, group: str, offsets: Mapping[str, Any]) -> int:
+    """Messages of a topic that a group has not consumed."""
     queues = store / "consumequeue" / topic
     numbers = [each.name for each in queues.iterdir() if each.name.isdigit()] if queues.is_dir() else []
     consumed = offsets.get(f"{topic}@{group}")
-    return any(_queue_end(store, topic, each) > _offset(consumed, each) for each in numbers)
+    return sum(max(0, _queue_end(store, topic, each) - _offset(consumed, each)) for each in numbers)
 
 
 def _offset(consumed: object, queue: str) -> int:
