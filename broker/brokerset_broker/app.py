@@ -42,6 +42,7 @@ from brokerset_broker.processors.query import QueryProcessor
 from brokerset_broker.processors.send import SendProcessor
 from brokerset_broker.processors.send_back import SendBackProcessor
 from brokerset_broker.processors.send_refusals import refusing_handlers
+from brokerset_broker.processors.signatures import SignedRequests
 from brokerset_broker.processors.topics import TopicProcessor
 from brokerset_broker.producers import ProducerTable
 from brokerset_broker.registration import Registrar
@@ -437,7 +438,7 @@ class Broker:
             self._lock_requests, offset_requests, admin, group_admin, topic_admin,
         ):  # fmt: skip
             served.update(processor.handlers())
-        return served
+        return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
 
     # -- events -------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import orjson
 from brokerset_protocol import binary_header
 from brokerset_protocol.codes import LANGUAGE_BY_NAME, LANGUAGE_NAMES, Language
 from brokerset_protocol.errors import LocalProtocolError, RemoteProtocolError
+from brokerset_protocol.foreign_bytes import name_foreign
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """Whole frame with its four length bytes; Java's decoder closes the connection above it."""
@@ -202,6 +203,12 @@ def _texts(ext: dict[str, object]) -> dict[str, str]:
         raise RemoteProtocolError(f"header field is neither text nor number: {error}") from None
 
 
+def _bad_length(start: bytes, length: int, length_max: int) -> RemoteProtocolError:
+    if (found := name_foreign(start)) is not None:
+        return RemoteProtocolError(f"the peer speaks {found}")
+    return RemoteProtocolError(f"frame of {length} bytes, 4 to {length_max} allowed")
+
+
 class CommandReader:
     """Feed it chunks of any size; take whole commands out.
 
@@ -240,7 +247,7 @@ class CommandReader:
             while size - position >= 8:
                 length, word = _read_prefix(data, position)
                 if not 4 <= length <= length_max:
-                    raise RemoteProtocolError(f"frame of {length} bytes, 4 to {length_max} allowed")
+                    raise _bad_length(data[position : position + 8], length, length_max)
                 end = position + 4 + length
                 if end > size:
                     needed = 4 + length
@@ -251,7 +258,7 @@ class CommandReader:
                 if size - position >= 4:  # too short for any frame, but a bad length need not wait
                     length = int.from_bytes(data[position : position + 4], "big")
                     if not 4 <= length <= length_max:
-                        raise RemoteProtocolError(f"frame of {length} bytes, 4 to {length_max} allowed")
+                        raise _bad_length(data[position : position + 8], length, length_max)
                     needed = 4 + length
         except RemoteProtocolError as error:
             self.error = error

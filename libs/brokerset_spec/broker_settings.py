@@ -112,6 +112,9 @@ class BrokerSettings:
     region_id: str = "DefaultRegion"
     """Region that is told to clients with each answer to a send."""
 
+    refuse_signed_requests: bool = False
+    """Whether requests signed with an access key are refused, as no signature is checked here (ours)."""
+
     trace_on: bool = True
     """Whether clients are told to record message traces."""
 
