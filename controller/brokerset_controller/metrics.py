@@ -247,6 +247,7 @@ class ControllerCollector(Collector):
             name: GaugeMetricFamily(f"brokerset_controller_group_{name}", text, labels=labels)
             for name, text in (
                 ("replicas", "Registered brokers of a group."),
+                ("missing", "Brokers of a group that do not live, without those that are fenced."),
                 ("replicas_unknown", "Brokers of a group that this controller has not heard."),
                 ("in_sync_replicas", "Brokers in the in-sync set."),
                 ("master_epoch", "Epoch of the group's master."),
@@ -260,6 +261,7 @@ class ControllerCollector(Collector):
             unknown = sum(view.standing(broker_id) is Standing.UNKNOWN for broker_id in group.replicas)
             values = {
                 "replicas": len(group.replicas),
+                "missing": sum(not view.alive(n) for n in group.replicas.keys() - group.fenced),
                 "replicas_unknown": unknown,
                 "in_sync_replicas": len(group.sync_state_set),
                 "master_epoch": group.master_epoch,

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics, migration_metrics
 from brokerset_operator.kube.errors import Request
+from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.round_queue import Key, RoundQueue
 
 ROUND_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -70,6 +71,9 @@ class Figures:
         self.conditions: dict[Key, tuple[tuple[str, str, bool], ...]] = {}
         """Type, reason and whether it holds, of each condition of each object."""
 
+        self.retired: dict[Key, tuple[str, frozenset[str]]] = {}
+        """Groups that each set had, with the set whose controllers keep them."""
+
         self.audits: dict[Key, AuditFigures] = {}
         """What the last run of each StoreAudit found."""
 
@@ -103,6 +107,11 @@ class Figures:
             )
             for one in status.get("conditions") or ()
         )
+        controllers = status.get("controllers") or {}
+        if groups := retired_groups(status):
+            self.retired[key] = (str(controllers.get("set") or key.name), groups)
+        else:
+            self.retired.pop(key, None)
 
     def audit(self, key: Key, status: Mapping[str, Any]) -> None:
         """A round of a StoreAudit has found, or written, this status."""
@@ -118,6 +127,7 @@ class Figures:
         """The object is gone."""
         self.succeeded_at.pop(key, None)
         self.conditions.pop(key, None)
+        self.retired.pop(key, None)
         self.audits.pop(key, None)
         self.migrations.pop(key, None)
 
@@ -170,6 +180,15 @@ class _QueueView(Collector):
             for kind, reason, value in found:
                 holds.add_metric((key.kind, key.namespace, key.name, kind, reason), float(value))
         yield holds
+        retired = GaugeMetricFamily(
+            f"{PREFIX}group_retired",
+            "1 for each group that a set had: nothing is left to read in it, and its brokers go or are gone.",
+            labels=("namespace", "name", "brokerset_io_set", "broker_set"),
+        )
+        for key, (controllers, groups) in self._figures.retired.items():
+            for group in sorted(groups):
+                retired.add_metric((key.namespace, key.name, controllers, group), 1.0)
+        yield retired
         yield from audit_metrics(self._figures.audits)
         yield from migration_metrics(self._figures.migrations)
 

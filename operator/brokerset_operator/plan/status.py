@@ -41,6 +41,8 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "members": sorted(known.members),
         "voters": sorted(known.voters),
     }
+    if (ref := facts.manifest.spec.controllers.ref) is not None:
+        controllers["set"] = ref.name
     if known.leader is not None:
         controllers["leader"] = known.leader
     wanted = [group for group in shown if not group.dropped]

@@ -1,7 +1,8 @@
 """All alerts: the one source of the rules of each set, of the chart's rules for all sets, and of their tests.
 
-An expression has `<pods>` where the labels that select pods belong, and `<conditions>` where those belong
-that select a set in the operator's figures. Names of metrics are those of `docs/metrics.md`; what to do is in
+An expression has `<pods>` where the labels that select pods belong, `<groups>` where those of pods and of
+groups that are to be there, and `<conditions>` and `<retired>` where those belong that select a set in the
+operator's metrics. Names of metrics are those of `docs/metrics.md`; what to do is in
 `docs/runbooks`.
 """
 
@@ -17,6 +18,13 @@ GROUP: Final = f"{SET}, cluster, node_id"
 """Labels of a broker group in the brokers' figures."""
 
 _LEADER: Final = "and on (namespace, pod) brokerset_controller_leading{<pods>} == 1"
+_RETIRED: Final = (
+    "unless on (namespace, brokerset_io_set, broker_set) label_replace("
+    "max_over_time(brokerset_operator_group_retired{<retired>}[5m]),"
+    ' "namespace", "$1", "exported_namespace", "(.+)")'
+)
+"""Groups that were scaled in: controllers keep them, for their volumes stay."""
+
 _MASTER: Final = 'and on (namespace, pod) brokerset_broker_role{<pods>,role="master"} == 1'
 _PROBLEM: Final = f"max by ({GROUP}, pod) (brokerset_broker_membership_problem{{<pods>,problem=~"
 _DISK_USED: Final = (
@@ -117,7 +125,7 @@ CONTROLLER_ALERTS: Final = (
     Alert(
         "BrokersetGroupDown",
         "critical",
-        f"(active_broker_num{{<pods>}} {_LEADER}) == 0",
+        f"((active_broker_num{{<groups>}} {_LEADER}) == 0) {_RETIRED}",
         1,
         "No broker of {{ $labels.broker_set }} is heard by the controllers",
         "The group neither takes nor gives messages.",
@@ -125,9 +133,9 @@ CONTROLLER_ALERTS: Final = (
     Alert(
         "BrokersetBrokerMissing",
         "warning",
-        f"(active_broker_num{{<pods>}} < brokerset_controller_group_replicas{{<pods>}}) {_LEADER}",
+        f"((brokerset_controller_group_missing{{<groups>}} {_LEADER}) > 0) {_RETIRED}",
         10,
-        "Only {{ $value }} brokers of {{ $labels.broker_set }} are heard, fewer than are registered",
+        "{{ $value }} brokers of {{ $labels.broker_set }} are not heard, and none of these is fenced",
         "The group stands fewer losses than its manifest asks for.",
     ),
 )

@@ -5,7 +5,8 @@ Rules look at one set only: they select by namespace and pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -35,12 +36,19 @@ OF_SETS: Final = 'kind="BrokerSet"'
 """Selects the operator's figures about BrokerSets."""
 
 
-def monitoring_objects(facts: SetFacts, installed: Operator) -> tuple[NewObject, ...]:
-    """PodMonitor and PrometheusRule, if the manifest asks for them and the API server knows the kind."""
+def monitoring_objects(
+    facts: SetFacts, installed: Operator, retired: Collection[str] = ()
+) -> tuple[NewObject, ...]:
+    """PodMonitor and PrometheusRule, if the manifest asks for them and the API server knows the kind.
+
+    `retired` has the names of groups that the set had: nobody is told that they are down.
+    """
     asked, found = facts.manifest.spec.monitoring, []
     if asked.pod_monitor and POD_MONITOR in installed.api_kinds:
         found.append(_pod_monitor(facts))
-    groups = groups_of_set(facts.namespace, facts.name, facts.has_controllers, runbooks=installed.runbooks)
+    groups = groups_of_set(
+        facts.namespace, facts.name, facts.has_controllers, retired=retired, runbooks=installed.runbooks
+    )
     if asked.rules and RULE in installed.api_kinds:
         found.append(
             facts.an_object(
@@ -67,7 +75,12 @@ def _pod_monitor(facts: SetFacts) -> NewObject:
 
 
 def groups_of_set(
-    namespace: str, name: str, has_controllers: bool, *, runbooks: str = names.RUNBOOKS
+    namespace: str,
+    name: str,
+    has_controllers: bool,
+    *,
+    retired: Collection[str] = (),
+    runbooks: str = names.RUNBOOKS,
 ) -> list[dict[str, Any]]:
     """Rule groups about one set; without controllers of its own it has none about them."""
     brokers = rf"{name}-[0-9]+-[0-9]+"
@@ -82,7 +95,12 @@ def groups_of_set(
         {
             "name": f"{namespace}/{name}/{what}",
             "rules": rules_of(
-                alerts, pods=f'namespace="{namespace}",pod=~"{pods}"', brokerset=name, runbooks=runbooks
+                alerts,
+                pods=f'namespace="{namespace}",pod=~"{pods}"',
+                groups=_but(retired),
+                retired=f'exported_namespace="{namespace}",brokerset_io_set="{name}"',
+                brokerset=name,
+                runbooks=runbooks,
             ),
         }
         for what, pods, alerts in parts[0 if has_controllers else 1 :]
@@ -91,6 +109,12 @@ def groups_of_set(
     own = f'{OF_SETS},exported_namespace="{namespace}",name="{name}"'
     conditions = rules_of(CONDITION_ALERTS, conditions=own, brokerset=name, runbooks=runbooks)
     return [*groups, {"name": f"{namespace}/{name}/conditions", "rules": conditions}]
+
+
+def _but(groups: Collection[str]) -> str:
+    """The part of a selector that leaves groups out."""
+    listed = "|".join(re.escape(group) for group in sorted(groups)).replace("\\", r"\\")
+    return f',broker_set!~"{listed}"' if listed else ""
 
 
 def groups_of_all_sets() -> list[dict[str, Any]]:
@@ -113,16 +137,19 @@ def rules_of(
     alerts: Iterable[Alert],
     *,
     pods: str = "",
+    groups: str = "",
     conditions: str = "",
+    retired: str = "",
     brokerset: str | None = None,
     runbooks: str = names.RUNBOOKS,
 ) -> list[dict[str, Any]]:
-    """Alerts as Prometheus' rules; `pods` and `conditions` select, `brokerset` is a label of each."""
+    """Alerts as Prometheus' rules; `brokerset` is a label of each, the other texts are parts of selectors."""
     named = {} if brokerset is None else {"brokerset": brokerset}
+    parts = {"<pods>": pods, "<groups>": pods + groups, "<conditions>": conditions, "<retired>": retired}
     return [
         {
             "alert": alert.name,
-            "expr": alert.expression.replace("<pods>", pods).replace("<conditions>", conditions),
+            "expr": re.sub("<[a-z]+>", lambda found: parts[found[0]], alert.expression),
             "for": f"{alert.minutes}m",
             "labels": {"severity": alert.severity, **named},
             "annotations": {

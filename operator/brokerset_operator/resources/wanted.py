@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.resources.brokers import broker_objects
 from brokerset_operator.resources.controllers import controller_objects
 from brokerset_operator.resources.master_service import master_objects
@@ -44,5 +45,5 @@ def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any],
     for index, replicas in sorted(shape.groups.items()):
         found += master_objects(facts, index)
         found += broker_objects(facts, index, replicas=replicas, read_only=index in shape.read_only_groups)
-    found += monitoring_objects(facts, observed.operator)
+    found += monitoring_objects(facts, observed.operator, retired_groups(observed.status))
     return tuple(found)

@@ -205,7 +205,8 @@ def an_operator() -> Figures:
         {"type": "Progressing", "status": "True", "reason": "Rolling"},
         {"type": "AuditPassed", "status": "False", "reason": "ErrorsFound"},
     ]
-    figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions})
+    retired = {"groups": [{"name": "old", "replicas": 0}]}
+    figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions, "workflow": retired})
     figures.audit(Key("StoreAudit", NAMESPACE, "nightly"), AUDITED)
     figures.migration(Key("StoreMigration", NAMESPACE, "to-ours"), {"phase": "Running"})
     figures.kind_served.labels("StoreAudit").set(1)

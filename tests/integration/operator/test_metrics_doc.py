@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import generate_latest
 
+from brokerset_operator.model.actions import Plan
+from brokerset_operator.model.observed import Observed
 from brokerset_rig.fake_kube import FakeKube
-from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, until
+from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, simple_plan, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.M)
@@ -47,6 +50,13 @@ MIGRATION = {
 }
 
 
+def plan_with_a_past(observed: Observed) -> Plan:
+    """The set had another group."""
+    found = simple_plan(observed)
+    workflow = {"groups": [{"index": 1, "name": "orders-1", "replicas": 0}]}
+    return replace(found, status={**found.status, "workflow": workflow})
+
+
 def documented() -> Families:
     section = PAGE.read_text().split("\n## Operator\n")[1].split("\n## ")[0]
     return {
@@ -71,7 +81,7 @@ def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
     """Name, type, labels and the beginning of the text are equal, each way."""
 
     async def scrape() -> str:
-        async with FakeKube() as kube, operator(kube) as running:
+        async with FakeKube() as kube, operator(kube, plan_with_a_past) as running:
             kube.put(broker_set())
             kube.put(AUDIT)
             kube.put(MIGRATION)

@@ -17,6 +17,10 @@ OF_GROUP = f'{LEADER},cluster="c",broker_set="orders-0"'
 OPERATOR = 'namespace="system",pod="operator-0"'
 OBJECT = f'{OPERATOR},kind="BrokerSet",exported_namespace="shop",name="orders"'
 STORE_AUDIT = f'{OPERATOR},exported_namespace="shop",name="nightly",broker_set="orders"'
+RETIRED = (
+    f'{OPERATOR},exported_namespace="shop",name="orders",brokerset_io_set="orders",broker_set="orders-1"'
+)
+OF_RETIRED = OF_GROUP.replace('broker_set="orders-0"', 'broker_set="orders-1"')
 OF_TOPIC = OBJECT.replace("BrokerSet", "Topic")
 LAG = f'{MASTER},consumer_group="g",topic="t",is_system="false",is_retry="false"'
 DEAD = f'{MASTER},consumer_group="g",topic="t",is_system="false"'
@@ -61,6 +65,15 @@ def disk(used: Values, available: Values) -> dict[str, Values]:
     }
 
 
+def gone_group(minutes: int) -> dict[str, Values]:
+    """The brokers of another group end after five minutes; the controllers go on to know the group."""
+    return {
+        f"active_broker_num{{{OF_RETIRED}}}": f"3+0x5 0+0x{minutes} {steady(0)}",
+        f"brokerset_controller_group_replicas{{{OF_RETIRED}}}": steady(3),
+        f"brokerset_controller_group_missing{{{OF_RETIRED}}}": f"0+0x5 3+0x{minutes} {steady(3)}",
+    }
+
+
 GIB = 1024.0**3
 
 HEALTHY: dict[str, Values] = {
@@ -76,6 +89,7 @@ HEALTHY: dict[str, Values] = {
     f"brokerset_controller_possible_losses_total{{{LEADER}}}": steady(0),
     f"active_broker_num{{{OF_GROUP}}}": steady(2),
     f"brokerset_controller_group_replicas{{{OF_GROUP}}}": steady(2),
+    f"brokerset_controller_group_missing{{{OF_GROUP}}}": steady(0),
     f'brokerset_broker_role{{{MASTER},role="master"}}': steady(1),
     f'brokerset_broker_role{{{SLAVE},role="master"}}': steady(0),
     f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(1),
@@ -180,7 +194,27 @@ TIMES = (
         quiet_minute=5,
     ),
     Time(("BrokersetGroupDown",), 3, {f"active_broker_num{{{OF_GROUP}}}": steady(0)}, quiet_minute=0),
-    Time(("BrokersetBrokerMissing",), 12, {f"active_broker_num{{{OF_GROUP}}}": steady(1)}, quiet_minute=8),
+    Time(
+        ("BrokersetBrokerMissing",),
+        12,
+        {
+            f"active_broker_num{{{OF_GROUP}}}": steady(1),
+            f"brokerset_controller_group_missing{{{OF_GROUP}}}": steady(1),
+        },
+        quiet_minute=8,
+    ),
+    # One broker was scaled in: its id stays, fenced.
+    Time((), 30, {f"active_broker_num{{{OF_GROUP}}}": steady(1)}),
+    # A group was scaled in, and a new leader of the operator shows its metrics 4 minutes later.
+    Time(
+        (),
+        30,
+        {
+            **gone_group(30),
+            f"brokerset_operator_group_retired{{{RETIRED}}}": f"_x5 1+0x3 _x4 {steady(1)}",
+        },
+    ),
+    Time(("BrokersetBrokerMissing", "BrokersetGroupDown"), 30, gone_group(30), quiet_minute=5),
     Time(
         ("BrokersetGroupWithoutMaster",),
         3,

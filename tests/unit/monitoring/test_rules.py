@@ -23,7 +23,7 @@ from brokerset_operator.resources.alerts import (
 )
 from brokerset_operator.resources.monitoring import groups_of_set
 
-from .alert_times import HEALTHY, SAMPLES, TIMES
+from .alert_times import HEALTHY, OF_RETIRED, SAMPLES, TIMES, gone_group
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "brokerset"
@@ -132,6 +132,8 @@ def test_rules_of_two_sets_do_not_look_at_each_other() -> None:
             for rule in group["rules"]:
                 for selector in re.findall(r"\{([^}]*)\}", rule["expr"]):
                     if selector.startswith('kind="BrokerSet",exported_namespace="shop",name="orders",'):
+                        continue
+                    if selector == 'exported_namespace="shop",brokerset_io_set="orders"':
                         continue
                     assert selector.startswith('namespace="shop",')
                     pattern = re.search(r'pod=~"([^"]*)"', selector)
@@ -247,6 +249,38 @@ def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"rule_files": [str(each) for each in RULES], "tests": tests}))
 
     promtool("test", "rules", str(file))
+
+
+@needs_promtool
+def test_a_sets_own_rules_know_which_groups_were_scaled_in(tmp_path: Path) -> None:
+    """Nobody is woken for a drained group, also where the operator's metrics are not scraped."""
+    series = {**HEALTHY, **gone_group(30)}
+    tests = []
+    for retired, firing in (((), 2), (("orders-1", "a|b"), 0)):
+        rules = tmp_path / f"{len(retired)}.yaml"
+        rules.write_text(yaml.safe_dump({"groups": groups_of_set("shop", "orders", True, retired=retired)}))
+        tests.append((rules, firing))
+    for rules, firing in tests:
+        expected = [{"labels": "{}", "value": firing}] if firing else []
+        group = OF_RETIRED.partition('broker_set="')[2].partition('"')[0]
+        test = {
+            "interval": "1m",
+            "input_series": [
+                {"series": name, "values": values}
+                for name, values in series.items()
+                if not name.startswith("brokerset_operator")
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertstate="firing",broker_set="{group}"}})',
+                    "eval_time": "30m",
+                    "exp_samples": expected,
+                }
+            ],
+        }
+        file = tmp_path / f"test-{rules.name}"
+        file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "tests": [test]}))
+        promtool("test", "rules", str(file))
 
 
 def test_every_alert_is_shown_to_fire() -> None:

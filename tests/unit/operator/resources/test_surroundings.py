@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from brokerset_operator.resources.alerts import BROKER_ALERTS, CONDITION_ALERTS, CONTROLLER_ALERTS, SET_ALERTS
 
 Objects = dict[tuple[str, str], dict[str, Any]]
@@ -111,6 +113,29 @@ def test_monitoring_is_made_where_it_is_asked_for_and_known(build: Build) -> Non
     assert ("PrometheusRule", "orders") not in build({"monitoring": {"rules": False}}, api_kinds=KINDS)
 
 
+@pytest.mark.parametrize(
+    ("remembered", "left_out"),
+    [
+        ({"replicas": 3}, False),
+        ({"replicas": 3, "drainSince": 1.0}, False),
+        ({"replicas": 3, "drainSince": 1.0, "emptySince": 2.0}, True),
+        ({"replicas": 0}, True),
+    ],
+)
+def test_alerts_leave_out_a_group_when_nobody_has_anything_left_to_read_in_it(
+    build: Build, remembered: dict[str, Any], left_out: bool
+) -> None:
+    """That is a minute before its brokers end, and from then on; a group with unread messages is watched."""
+    workflow = {"groups": [{"index": 1, "name": "a|b", **remembered}]}
+    groups = build(api_kinds=KINDS, status={"workflow": workflow})["PrometheusRule", "orders"]["spec"][
+        "groups"
+    ]
+
+    found = {rule["alert"] for group in groups for rule in group["rules"] if "broker_set!~" in rule["expr"]}
+
+    assert found == ({"BrokersetGroupDown", "BrokersetBrokerMissing"} if left_out else set())
+
+
 def test_every_alert_looks_at_one_set_and_has_a_runbook(build: Build) -> None:
     """Expressions select by namespace and pod, or the set, throughout; each alert says where to read on."""
     groups = build(api_kinds=KINDS)["PrometheusRule", "orders"]["spec"]["groups"]
@@ -125,6 +150,7 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook(build: Build) -> None:
                 (
                     'namespace="shop",pod=~"orders-',
                     'kind="BrokerSet",exported_namespace="shop",name="orders",',
+                    'exported_namespace="shop",brokerset_io_set="orders"',
                 )
             )
         assert rule["annotations"]["runbook_url"].endswith(f"/{rule['alert']}")
