@@ -15,8 +15,9 @@ IMAGE ?= brokerset:dev
 HELM ?= helm
 SETS ?= 1000
 MUTATIONS ?= 0
+HISTORIES ?= 60
 
-.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -86,6 +87,9 @@ chaos: setup  ## processes of controllers and brokers killed, hung, fenced and m
 	python tests/faults/identity_chaos.py --rounds $(ROUNDS)
 	python tests/faults/group_chaos.py --rounds $(ROUNDS)
 
+histories: setup  ## reads of real processes during faults, judged for linearizability (HISTORIES=number)
+	python tests/faults/read_histories.py --histories $(HISTORIES)
+
 network-cuts: setup  ## the network cut between each pair of parts of a set, both ways and one way (CUT_RUNS=runs of each cut)
 	python tests/faults/network_cuts.py --runs $(CUT_RUNS)
 
@@ -144,6 +148,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) crash CRASHES=500
 	$(MAKE) chaos ROUNDS=50
+	$(MAKE) histories HISTORIES=90
 	$(MAKE) network-cuts CUT_RUNS=5
 	$(MAKE) failover FAILOVERS=100 FAILOVER_KINDS=killMaster,stopMaster,cutMaster,cutSlaves,killLeader,killBoth,hangSlave,switchover
 	$(MAKE) bench BENCH=full
