@@ -96,7 +96,7 @@ def test_an_end_from_before_an_acknowledgement_is_found() -> None:
 
 
 def test_what_is_explained_passes() -> None:
-    """Requests at the same time may see each other or not; a send without an answer may come late or never."""
+    """Requests at the same time may see each other or not; a send without answer may come late or never."""
     sends = [Send(b"a", 0, 1, 0), Send(b"b", 2, 9, 1), Send(b"lost", 2)]
     reads = [
         Read(Asked.MAX, 3, 4, 1),

@@ -60,6 +60,7 @@ def open_store(root: Path) -> MessageStore:
         mapped_file_size_consume_queue=int(conf.get("mappedFileSizeConsumeQueue", 6_000_000)),
         max_hash_slot_num=int(conf.get("maxHashSlotNum", 5_000_000)),
         max_index_num=int(conf.get("maxIndexNum", 20_000_000)),
+        accept_unserved_messages=True,  # Java left a timer message and an open transaction in most
     )
     store = MessageStore(settings, SystemClock())
     store.load()
