@@ -7,6 +7,7 @@ FUZZ ?= 1000000
 CRASHES ?= 200
 ROUNDS ?= 20
 CUT_RUNS ?= 1
+DISKS ?= 10
 INTEROP ?= core
 BENCH ?= small
 FAILOVERS ?= 5
@@ -17,7 +18,7 @@ SETS ?= 1000
 MUTATIONS ?= 0
 HISTORIES ?= 60
 
-.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -93,6 +94,9 @@ histories: setup  ## reads of real processes during faults, judged for lineariza
 network-cuts: setup  ## the network cut between each pair of parts of a set, both ways and one way (CUT_RUNS=runs of each cut)
 	python tests/faults/network_cuts.py --runs $(CUT_RUNS)
 
+disks: setup  ## brokers on disks that really fail or are full; needs root, loop devices and cc (DISKS=runs of each case)
+	python tests/faults/disks.py --runs $(DISKS)
+
 failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b)
 	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
 
@@ -150,6 +154,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) chaos ROUNDS=50
 	$(MAKE) histories HISTORIES=90
 	$(MAKE) network-cuts CUT_RUNS=5
+	$(MAKE) disks DISKS=10
 	$(MAKE) failover FAILOVERS=100 FAILOVER_KINDS=killMaster,stopMaster,cutMaster,cutSlaves,killLeader,killBoth,hangSlave,switchover
 	$(MAKE) bench BENCH=full
 	$(MAKE) bench-spark BENCH=full

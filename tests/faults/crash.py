@@ -18,98 +18,10 @@ import time
 from pathlib import Path
 
 from brokerset_rig import stack, wire
+from brokerset_rig.acked_load import QUEUES, Ledger, create_topic, verify, write
 
-QUEUES = 4
 WRITERS = 3
-WINDOW = 16
 SEGMENT_BYTES = 4 * 1024 * 1024
-TOPIC = "crash"
-
-
-class Ledger:
-    """What the broker acknowledged, kept by somebody who cannot be killed with it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.acked: list[dict[int, bytes]] = [{} for _ in range(QUEUES)]
-        self.keys: list[str] = []
-        self.count = 0
-
-    def ack(self, queue_id: int, queue_offset: int, body: bytes, key: str) -> None:
-        with self.lock:
-            known = self.acked[queue_id].setdefault(queue_offset, body)
-            if known != body:
-                raise AssertionError(f"queue {queue_id} offset {queue_offset} was given twice")
-            self.keys.append(key)
-            self.count += 1
-
-
-def write(port: int, writer: int, run: int, ledger: Ledger, seed: int) -> None:
-    """Pipeline sends until the connection breaks."""
-    source = random.Random(seed)
-    waiting: dict[int, tuple[bytes, str]] = {}
-    try:
-        with wire.Client(port) as client:
-            opaque = 0
-            while True:
-                while len(waiting) < WINDOW:
-                    opaque += 1
-                    body = f"{run}/{writer}/{opaque}/".encode() + source.randbytes(source.randrange(0, 2000))
-                    key = f"K{run}-{writer}-{opaque}"
-                    waiting[opaque] = (body, key)
-                    ext = wire.send_ext(TOPIC, opaque % QUEUES, f"KEYS\x01{key}\x02WAIT\x01true\x02")
-                    client.socket.sendall(wire.frame(wire.SEND_V2, ext, body, opaque))
-                answer = client.read()
-                body, key = waiting.pop(answer.opaque)
-                if answer.code == 0:
-                    ledger.ack(int(answer.ext["queueId"]), int(answer.ext["queueOffset"]), body, key)
-    except OSError:
-        return
-
-
-def verify(port: int, ledger: Ledger, verified: list[int], source: random.Random) -> list[str]:
-    """Read what came since the last time and compare; returns what is wrong."""
-    problems: list[str] = []
-    with wire.Client(port) as client:
-        for queue_id in range(QUEUES):
-            acked = ledger.acked[queue_id]
-            at = verified[queue_id]
-            end = int(client.call(wire.MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue_id)}).ext["offset"])
-            if acked and max(acked) >= end:
-                problems.append(f"queue {queue_id} ends at {end}, but {max(acked)} was acknowledged")
-            while at < end:
-                answer = client.call(wire.PULL, wire.pull_ext(TOPIC, queue_id, at))
-                if answer.code != 0:
-                    problems.append(
-                        f"queue {queue_id}: pull at {at} of {end} answers {answer.code} {answer.remark}"
-                    )
-                    break
-                for stored in wire.records(answer.body):
-                    if stored.queue_offset != at:
-                        problems.append(f"queue {queue_id}: {stored.queue_offset} follows {at - 1}")
-                    if not stored.crc_ok:
-                        problems.append(f"queue {queue_id} offset {at}: CRC is wrong")
-                    if at in acked and acked[at] != stored.body:
-                        problems.append(f"queue {queue_id} offset {at}: another body than was acknowledged")
-                    at = stored.queue_offset + 1
-            verified[queue_id] = at
-        for key in source.sample(ledger.keys, min(20, len(ledger.keys))) + ledger.keys[-5:]:
-            ext = {
-                "topic": TOPIC,
-                "key": key,
-                "maxNum": "8",
-                "beginTimestamp": "0",
-                "endTimestamp": str(2**62),
-            }
-            found = client.call(wire.QUERY_MESSAGE, ext)
-            marks = (
-                [f"KEYS\x01{key}\x02" in stored.properties for stored in wire.records(found.body)]
-                if found.code == 0
-                else []
-            )
-            if not any(marks):
-                problems.append(f"the index does not know the key {key} of an acknowledged message")
-    return problems
 
 
 def damage(store: Path, source: random.Random) -> str:
@@ -156,10 +68,7 @@ def main() -> int:
             broker.start()
             started_ms = (time.monotonic() - before) * 1000
             if run == 0:
-                with wire.Client(port) as client:
-                    ext = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
-                           "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
-                    assert client.call(wire.CREATE_TOPIC, ext).code == 0
+                create_topic(port)
             problems = verify(port, ledger, verified, source)
             if problems:
                 print(

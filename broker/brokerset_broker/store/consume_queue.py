@@ -205,11 +205,17 @@ class ConsumeQueue:
 
     # -- after a start, and when the log loses its oldest or newest part ------------------------------------
 
-    def recover(self, limit_offset: int = NO_LIMIT, *, clear_again: bool = False) -> None:
+    def evict(self) -> None:
+        """Read the queue from the disk; call `recover` next."""
+        self._map = memoryview(bytearray())
+        self.room_end = -1
+        for file in self.files.files:
+            file.evict()
+
+    def recover(self, limit_offset: int = NO_LIMIT) -> None:
         """Find the end of the queue: behind the last unit in a row that points below `limit_offset`.
 
-        What follows is dropped, because after a crash it may be garbage. `clear_again`: zeros are written
-        even where zeros are read, because the disk may have something else.
+        What follows is dropped, because after a crash it may be garbage.
         """
         self._generation += 1
         files = self.files
@@ -222,7 +228,7 @@ class ConsumeQueue:
         files.cut(end)
         if files.files and limit_offset != NO_LIMIT:
             last = files.files[-1]
-            if last.clear(end - last.start, again=clear_again):
+            if last.clear(end - last.start):
                 self._cleared_end = last.end
         self.position = end
         self.synced_position = min(self.synced_position, end)

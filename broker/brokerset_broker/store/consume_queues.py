@@ -60,14 +60,17 @@ class ConsumeQueues:
             if queue.last_end > offset:
                 queue.recover(offset)
 
-    def rebuild_from(self, offset: int, *, clear_again: bool) -> None:
+    def rebuild_from(self, offset: int, *, cache_wrong: bool) -> None:
         """Drop the units of records at or behind `offset`, and whatever a crash may have left behind them.
 
         What stays may be in the page cache only, so the next `sync` takes every queue from its beginning.
-        `clear_again`: see `ConsumeQueue.recover`.
+        What is put anew goes into pages that are read from the disk, see `mapping.settle`; `cache_wrong`:
+        that counts for all queues.
         """
         for queue in self:
-            queue.recover(min(offset, NO_LIMIT - 1), clear_again=clear_again)
+            if cache_wrong or queue.last_end > offset:
+                queue.evict()
+            queue.recover(min(offset, NO_LIMIT - 1))
             queue.synced_position = min(queue.files.start, queue.position)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:

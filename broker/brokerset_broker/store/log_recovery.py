@@ -52,7 +52,7 @@ class RecoveryOptions:
     clean: bool
     """The last process closed the store in order (no file `abort`)."""
     sync_failed: bool = False
-    """The last process may have seen a sync fail: the disk need not have the zeros that are read."""
+    """The last process may have seen a sync fail: the disk need not have what is read of any queue."""
     verify_crc: bool = True
     accept_damage: bool = False
     """Go on without what is behind a damage; it is kept in `commitlog.damaged`."""
@@ -134,14 +134,12 @@ class LogRecovery:
         begin = self._first_offset()
         dispatch_from = self._dispatch_from(begin)
         if not self._options.clean:
-            self._queues.rebuild_from(dispatch_from, clear_again=self._options.sync_failed)
+            self._queues.rebuild_from(dispatch_from, cache_wrong=self._options.sync_failed)
         if index_missing_from is not None:
             begin = max(files.start, min(begin, index_missing_from))
         index_from = dispatch_from if index_missing_from is None else min(dispatch_from, index_missing_from)
         end = self._scan(begin, dispatch_from, index_from)
         self._cut(end)
-        if not self._options.clean and self.damage is None:
-            self._rewrite(begin, end.offset)
         self._log.begin_at(end.offset, end.store_timestamp)
         log.info(
             "store recovered",
@@ -150,12 +148,6 @@ class LogRecovery:
             end=end.offset,
             stopped_by=end.problem,
         )
-
-    def _rewrite(self, begin: int, end: int) -> None:
-        """Have the next sync write what was not surely on the disk: that it can be read proves nothing."""
-        marks = self._checkpoint.marks
-        first = min(marks.flushed_offset, end) if marks is not None else begin
-        self._log.files.rewrite(first, end)
 
     def _tail_begin(self) -> int:
         """Where the last part of the log begins, with a whole record, that is compared with the queues."""

@@ -207,9 +207,13 @@ class MessageStore:
             with self.guarding():
                 finish_removal(removal, self.paths, self.checkpoints.file, again=True)
         self.log.files.load()
-        self.queues_table.load()
         checkpoint = self.checkpoints.file.content
         marks = checkpoint.marks
+        if marks is not None and not clean:
+            with self.guarding():
+                if lacking := self.log.files.settle(marks.flushed_offset):
+                    log.warning("the disk lacked what was in the page cache", bytes=lacking)
+        self.queues_table.load()
         missing_from: int | None = None
         same_boot = self._abort.same_boot
         if self.index is not None and (clean or (same_boot and marks is not None)):

@@ -107,21 +107,11 @@ class MappedFile:
             finally:
                 os.close(descriptor)
 
-    def rewrite(self, begin: int, end: int) -> None:
-        """Write what positions from `begin` to `end` hold once more, without a sync.
-
-        After an input/output error the kernel calls a page clean that the disk does not have, and no sync
-        writes it again. What is read therefore proves nothing before it was written once more.
-        """
-        for position in range(begin, end, ZERO_CHUNK_BYTES):
-            stop = min(position + ZERO_CHUNK_BYTES, end)
-            self.map[position:stop] = bytes(self.view[position:stop])
-
     def clear(self, begin: int, *, again: bool = False) -> int:
         """Overwrite what is not zero from position `begin` on, without a sync; returns bytes written.
 
-        `again`: also what reads as zeros, for the disk may have something else; see `rewrite`. A truncation
-        waits for this, so it compares bytes: a memoryview compares item by item, 20 times slower.
+        `again`: also what reads as zeros, for the disk may have something else. A truncation waits for this,
+        so it compares bytes: a memoryview compares item by item, 20 times slower.
         """
         written = 0
         for data_begin, data_end in mapping.data_ranges(self.path, begin, self.size):
@@ -131,6 +121,11 @@ class MappedFile:
                     self.map[position:end] = _ZEROS[: end - position]
                     written += end - position
         return written
+
+    def evict(self) -> None:
+        """Read the file from the disk from now on, whatever the page cache has; nobody may have views."""
+        self._map = self._view = None
+        mapping.evict(self.path)
 
     def unlink(self) -> None:
         """Delete the file; views that were handed out stay readable."""
@@ -269,11 +264,11 @@ class SegmentSequence:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    def rewrite(self, begin: int, end: int) -> None:
-        """Write offsets from `begin` to `end` once more, so that the next sync brings them to the disk."""
-        for file in self.files:
-            if file.start < end and file.end > begin:
-                file.rewrite(max(begin - file.start, 0), min(end - file.start, file.size))
+    def settle(self, begin: int) -> int:
+        """See `mapping.settle`, for offsets from `begin` on; call it before any file is used."""
+        return sum(
+            mapping.settle(file.path, max(begin - file.start, 0)) for file in self.files if file.end > begin
+        )
 
     def sync(self, begin: int, end: int) -> None:
         """Bring offsets from `begin` to `end` to the disk; blocks; raises OSError."""

@@ -33,6 +33,9 @@ class _File:
     """What the kernel believes the disk to have."""
     touched: set[int] = field(default_factory=set)
     """Pages that were written to, if only with what they had."""
+    stale: set[int] = field(default_factory=set)
+    """Pages that a failed sync dropped. Until they are evicted, ext4 does not bring them to the disk, though it
+    says so: it takes a block that was only preallocated for one that is written."""
 
     def dirty(self, content: bytes) -> list[int]:
         """Positions of the pages that a sync would write."""
@@ -80,6 +83,20 @@ class PageCache:
             else:
                 real_fsync(descriptor)
 
+        real_pwrite = os.pwrite
+
+        def pwrite(descriptor: int, data: Any, position: int) -> int:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if path in self._files:
+                begin = position - position % PAGE
+                self._files[path].touched.update(range(begin, position + len(data), PAGE))
+            return real_pwrite(descriptor, data, position)
+
+        def fadvise(descriptor: int, position: int, size: int, advice: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if path in self._files and advice == os.POSIX_FADV_DONTNEED:
+                self._evict(path, position, position + size if size else len(self._files[path].disk))
+
         def noting(module: Any, name: str, size: int) -> None:
             real = getattr(module, name)
 
@@ -95,6 +112,8 @@ class PageCache:
             monkeypatch.setattr(module, "mmap", Module)
         monkeypatch.setattr(mapping, "sync_range", sync_range)
         monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "posix_fadvise", fadvise)
         noting(consume_queue, "_pack_unit", UNIT_SIZE)
         noting(index_file, "_write_unit", 20)
         noting(index_file, "_write_slot", 4)
@@ -108,19 +127,26 @@ class PageCache:
     def evict(self) -> None:
         """Forget what is clean; the files must not be open."""
         for path in self._there():
-            file, content = self._files[path], bytearray(Path(path).read_bytes())
-            dirty = set(file.dirty(bytes(content)))
-            for at in range(0, len(content), PAGE):
-                if at not in dirty:
-                    content[at : at + PAGE] = file.disk[at : at + PAGE]
-                    file.clean[at : at + PAGE] = file.disk[at : at + PAGE]
-            Path(path).write_bytes(content)
+            self._evict(path, 0, len(self._files[path].disk))
 
     def lose_power(self) -> None:
         """Forget everything that is not on the disk; the files must not be open."""
         for path in self._there():
             self._drop(path, 0, len(self._files[path].disk))
         self.evict()
+
+    def _evict(self, path: str, begin: int, end: int) -> None:
+        """Pages that lie wholly in the range, and are clean, are as they are on the disk from now on."""
+        file = self._files[path]
+        with Path(path).open("r+b") as stream:
+            content = stream.read()
+            dirty = set(file.dirty(content))
+            for at in range(begin + -begin % PAGE, end - PAGE + 1, PAGE):
+                if at not in dirty:
+                    stream.seek(at)
+                    stream.write(file.disk[at : at + PAGE])
+                    file.clean[at : at + PAGE] = file.disk[at : at + PAGE]
+                    file.stale.discard(at)
 
     def _there(self) -> list[str]:
         return [path for path in self._files if Path(path).exists()]
@@ -145,11 +171,11 @@ class PageCache:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         file = self._files[path]
         for at, page in self._cleaned(path, begin, end):
-            file.disk[at : at + PAGE] = page
+            if at not in file.stale:
+                file.disk[at : at + PAGE] = page
 
     def _drop(self, path: str, begin: int, end: int) -> None:
-        for _ in self._cleaned(path, begin, end):
-            pass
+        self._files[path].stale.update(at for at, _ in self._cleaned(path, begin, end))
 
     def _cleaned(self, path: str, begin: int, end: int) -> list[tuple[int, bytes]]:
         file, content = self._files[path], Path(path).read_bytes()

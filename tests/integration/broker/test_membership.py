@@ -19,10 +19,13 @@ from brokerset_broker import group_member
 from brokerset_broker.app import Broker
 from brokerset_broker.gateway import door
 from brokerset_broker.ha import leader
+from brokerset_broker.membership.membership import identity_path
+from brokerset_broker.membership.registration import LOST_BOOT
 from brokerset_broker.membership.role import Role
 from brokerset_broker.processors import pull
 from brokerset_controller.app import Controller
 from brokerset_formats.epochs import history_of
+from brokerset_formats.identity import StartRecord
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
@@ -480,6 +483,33 @@ def test_a_master_whose_disk_fails_loses_its_mastership(run: Run, setup: Setup, 
             while sent.code != 0:  # until the in-sync set is what it has to be
                 sent = await client.send("TBW102")
             assert second.store.queue_max("TBW102", 0) >= 1
+
+    run(scenario)
+
+
+def test_a_replica_whose_sync_failed_has_lost_its_page_cache(run: Run, place: Place) -> None:
+    """It notes so before it registers, so that the controllers hear of it from whatever start comes next."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.controllers())
+            async with place.broker("a") as first:
+                await until(lambda: first.membership.role is Role.MASTER)
+
+                def fail(begin: int, end: int) -> None:
+                    raise OSError(5, "Input/output error")
+
+                first.store.log.files.sync = fail
+                first.store.append(
+                    "T", 0, b"body", b"", flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8)
+                )
+                assert not await first.store.flush()
+                start_file = identity_path(first.settings)
+                start_file = start_file.with_name(start_file.name + "-start")
+                assert StartRecord.decode(start_file.read_bytes()).boot_id != LOST_BOOT
+        async with place.broker("a") as again:  # no controller answers
+            assert again.store.cache_lost
+            assert StartRecord.decode(start_file.read_bytes()).boot_id == LOST_BOOT
 
     run(scenario)
 
