@@ -127,6 +127,7 @@ class ThinDisk:
             with self._image.open("wb") as stream:
                 stream.truncate(self._mib * MIB)
             self._device = run("losetup", "-f", "--show", str(self._image))
+            self._fail_whole()
             run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-J", "size=4",
                 self._device)  # fmt: skip
             self.folder.mkdir()
@@ -157,6 +158,14 @@ class ThinDisk:
         """Unmount and mount: what is read afterwards comes from the disk, and of the page cache nothing is left."""
         _unmount(self.folder)
         self._mount()
+
+    def _fail_whole(self) -> None:
+        """Keep each request within a page: the loop driver calls one that was written in part a success."""
+        queue = Path("/sys/block", Path(self._device).name, "queue")
+        try:
+            (queue / "max_sectors_kb").write_text("4")
+        except OSError as error:
+            raise DiskError(f"{queue}/max_sectors_kb cannot be set: {error.strerror}") from error
 
     def _mount(self) -> None:
         run("mount", self._device, str(self.folder))
