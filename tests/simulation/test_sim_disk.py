@@ -8,7 +8,7 @@ import random
 import pytest
 
 from brokerset_runtime.disk import replace_file
-from brokerset_sim.disk import FrozenDisk, ProcessGone, SimDisk
+from brokerset_sim.disk import PAGE_BYTES, FrozenDisk, ProcessGone, SimDisk
 
 
 def _disks(count: int = 300) -> list[SimDisk]:
@@ -73,6 +73,41 @@ def test_an_unsynced_cut_may_be_undone() -> None:
         found.add(_after_power_loss(disk, "a"))
 
     assert found == {b"long content", b"long"}
+
+
+def test_a_failed_sync_drops_what_was_dirty_though_a_later_one_succeeds() -> None:
+    """It can be read until the power fails; only what is written once more is on the disk."""
+    for disk in _disks(50):
+        handle = disk.handle()
+        handle.write("a", b"k" * PAGE_BYTES)
+        handle.sync("a")
+        handle.sync_folder()
+        handle.append("a", b"d" * PAGE_BYTES)
+        disk.fail_sync = True
+        with pytest.raises(OSError, match="Input/output"):
+            handle.sync("a")
+        handle.append("a", b"later")
+        handle.sync("a")
+
+        assert handle.read("a") == b"k" * PAGE_BYTES + b"d" * PAGE_BYTES + b"later"
+        assert _after_power_loss(disk, "a") == b"k" * PAGE_BYTES + bytes(PAGE_BYTES) + b"later"
+
+
+def test_what_a_failed_sync_dropped_is_durable_when_it_is_written_again() -> None:
+    """A page is written whole, so a write to a part of it brings all of it to the disk."""
+    for disk in _disks(50):
+        handle = disk.handle()
+        handle.write("a", b"kept")
+        handle.sync("a")
+        handle.sync_folder()
+        handle.append("a", b" dropped")
+        disk.fail_sync = True
+        with contextlib.suppress(OSError):
+            handle.sync("a")
+        handle.append("a", b" and back")
+        handle.sync("a")
+
+        assert _after_power_loss(disk, "a") == b"kept dropped and back"
 
 
 def test_a_replaced_file_is_old_or_new() -> None:

@@ -29,7 +29,7 @@ from brokerset_controller.replicas.state import Group, Replica
 from brokerset_controller.service import ControllerService
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.commands import Command
-from brokerset_raft import log_records
+from brokerset_raft import log_records, storage
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.driver import RaftEngine
 from brokerset_raft.engine import Role
@@ -37,6 +37,7 @@ from brokerset_raft.log_records import Scan
 from brokerset_raft.messages import Entry, HardState, ReadReady, Ready
 from brokerset_raft.node import Node
 from brokerset_raft.storage import Storage
+from brokerset_runtime import disk
 from brokerset_runtime.disk import Disk
 from brokerset_runtime.remoting import Connection
 from brokerset_sim import group_checker, raft_checker, world
@@ -114,6 +115,19 @@ def _torn_tail_stays() -> list[Patch]:
         return replace(found, end=len(content)) if last else found
 
     return [(log_records, "scan_segment", trusting)]
+
+
+def _read_counts_as_durable() -> list[Patch]:
+    """A start syncs what can be read of the last segment, and does not write it anew."""
+    real = disk.replace_file
+
+    def trusting(folder: Disk, name: str, data: bytes) -> None:
+        if name in folder.names() and folder.read(name) == data:
+            folder.sync(name)
+        else:
+            real(folder, name, data)
+
+    return [(storage, "replace_file", trusting)]
 
 
 def _new_leader_serves_at_once() -> list[Patch]:
@@ -394,6 +408,13 @@ VARIANTS: tuple[Variant, ...] = (
             pause_between=0.4,
             faults={"crash controller at a write": 3, "kill broker": 2},
         ),
+    ),
+    Variant(
+        "what can be read after a failed sync counts as durable",
+        _read_counts_as_durable,
+        (raft_checker.NEVER_FORGOTTEN, raft_checker.SYNCED_BEFORE_SENT),
+        replace(_LOOKING, brokers=(3,), pause_between=0.4, faults={"fail sync": 4, "kill broker": 2}),
+        seeds_max=80,
     ),
     Variant(
         "a new leader serves before its own entry is committed",

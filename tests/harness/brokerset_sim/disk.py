@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from errno import EIO
 from typing import Final
 
+PAGE_BYTES: Final = 256
+"""Unit of the page cache: a write to a part makes all of it dirty. Small, as simulated files are."""
+
 SECTOR_BYTES: Final = 512
 """Unit that reaches the disk whole. What was not synced of one is there, or cut off, or reads as zeros."""
 
@@ -23,13 +26,21 @@ class _File:
     content: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     lowest: int = 0
-    """Bytes at the start that `content` and `synced` surely share."""
+    """Bytes at the start of `content` that count as written to the disk; but for `dropped` they are."""
+    dropped: set[int] = field(default_factory=set)
+    """Pages that a failed sync called clean, and nobody wrote to since: no sync brings them to the disk."""
 
     def write(self, data: bytes) -> None:
         self.content = bytearray(data)
         self.lowest = 0
+        self.dropped.clear()
+
+    def append(self, data: bytes) -> None:
+        self.dropped.discard(len(self.content) // PAGE_BYTES)
+        self.content.extend(data)
 
     def truncate(self, size: int) -> None:
+        self.dropped = {page for page in self.dropped if page < size // PAGE_BYTES}
         if size < len(self.content):
             del self.content[size:]
         else:
@@ -37,14 +48,30 @@ class _File:
         self.lowest = min(self.lowest, size)
 
     def sync(self) -> None:
-        self.synced = bytes(self.content)
-        self.lowest = len(self.synced)
+        self.synced = self._without_dropped()
+        self.lowest = len(self.content)
+
+    def sync_fails(self) -> None:
+        """As Linux does it: what was dirty can still be read, and counts as clean. A later sync succeeds."""
+        self.dropped.update(range(self.lowest // PAGE_BYTES, -(-len(self.content) // PAGE_BYTES)))
+        self.lowest = len(self.content)
+
+    def _without_dropped(self) -> bytes:
+        found = bytearray(self.content)
+        for page in self.dropped:
+            begin, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(found))
+            found[begin:end] = self.synced[begin:end].ljust(end - begin, b"\0")
+        return bytes(found)
 
     @property
     def dirty(self) -> bool:
         return len(self.content) != self.lowest or len(self.synced) != self.lowest
 
     def lose_power(self, random_source: random.Random) -> None:
+        if self.dropped:
+            self.content = bytearray(self._without_dropped())
+            self.lowest = min(self.lowest, len(self.synced))
+            self.dropped.clear()
         if self.dirty:
             self.content = bytearray(self._torn(random_source))
         self.sync()
@@ -87,7 +114,7 @@ class SimDisk:
         self.operations = 0
         self.syncs = 0
         self.fail_sync = False
-        """The next sync fails with an input/output error."""
+        """The next sync fails with an input/output error; a later one succeeds without what this one lost."""
 
     # -- for processes ------------------------------------------------------------------------------------
 
@@ -175,7 +202,7 @@ class DiskHandle:
 
     def append(self, name: str, data: bytes) -> None:
         self._changes()
-        self._made(name).content.extend(data)
+        self._made(name).append(data)
 
     def truncate(self, name: str, size: int) -> None:
         self._changes()
@@ -187,6 +214,7 @@ class DiskHandle:
         self._disk.syncs += 1
         if self._disk.fail_sync:
             self._disk.fail_sync = False
+            file.sync_fails()
             raise OSError(EIO, "Input/output error", name)
         file.sync()
         self._disk.version += 1

@@ -218,7 +218,9 @@ class World:
         cause = real_error(error)
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError | ConnectionError):
             self.note("died", process.name, str(cause))
-            node.stop(power=True)
+            node.stop(
+                power=self.chaos.dice.random() < 0.3
+            )  # else the page cache is read again by who comes next
             self.crashed(node)
             return
         violation = Violation(PROCESS_DIED, f"{process} ended: {cause!r}")
