@@ -71,6 +71,8 @@ class Register:
     next_nonce: str
     adopt: bool
     lost_cache: bool
+    unclean: bool = False
+    """Whether the process before did not close its log in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class Registration:
         self.lost_cache = False
         """Whether the log lacks what was not synced, and no master is known since."""
         self.loss_is_known = closed_cleanly
-        """Whether the start file has what the log lost, so that closing the log in order hides nothing."""
+        """Whether the start file, or the controllers, know how the process before ended, so that closing the
+        log in order hides nothing. That it was not closed in order only the controllers keep."""
         self._names = names
         self._boot_id = boot_id
         self._closed_cleanly = closed_cleanly
@@ -237,7 +240,7 @@ class Registration:
                 assert self._claim is not None
                 self._begin(identity.broker_id, None, self._claim.check_code)
             case (StepDone(), WriteStart()):
-                self.loss_is_known = True
+                self.loss_is_known = self._closed_cleanly or self.lost_cache
                 self.step = DeleteTemp() if self._has_temp else self._register()
             case (StepDone(), DeleteTemp()):
                 self._has_temp, self._claim = False, None
@@ -347,6 +350,7 @@ class Registration:
             self.nonce,
             adopt=self.adopts,
             lost_cache=self.lost_cache,
+            unclean=not self._closed_cleanly,
         )
 
     def _after_delete(self) -> None:
@@ -359,6 +363,7 @@ class Registration:
             self.step = AskNextId()
 
     def _committed(self, committed: StartCommitted) -> None:
+        self.loss_is_known = True
         self.incarnation = committed.incarnation
         self.group_epoch = committed.group_epoch
         if self.adopts:

@@ -182,6 +182,7 @@ class RegistrationSteps:
             lost_cache=step.lost_cache,
             adopt=step.adopt or None,
             append_age_ms=self._append_age_ms(),
+            unclean_stop=step.unclean or None,
         )
         reply = await ask_leader(self._controllers, RequestCode.CONTROLLER_REGISTER_BROKER, header)
         if reply.code != ResponseCode.SUCCESS:

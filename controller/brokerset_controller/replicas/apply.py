@@ -229,8 +229,12 @@ def _start(group: Group, event: ReplicaStarted) -> tuple[Group, Outcome]:
         # A proposal on its way may rest on what the process before this one has acknowledged: it must not
         # take effect for this one, which may have less.
         group = replace(group, sync_state_set_epoch=set_epoch + 1)
-    if event.lost_cache and event.broker_id in group.sync_state_set:
+    if event.lost_cache:
+        group = replace(group, unproven=group.unproven - {event.broker_id})
+    if (event.lost_cache or event.unclean) and event.broker_id in group.sync_state_set:
         group = replace(group, suspects=group.suspects | {event.broker_id})
+        if not event.lost_cache:
+            group = replace(group, unproven=group.unproven | {event.broker_id})
         if len(group.sync_state_set) > 1:
             group = replace(
                 group,
@@ -276,6 +280,7 @@ def _alter(group: Group, event: SyncStateSetAltered) -> tuple[Group, Outcome]:
             sync_state_set=event.new_set,
             sync_state_set_epoch=group.sync_state_set_epoch + 1,
             suspects=group.suspects - event.new_set,
+            unproven=group.unproven - event.new_set,
         ),
         Applied(),
     )
@@ -311,6 +316,7 @@ def _elect(group: Group, event: MasterElected) -> tuple[Group, Outcome]:
             sync_state_set=frozenset((event.master_id,)),
             sync_state_set_epoch=group.sync_state_set_epoch + 1,
             suspects=frozenset(),
+            unproven=frozenset(),
             losses=losses,
         ),
         Applied(),
@@ -340,6 +346,7 @@ def _clean(group: Group, event: ReplicasCleaned) -> tuple[Group, Outcome]:
         sync_state_set=in_sync,
         sync_state_set_epoch=group.sync_state_set_epoch + (in_sync != group.sync_state_set),
         suspects=group.suspects - event.broker_ids,
+        unproven=group.unproven - event.broker_ids,
         fenced=group.fenced - event.broker_ids,
     )
     if not left:
@@ -397,6 +404,7 @@ def _rebuild(group: Group | None, event: GroupRebuilt) -> tuple[Group | None, Ou
             sync_state_set=frozenset(),
             sync_state_set_epoch=max(floor.sync_state_set_epoch, wanted.sync_state_set_epoch),
             suspects=frozenset(),
+            unproven=frozenset(),
             fenced=frozenset(),
             losses=wanted.losses[-LOSSES_KEPT_MAX:],
         ),

@@ -29,14 +29,18 @@ from brokerset_controller.replicas.events import (
 )
 from brokerset_controller.replicas.state import Group, PossibleLoss, Replica
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Raised with every change of what is written; a controller stops at a newer one rather than guess."""
+
+FENCES_VERSION: Final = 2
+"""Without starts that follow an unclean stop."""
 
 FIRST_VERSION: Final = 1
 """The oldest format that is read: without fences."""
 
 _GROUP_PARTS: Final = 13
-"""Values of a group in the first version; the second has its fenced replicas behind them."""
+"""Values of a group in the first version; the second has its fenced replicas behind them, the third its
+unproven ones behind these."""
 
 _SHOWN_MAX = 60
 _Read = Callable[[object], object]
@@ -47,6 +51,8 @@ def encode_event(event: Event) -> bytes:
     """The bytes of one log entry."""
     kind = type(event)
     values = [write(getattr(event, name)) for name, _, write in _KINDS[kind]]
+    if isinstance(event, ReplicaStarted) and not event.unclean:
+        del values[-1]
     return orjson.dumps([_version_of(event), kind.__name__, *values])
 
 
@@ -57,6 +63,8 @@ def decode_event(data: bytes) -> Event:
         raise ValueError(f"{_shown(values[:1])} is no kind of event that this version knows")
     kind = _BY_NAME[values[0]]
     plan = _KINDS[kind]
+    if kind is ReplicaStarted and len(values) == len(plan):
+        values = [*values, False]  # written before there was `unclean`, its last field, or without need of it
     if len(values) != len(plan) + 1:
         raise ValueError(f"{kind.__name__} has {len(values) - 1} fields instead of {len(plan)}")
     found = []
@@ -71,13 +79,26 @@ def decode_event(data: bytes) -> Event:
 def encode_groups(groups: Iterable[Group]) -> bytes:
     """The bytes of a snapshot: all groups, sorted by name."""
     listed = sorted(groups, key=lambda group: group.broker_name)
-    version = FORMAT_VERSION if any(group.fenced for group in listed) else FIRST_VERSION
+    version = max(map(_version_of_group, listed), default=FIRST_VERSION)
     return orjson.dumps([version, [_group_values(group) for group in listed]])
 
 
 def _version_of(event: Event) -> int:
-    is_new = isinstance(event, FencingChanged) or (isinstance(event, GroupRebuilt) and event.group.fenced)
-    return FORMAT_VERSION if is_new else FIRST_VERSION
+    match event:
+        case FencingChanged():
+            return FENCES_VERSION
+        case ReplicaStarted(unclean=True):
+            return FORMAT_VERSION
+        case GroupRebuilt(group):
+            return _version_of_group(group)
+        case _:
+            return FIRST_VERSION
+
+
+def _version_of_group(group: Group) -> int:
+    if group.unproven:
+        return FORMAT_VERSION
+    return FENCES_VERSION if group.fenced else FIRST_VERSION
 
 
 def decode_groups(data: bytes) -> dict[str, Group]:
@@ -193,9 +214,9 @@ def _replicas(value: object) -> Mapping[int, Replica]:
 
 def _group(value: object) -> Group:
     parts = _list(value)
-    if len(parts) == _GROUP_PARTS:
-        parts = [*parts, []]
-    parts = _parts(parts, "a group", _GROUP_PARTS + 1)
+    if len(parts) in (_GROUP_PARTS, _GROUP_PARTS + 1):
+        parts = [*parts, [], []][: _GROUP_PARTS + 2]
+    parts = _parts(parts, "a group", _GROUP_PARTS + 2)
     group = Group(
         _text(parts[0]),
         _text(parts[1]),
@@ -211,11 +232,14 @@ def _group(value: object) -> Group:
         tuple([_loss(item) for item in _list(parts[11])]),
         _ids(parts[12]),
         _ids(parts[13]),
+        _ids(parts[14]),
     )
     members = group.replicas.keys()
     named = group.sync_state_set | group.suspects | group.fenced
     if not named <= members or not (group.master_id is None or group.master_id in members):
         raise ValueError(f"the group {_shown(group.broker_name)} names replicas that it does not have")
+    if not group.unproven <= group.suspects:
+        raise ValueError(f"the group {_shown(group.broker_name)} has unproven replicas that are no suspects")
     if any(broker_id >= group.next_broker_id for broker_id in members):
         raise ValueError(f"the group {_shown(group.broker_name)} has ids above its next one")
     return group
@@ -240,6 +264,8 @@ def _group_values(group: Group) -> list[object]:
         [_loss_values(loss) for loss in group.losses],
         sorted(group.unclaimed),
     ]
+    if group.unproven:
+        return [*values, sorted(group.fenced), sorted(group.unproven)]
     return [*values, sorted(group.fenced)] if group.fenced else values
 
 

@@ -164,6 +164,8 @@ def _choose_wanted(group: Group, view: LiveView, wanted: int, unclean: bool) -> 
     if unclean:
         return election.choose_unclean(group, view, wanted)
     what = "lost its page cache" if wanted in group.suspects else "is not in sync"
+    if wanted in group.unproven:
+        what = "was not closed in order, and has not been in sync since"
     in_sync = ", ".join(map(str, sorted(group.sync_state_set)))
     return NoChoice(
         f"replica {wanted} of {group.broker_name} {what} (in sync: {in_sync}): elect one that is, or, if none"

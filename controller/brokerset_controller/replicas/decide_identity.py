@@ -340,15 +340,17 @@ def _decide_start(
             f" broker a new, empty replica. If the controllers lost their data and gave the id to a new one"
             f" since, replace nothing: stop and clean that one, then `brokerset controller rebuild`",
         )
+    lost = bool(header.lost_cache) or _log_is_shorter(known, live, header)
     event = ReplicaStarted(
         group.broker_name,
         known.broker_id,
         known.nonce,
         nonce,
         start.address,
-        bool(header.lost_cache) or _log_is_shorter(known, live, header),
+        lost,
         start.expected_replicas,
         start.owner,
+        unclean=bool(header.unclean_stop) and not lost,
     )
     return _after(group, event, start, view)
 
@@ -357,7 +359,8 @@ def _log_is_shorter(known: Replica, live: LiveReplica | None, header: RegisterBr
     """Whether the log ends before what the replica's last process told of it.
 
     So it does in a volume that was restored from a backup made since that process started: its nonces are
-    right, what was acknowledged meanwhile is missing.
+    right, what was acknowledged meanwhile is missing. This controller may not have heard that process: every
+    start after one that was not closed in order is `unclean`, whatever is known here.
     """
     if live is None or live.nonce is None or live.nonce != known.nonce:
         return False

@@ -17,6 +17,7 @@ LOST_CACHES = "every in-sync replica lost its page cache; the one with the longe
 LOST_CACHES_OUTSIDER = (
     "every in-sync replica lost its page cache; a replica that was not in sync has the longest log of all"
 )
+UNCLEAN_STOPS = "no in-sync replica was closed in order; the one with the longest log won"
 FIRST_OF_ALL = "the first master: the longest log of all replicas"
 FIRST_OF_LIVING = "the first master: the longest log of those that live"
 FIRST_AFTER_LOSS = (
@@ -75,20 +76,25 @@ def choose_master(
 
 
 def _choose_after_loss(group: Group, view: LiveView) -> Choice | NoChoice:
-    """The best log of all when everybody in sync lost its page cache, once all have reported.
+    """The best log of all when everybody in sync lost its page cache, or may have been rolled back, once all
+    have reported.
 
     A suspect is waited for whatever became of it: the others may have lost what it still has. A replica that
     was not in sync may have more than suspects still do. Its log is compared like theirs, but it is waited
     for only while it lives, or may: nobody promised that it has what was acknowledged. Of equal logs one that
     was in sync counts first.
+
+    Nothing is lost when the longest log is that of a suspect that kept its page cache, and none has lost its
+    own: of those that were not closed in order at least one was not rolled back. Where such ones are the last
+    in sync, who lost its page cache before is waited for like those that were not in sync.
     """
-    name = group.broker_name
-    if not all(view.fit(suspect) and _log_end_known(view, suspect) for suspect in group.suspects):
+    name, doubt, awaited = group.broker_name, _doubt(group), _awaited(group)
+    if not all(view.fit(suspect) and _log_end_known(view, suspect) for suspect in awaited):
         return NoChoice(_why_nobody(group, view))
     unknown = _unknown(group, view)
     if unknown:
         return NoChoice(
-            f"every in-sync replica of {name} lost its page cache, and it is not known yet whether replica"
+            f"every in-sync replica of {name} {doubt}, and it is not known yet whether replica"
             f" {_listed(unknown)} is alive, which may have more; the controllers are asking it: try again in"
             f" a moment"
         )
@@ -96,7 +102,7 @@ def _choose_after_loss(group: Group, view: LiveView) -> Choice | NoChoice:
     silent = [key for key in living if not _log_end_known(view, key)]
     if silent:
         return NoChoice(
-            f"every in-sync replica of {name} lost its page cache, and replica {_listed(silent)}, which may"
+            f"every in-sync replica of {name} {doubt}, and replica {_listed(silent)}, which may"
             f" have more, has not told yet where its log ends: wait for its next heartbeat, or stop it"
         )
     first = best(living, view)
@@ -104,17 +110,31 @@ def _choose_after_loss(group: Group, view: LiveView) -> Choice | NoChoice:
     candidates = [key for key in longest if key not in group.fenced]
     if not candidates:
         return NoChoice(
-            f"every in-sync replica of {name} lost its page cache, and replica {first}, which is fenced, has"
+            f"every in-sync replica of {name} {doubt}, and replica {first}, which is fenced, has"
             f" the longest log: `brokerset unfence {name} {first}`, or take the best of the others with"
             f" `brokerset elect {name} --unclean`, and acknowledged messages may be lost"
         )
     winner = best([key for key in candidates if key in group.suspects] or candidates, view)
+    if winner in group.unproven == group.suspects:
+        return Choice(winner, UNCLEAN_STOPS)
     if winner in group.suspects:
         return Choice(winner, LOST_CACHES, loss_from=max_offset(view, winner))
     blocked = lease_in_the_way(group, view)
     if blocked is not None:
         return blocked
     return Choice(winner, LOST_CACHES_OUTSIDER, unclean=True, loss_from=_outsiders_loss(group, view, winner))
+
+
+def _awaited(group: Group) -> frozenset[int]:
+    """The suspects that an election waits for when everybody in sync is one."""
+    return group.unproven if group.sync_state_set <= group.unproven else group.suspects
+
+
+def _doubt(group: Group) -> str:
+    """Why nobody in sync is trusted."""
+    if group.sync_state_set <= group.unproven:
+        return "was not closed in order, and could have been rolled back"
+    return "lost its page cache"
 
 
 def _outsiders_loss(group: Group, view: LiveView, winner: int) -> int:
@@ -129,7 +149,7 @@ def _outsiders_loss(group: Group, view: LiveView, winner: int) -> int:
     last_led = group.master_epoch if group.master_id is not None else group.master_epoch - 1
     if _log(view, winner)[0] >= last_led:
         return end
-    return min(end, max(max_offset(view, suspect) for suspect in group.suspects))
+    return min(end, max(max_offset(view, suspect) for suspect in _awaited(group)))
 
 
 def choose_unclean(group: Group, view: LiveView, wanted: int | None = None) -> Choice | NoChoice:
@@ -338,16 +358,17 @@ def _first(group: Group, view: LiveView, winner: int, reason: str) -> Choice | N
 
 
 def _why_nobody(group: Group, view: LiveView) -> str:
-    lacking = sorted(key for key in group.sync_state_set | group.suspects if not view.fit(key))
+    awaited = _awaited(group)
+    lacking = sorted(key for key in group.sync_state_set | awaited if not view.fit(key))
     if not lacking:
-        lacking = sorted(group.suspects)
+        lacking = sorted(awaited)
     where = ", ".join(
         f"{key} at {group.replicas[key].address} ({_condition(view, key)})"
         for key in lacking
         if key in group.replicas
     )
     what = (
-        "every in-sync replica lost its page cache, and not all of them have reported their logs"
+        f"every in-sync replica {_doubt(group)}, and not all of them have reported their logs"
         if group.sync_state_set <= group.suspects
         else "no in-sync replica is alive"
     )

@@ -59,6 +59,10 @@ class ReplicaStarted:
     owner: str | None = None
     """The BrokerSet that runs the process: it takes a group over that has no owner yet."""
 
+    unclean: bool = False
+    """Whether the process before was not closed in order: the volume may be an older copy of that process's.
+    Nothing is lost if it is not, so this is said of page caches that were kept only."""
+
 
 @dataclass(frozen=True, slots=True)
 class MastershipEnded:

@@ -102,7 +102,8 @@ class Group:
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int = 0
     suspects: frozenset[int] = frozenset()
-    """Replicas that lost their page cache since the last election, and maybe what they had acknowledged."""
+    """Replicas that since the last election lost, or may have lost, what they had acknowledged: they were not
+    closed in order. Ends with an election, or when the master takes the replica into its set again."""
 
     losses: tuple[PossibleLoss, ...] = ()
     unclaimed: frozenset[int] = frozenset()
@@ -111,6 +112,10 @@ class Group:
 
     fenced: frozenset[int] = frozenset()
     """Replicas that an administrator took out of service: never in sync, never master, until that ends."""
+
+    unproven: frozenset[int] = frozenset()
+    """Suspects that say they kept their page cache: the process before was not closed in order, so the volume
+    may have been rolled back to a copy made while that process ran."""
 
     @property
     def known(self) -> bool:

@@ -148,6 +148,10 @@ class RegisterBrokerToController(Header):
     append_age_ms: Long | None = None
     """As in heartbeats: who cannot lead is not elected before the first of them."""
 
+    unclean_stop: bool | None = None
+    """Whether the process before did not close its log in order: the volume may have been rolled back to a
+    copy that was made while it ran."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerToControllerResponse(Header):

@@ -216,6 +216,15 @@ def _cache_always_kept() -> list[Patch]:
     return [(rules, "_start", careless)]
 
 
+def _unclean_stop_trusted() -> list[Patch]:
+    start = rules._start
+
+    def trusting(group: Any, event: Any) -> Any:
+        return start(group, replace(event, unclean=False))
+
+    return [(rules, "_start", trusting)]
+
+
 # -- leases ----------------------------------------------------------------------------------------
 
 
@@ -259,6 +268,7 @@ _HEAVY = replace(_BUSY, clients=3, lanes=4, send_pause=0.01, record_bytes=700)
 _DOUBTED = replace(_BUSY, clients=3, lanes=4, faults={}, drill="join in doubt")
 _SHORTENED = replace(_ALONE, brokers=(2,), faults={}, drill="tail lost")
 _EMPTIED = replace(_ALONE, faults={}, drill="everything lost")
+_ROLLED_BACK = replace(_ALONE, controllers=3, brokers=(2,), faults={}, drill="rolled back")
 _OUT_OF_REACH = replace(_BUSY, faults={}, drill="slaves out of reach")
 _MOVING = replace(
     _BUSY,
@@ -337,6 +347,9 @@ VARIANTS: tuple[Variant, ...] = (
         _cache_always_kept,
         (group_checker.LOST_CACHE, *_HAS),
         _REBOOTS,
+    ),
+    Variant(
+        "a replica that was not closed in order stays in sync", _unclean_stop_trusted, _HAS, _ROLLED_BACK
     ),
     Variant(
         "a first election takes every page cache for kept",

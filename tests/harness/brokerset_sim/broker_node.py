@@ -198,6 +198,14 @@ class BrokerNode:
         """Keep a copy of the volume."""
         self.backups.append((self.disk.durable(), self.volume_backup()))
 
+    def roll_back(self, files: dict[str, bytes], log: object) -> None:
+        """Put an older copy of the volume in place of the one of a process that is not there any more."""
+        assert not self.up
+        self.disk.put(files)
+        self.restore_volume(log)
+        self.closed_cleanly = False
+        self.world.note("rolled back", self.name)
+
     # -- the log's volume, for faults ---------------------------------------------------------------------
 
     @property

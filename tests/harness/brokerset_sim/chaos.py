@@ -147,6 +147,8 @@ class Chaos:
                 self._copy(old)
             case "roll back broker" if world.brokers:
                 return self._roll_back()
+            case "roll back replica" if world.brokers:
+                return self._roll_back_in_sync()
             case "power everything":
                 for each in world.everybody():
                     self._stop(each, power=True)
@@ -273,12 +275,34 @@ class Chaos:
             return False
         node, (files, log) = self.dice.choice(choices)
         node.stop(power=False)
-        node.disk.put(files)
-        node.restore_volume(log)
-        node.closed_cleanly = False
-        self.world.note("rolled back", node.name)
+        node.roll_back(files, log)
         self.world.restart_later(node, self.dice.random())
         return True
+
+    def _roll_back_in_sync(self) -> bool:
+        """A volume is restored from since its latest committed start; others have what it then lacks."""
+        world = self.world
+        choices = []
+        for node in world.brokers:
+            group, checker = world.witness.history.groups.get(node.group), world.witness.group(node.group)
+            identity = node.identity()
+            if group is None or identity is None or group.unproven or checker.rolled_back:
+                continue
+            in_sync = group.sync_state_set - checker.lost.keys()
+            if identity.broker_id in in_sync and len(in_sync) > 1:
+                choices += [(node, identity.broker_id, each) for each in self._new_backups(node)]
+        if not choices:
+            return False
+        node, broker_id, (files, log) = self.dice.choice(choices)
+        node.stop(power=False)
+        world.rolled_back(node, broker_id)
+        node.roll_back(files, log)
+        world.restart_later(node, self.dice.random())
+        return True
+
+    def _new_backups(self, node: BrokerNode) -> list[tuple[dict[str, bytes], object]]:
+        old = self._old_backups(node)
+        return [each for each in node.backups if "brokerIdentity" in each[0] and each not in old]
 
     def _old_backups(self, node: BrokerNode) -> list[tuple[dict[str, bytes], object]]:
         identity = node.identity()

@@ -208,6 +208,31 @@ async def everything_lost(world: World) -> bool:
     return True
 
 
+async def rolled_back(world: World) -> bool:
+    """Everybody is killed at once, and a slave's volume is rolled back to a copy from since its start.
+
+    No controller remembers how long the slave's log was. The slave is there first; the master, which has
+    everything, comes later.
+    """
+    roles = await _in_sync(world)
+    if roles is None:
+        return False
+    master, slave = roles
+    slave.back_up()
+    await asyncio.sleep(TRAFFIC_SECONDS)
+    controllers: list[ControllerNode | ReplicaNode] = list(world.controllers.values())
+    for each in (*controllers, master, slave):
+        each.stop(power=False)
+    world.rolled_back(slave, slave.role_id)
+    slave.roll_back(*slave.backups[-1])
+    for each in (*controllers, slave):
+        each.start()
+    came_back = await _until(lambda: slave.membership is not None and slave.membership.registered)
+    await asyncio.sleep(OUT_OF_REACH_SECONDS)
+    master.start()
+    return came_back and await _until(lambda: master.role.role is Role.MASTER)
+
+
 DRILLS: Final[dict[str, Drill]] = {
     "join in doubt": join_in_doubt,
     "tail lost": tail_lost,
@@ -215,6 +240,7 @@ DRILLS: Final[dict[str, Drill]] = {
     "controllers out of reach": controllers_out_of_reach,
     "deposed controller": deposed_controller,
     "everything lost": everything_lost,
+    "rolled back": rolled_back,
 }
 """By the name that plans use."""
 

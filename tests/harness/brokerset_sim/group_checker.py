@@ -61,6 +61,9 @@ class GroupChecker:
     lost: dict[int, frozenset[str]] = field(default_factory=dict)
     """Ids whose log lost its page cache since their last committed start, with the nonces until then."""
 
+    rolled_back: dict[int, None] = field(default_factory=dict)
+    """Ids whose volume was rolled back since their last committed start, to a copy from since that start."""
+
     owners: dict[int, object] = field(default_factory=dict)
     """By id: the folder that has it, whatever became of its copies."""
 
@@ -94,7 +97,7 @@ class GroupChecker:
                 pass
         allowed = isinstance(
             event, SyncStateSetAltered | MasterElected | ReplicasCleaned | GroupRebuilt | FencingChanged
-        ) or (isinstance(event, ReplicaStarted) and event.lost_cache)
+        ) or (isinstance(event, ReplicaStarted) and (event.lost_cache or event.unclean))
         if was.sync_state_set != after.sync_state_set and not allowed:
             raise Violation(IN_SYNC_SET, f"{self.name}: {event} changed the in-sync set")
 
@@ -117,6 +120,7 @@ class GroupChecker:
         self.codes = {key: code for key, code in self.codes.items() if key in self.owners}
         self.masters = {key: process for key, process in self.masters.items() if key <= survived.epoch}
         self.elected = {key: chosen for key, chosen in self.elected.items() if key <= survived.epoch}
+        self.rolled_back.clear()
         self.lost.clear()  # after a rebuild nobody counts as in sync
 
     def owns(self, broker_id: int, lineage: object) -> None:
@@ -230,7 +234,8 @@ class GroupChecker:
         if event.unclean and recorded:
             return
         if chosen in was.suspects:
-            if not was.sync_state_set <= was.suspects or not recorded:
+            some_kept_all = was.suspects <= was.unproven
+            if not was.sync_state_set <= was.suspects or not (recorded or some_kept_all):
                 raise Violation(ELECTED_IN_SYNC, f"{self.name}: {event} chose a suspect of {was}")
             return
         if chosen not in was.sync_state_set:
@@ -259,6 +264,7 @@ class GroupChecker:
                 NEW_PROCESS, f"{self.name}: {event} left a new process master of epoch {was.master_epoch}"
             )
         self.starts[event.nonce] = after.master_epoch
+        self.rolled_back.pop(event.broker_id, None)
         before_loss = self.lost.get(event.broker_id)
         if before_loss is not None and event.nonce not in before_loss:
             if not event.lost_cache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SIZES = (3, 3, 3, 5, 5, 1, 2, 4, 7)
 """Controllers of a run; even sizes see an off-by-one in a majority, odd ones do not."""
@@ -211,6 +211,11 @@ REPLICA_ADMIN = {
     "transfer": 0.3,
 }
 
+ROLLED_BACK = {"roll back replica": 3.0}
+"""What a part of the seeds does besides, where controllers keep their data."""
+
+ROLLED_BACK_CHANCE = 0.25
+
 UNCLEAN_CHANCE = 0.05
 """Part of the seeds in which messages may be lost on purpose."""
 
@@ -228,7 +233,7 @@ def draw_replicating(seed: int) -> Plan:
     alone = dice.random() < 0.15
     calm = dice.random() < 0.5
     metadata = random.Random(f"metadata {seed}")
-    return Plan(
+    plan = Plan(
         controllers=dice.choice((1, 3, 3)),
         brokers=(replicas,),
         seconds=dice.choice((16.0, 24.0)) if calm else dice.choice((8.0, 14.0)),
@@ -255,3 +260,6 @@ def draw_replicating(seed: int) -> Plan:
         metadata_clients=metadata.choice((0, 1, 1, 2)),
         metadata_pause=metadata.choice((0.1, 0.3)),
     )
+    if not plan.rebuild and random.Random(f"rolled back {seed}").random() < ROLLED_BACK_CHANCE:
+        plan = replace(plan, faults=plan.faults | ROLLED_BACK)
+    return plan

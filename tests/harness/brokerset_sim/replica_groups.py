@@ -24,6 +24,7 @@ def group_of(
     next_id: int | None = None,
     nonces: bool = True,
     fenced: Iterable[int] = (),
+    unproven: Iterable[int] = (),
 ) -> Group:
     """A group whose replica N is at `hN:1`, has the check code `hN:1;N`, and the nonce `nN`."""
     return Group(
@@ -44,6 +45,7 @@ def group_of(
         sync_state_set_epoch=set_epoch,
         suspects=frozenset(suspects),
         fenced=frozenset(fenced),
+        unproven=frozenset(unproven),
     )
 
 

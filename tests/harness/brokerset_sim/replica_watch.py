@@ -118,9 +118,11 @@ class ReplicaWatch:
     def _ends(self, group: Group) -> dict[str, int]:
         """Where the logs of the in-sync members end, that of their disks if those count.
 
-        Who lost its page cache since its last start is left out: the controllers will hear of that.
+        Who lost its page cache, or was rolled back, since its last start is left out: the controllers will
+        hear of that, or must not trust it.
         """
-        lost = self._witness.group(group.broker_name).lost
+        checker = self._witness.group(group.broker_name)
+        lost = checker.lost.keys() | checker.rolled_back.keys()
         found = {}
         for node in self._replicas(group.broker_name):
             for broker_id in sorted(group.sync_state_set):

@@ -207,6 +207,12 @@ class World:
             self.note("cache lost", node.name, identity.broker_id)
             self.witness.group(node.group).lost[identity.broker_id] = frozenset(node.nonces)
 
+    def rolled_back(self, node: BrokerNode, broker_id: int) -> None:
+        """A broker's volume is about to be rolled back to a copy from since its last start."""
+        self.note("rolled back in sync", node.name, broker_id)
+        self.witness.group(node.group).rolled_back[broker_id] = None
+        node.power_lost_at = self.loop.time()
+
     def crashed(self, node: ControllerNode | BrokerNode) -> None:
         """A process ended at a chosen point; it comes back."""
         if not self.frozen:

@@ -150,6 +150,7 @@ def check_state(group: Group) -> None:
     members = group.replicas.keys()
     assert group.sync_state_set <= members
     assert group.suspects <= members
+    assert group.unproven <= group.suspects
     assert group.fenced <= members
     assert not group.fenced & group.sync_state_set
     assert list(members) == sorted(members)
@@ -309,6 +310,7 @@ def groups(draw: st.DrawFn) -> Group:
         expected=draw(expected),
         fenced=draw(subsets) - in_sync,
     )
+    group = replace(group, unproven=draw(subsets) & group.suspects)
     check_state(group)
     return group
 
@@ -341,6 +343,7 @@ requests = st.one_of(
         log_epoch=st.none() | epochs,
         log_offset=st.none() | epochs,
         lost_cache=no_flag,
+        unclean_stop=no_flag,
         adopt=no_flag,
     ),
     st.builds(
@@ -464,7 +467,10 @@ def check_election(
         assert view.lease_seconds <= 0 or surely_dead or no_leases or before.master_epoch == 0
     if event.master_id not in sound:
         assert not any(view.fit(key) for key in sound)
-        assert event.loss is not None
+        if event.master_id in before.unproven == before.suspects and not sound:
+            assert all(view.fit(key) for key in before.suspects)
+        else:
+            assert event.loss is not None
         assert before.master_id is None or view.election_standing(before.master_id) is Standing.DEAD
 
 

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from brokerset_controller.liveness import LiveReplica, LiveView, Standing
 from brokerset_controller.replicas.apply import apply
 from brokerset_controller.replicas.decide_election import decide_failover
-from brokerset_controller.replicas.election import FIRST_AFTER_LOSS, LOST_CACHES, LOST_CACHES_OUTSIDER
+from brokerset_controller.replicas.election import (
+    FIRST_AFTER_LOSS,
+    LOST_CACHES,
+    LOST_CACHES_OUTSIDER,
+    UNCLEAN_STOPS,
+)
 from brokerset_controller.replicas.events import (
     Applied,
     Event,
@@ -39,6 +44,7 @@ WEIGHTS = {
     "begin": 16.0,
     "kill": 4.0,
     "power": 2.0,
+    "roll back": 4.0,
     "start": 12.0,
     "elect": 16.0,
     "unclean": 0.3,
@@ -65,6 +71,12 @@ class Node:
     leads: int | None = None
     """The epoch in which its process takes messages, as far as that one knows."""
 
+    copies: list[tuple[list[tuple[int, int]], dict[int, int], int]] = field(default_factory=list)
+    """Copies of the volume that were made since its process was started."""
+
+    unclean: bool = False
+    """Whether its last process was not closed in order."""
+
     lost: bool = False
     """Whether it lacks what was not synced, and has heard of no master since."""
 
@@ -90,6 +102,9 @@ class Model:
         """By number: offset and epoch."""
 
         self.losses: list[PossibleLoss] = []
+        self.rolled_back: set[int] = set()
+        """Whose next start is not committed yet."""
+
         self.numbers = 0
         self.counts: Counter[str] = Counter()
 
@@ -99,6 +114,9 @@ class Model:
             key = self.dice.choice(list(self.nodes))
             self.take(step, key)
             self.acknowledge()
+            node = self.nodes[self.dice.choice(list(self.nodes))]
+            if node.alive and self.dice.random() < 0.1:
+                node.copies.append((list(node.log), dict(node.starts), node.synced))
 
     def take(self, step: str, key: int) -> None:
         match step:
@@ -118,6 +136,8 @@ class Model:
                 self.kill(key)
             case "power":
                 self.lose_power(key)
+            case "roll back":
+                self.roll_back(key)
             case "start":
                 self.start(key)
             case "elect" | "unclean":
@@ -224,7 +244,7 @@ class Model:
     # -- processes and hosts ------------------------------------------------------------------------------
 
     def kill(self, key: int) -> None:
-        self.nodes[key].alive, self.nodes[key].leads = False, None
+        self.nodes[key].alive, self.nodes[key].leads, self.nodes[key].unclean = False, None, True
 
     def lose_power(self, key: int) -> None:
         node = self.nodes[key]
@@ -233,14 +253,40 @@ class Model:
         node.cut(self.dice.choice((node.synced, self.dice.randint(node.synced, len(node.log)))))
         node.synced, node.lost = len(node.log), True
 
+    def roll_back(self, key: int) -> None:
+        """A copy takes the place of the volume; somebody else in sync has what the copy lacks."""
+        node, group = self.nodes[key], self.group
+        trusted = [each for each in group.sync_state_set - {key} if not self.nodes[each].lost]
+        if not node.copies or not trusted or group.unproven or self.rolled_back or node.lost:
+            return
+        self.kill(key)
+        node.told = max(node.told, *node.starts, 0)
+        log, starts, node.synced = self.dice.choice(node.copies)
+        node.log, node.starts = list(log), dict(starts)
+        self.rolled_back.add(key)
+        self.counts["rolled back"] += 1
+
     def start(self, key: int) -> None:
         node = self.nodes[key]
         if node.alive:
             return
+        self.rolled_back.discard(key)
+        node.copies = []
         node.starts_count += 1
         nonce = f"n{key}.{node.starts_count}"
         known = self.group.replicas[key]
-        self.commit(ReplicaStarted(NAME, key, known.nonce, nonce, known.address, node.lost, 0))
+        self.commit(
+            ReplicaStarted(
+                NAME,
+                key,
+                known.nonce,
+                nonce,
+                known.address,
+                node.lost,
+                0,
+                unclean=node.unclean and not node.lost,
+            )
+        )
         node.alive, node.told = True, max(node.told, self.group.master_epoch)
 
     def learn(self, key: int) -> None:
@@ -337,3 +383,5 @@ def test_the_model_does_what_it_is_there_for() -> None:
     assert counts["forgiven"] > 20
     assert counts[FIRST_AFTER_LOSS] > 20
     assert counts["rebuilt"] > 100
+    assert counts["rolled back"] > 50
+    assert counts[UNCLEAN_STOPS] > 20

@@ -276,10 +276,10 @@ def test_a_loss_is_registered_again_until_a_master_is_known() -> None:
     found = fed(registering(StartRecord("n0", boot_id="old"), closed_cleanly=False), COMMITTED, StepDone())
     found.register_again()
 
-    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=True)
+    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=True, unclean=True)
     fed(found, COMMITTED, StepDone()).loss_settled()
     found.register_again()
-    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=False)
+    assert step_of(found) == Register(3, "n1", (), "n1", adopt=False, lost_cache=False, unclean=True)
 
 
 def test_of_a_volume_of_another_program_nobody_is_told_a_loss() -> None:
@@ -322,6 +322,17 @@ def test_the_log_may_count_as_closed_once_a_loss_is_written_down(clean: bool) ->
         known.append(fed(found, result).loss_is_known)
 
     assert known == [clean, clean, clean, True]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_unclean_stop_is_told_and_forgotten_only_when_the_controllers_know_it(clean: bool) -> None:
+    """Its page cache is there, but its volume may be an older copy: only controllers keep that."""
+    found = machine(closed_cleanly=clean)
+    fed(found, FilesRead(IDENTITY, None, StartRecord("n0", boot_id="boot")), StepDone())
+
+    assert isinstance(found.step, Register)
+    assert (found.step.lost_cache, found.step.unclean, found.loss_is_known) == (False, not clean, clean)
+    assert fed(found, COMMITTED).loss_is_known
 
 
 def test_a_new_broker_that_crashed_while_it_registered_has_lost_nothing() -> None:

@@ -17,6 +17,7 @@ from brokerset_controller.replicas.events import (
     FencingChanged,
     GroupRebuilt,
     ReplicaMoved,
+    ReplicaStarted,
     Superseded,
 )
 from brokerset_controller.replicas.state import GROUPS_MAX, Group, PossibleLoss, Replica
@@ -28,6 +29,7 @@ GROUP = replace(
     unclaimed=frozenset((5, 7)),
 )
 FENCED = replace(GROUP, fenced=frozenset((3,)))
+UNPROVEN = replace(GROUP, unproven=frozenset((3,)))
 FIRST = BrokerIdApplied(CLUSTER, NAME, "uid", 3, 1, "h1:1", "h1:1;5")
 
 
@@ -53,11 +55,25 @@ def test_fences_are_written_in_the_second_format() -> None:
     assert decode_event(encode_event(GroupRebuilt(FENCED))) == GroupRebuilt(FENCED)
 
 
+def test_unclean_stops_are_written_in_the_third_format() -> None:
+    """Starts and groups without them are written as ever, and read, whoever wrote them."""
+    event = ReplicaStarted(NAME, 3, "n3", "next", "h3:1", False, 0, "uid")
+    unclean = replace(event, unclean=True)
+
+    assert encode_event(event) == b'[1,"ReplicaStarted","a",3,"n3","next","h3:1",false,0,"uid"]'
+    assert encode_event(unclean) == b'[3,"ReplicaStarted","a",3,"n3","next","h3:1",false,0,"uid",true]'
+    assert [decode_event(encode_event(each)) for each in (event, unclean)] == [event, unclean]
+    assert encode_groups([UNPROVEN]).startswith(b'[3,[["demo","a",')
+    assert encode_groups([UNPROVEN]).endswith(b"[5,7],[],[3]]]]")
+    both = [replace(FENCED, broker_name="b"), UNPROVEN]
+    assert decode_groups(encode_groups(both)) == {each.broker_name: each for each in both}
+
+
 def test_every_field_of_a_group_is_written() -> None:
     """A field that were forgotten would differ between a restored controller and the others."""
-    default = Group("", "")
+    default, full = Group("", ""), replace(FENCED, unproven=frozenset((3,)))
     changed = [
-        field.name for field in fields(Group) if getattr(FENCED, field.name) != getattr(default, field.name)
+        field.name for field in fields(Group) if getattr(full, field.name) != getattr(default, field.name)
     ]
 
     assert set(changed) == {field.name for field in fields(Group)} - {"expected_replicas"}
@@ -71,7 +87,8 @@ def test_every_field_of_a_group_is_written() -> None:
         b"[]",
         b"[1]",
         b"[true]",
-        b'[3,"ReplicaMoved","a",1,"h:1"]',
+        b'[4,"ReplicaMoved","a",1,"h:1"]',
+        b'[1,"ReplicaStarted","a",3,"n3","next","h3:1",false,0]',
         b'[0,"ReplicaMoved","a",1,"h:1"]',
         b'[1,"Nothing"]',
         b"[1,7]",
@@ -100,6 +117,7 @@ def test_garbage_is_no_event(data: bytes) -> None:
         replace(GROUP, sync_state_set=frozenset((1, 9))),
         replace(GROUP, suspects=frozenset((9,))),
         replace(GROUP, fenced=frozenset((9,))),
+        replace(GROUP, unproven=frozenset((2,))),
         replace(GROUP, next_broker_id=3),
     ],
 )
