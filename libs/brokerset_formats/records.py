@@ -72,8 +72,13 @@ V6_EXTRA = HOST_SIZE_V6 - HOST_SIZE_V4
 
 RECORD_SIZE_MIN = FIXED.size + 3
 
-_PROPERTY_CRC_NAME = b"__CRC32#\x01"
-_PROPERTY_CRC_SIZE = len(_PROPERTY_CRC_NAME) + 10 + 1
+PROPERTY_CRC_NAME = b"__CRC32#\x01"
+"""How the property begins that brokers with `enabledAppendPropCRC` write behind all others."""
+
+PROPERTY_CRC_SIZE = len(PROPERTY_CRC_NAME) + 10 + 1
+
+PROPERTIES_BESIDE_CRC_MAX = PROPERTIES_SIZE_MAX - PROPERTY_CRC_SIZE
+"""Bytes of all other properties of a record with that property, the last separator included."""
 
 _LENGTH = struct.Struct(">h")
 _SIZE_AND_MAGIC = struct.Struct(">II")
@@ -172,8 +177,7 @@ def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
     topic = record.topic.encode()
     properties = record.properties
     if property_crc:
-        properties += b"" if properties.endswith(b"\x02") or not properties else b"\x02"
-        properties += bytes(_PROPERTY_CRC_SIZE)
+        properties = ended(properties) + bytes(PROPERTY_CRC_SIZE)
     if len(topic) > (TOPIC_SIZE_V1_MAX if record.magic == MAGIC_V1 else PROPERTIES_SIZE_MAX):
         raise FormatError(f"a topic of {len(topic)} bytes does not fit a record of this version")
     if len(properties) > PROPERTIES_SIZE_MAX:
@@ -203,14 +207,41 @@ def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
         + record.body
         + tail
     )
-    return _with_property_crc(data) if property_crc else data
+    if property_crc:
+        data = data[:-PROPERTY_CRC_SIZE]
+        data += property_crc_of(data)
+    return data
 
 
-def _with_property_crc(data: bytes) -> bytes:
-    """Replace the last 20 bytes by the CRC of those before, its digits in reverse order."""
-    covered = data[:-_PROPERTY_CRC_SIZE]
-    digits = f"{crc31(covered):010d}"[::-1].encode()
-    return covered + _PROPERTY_CRC_NAME + digits + b"\x02"
+def property_crc_of(covered: Buffer) -> bytes:
+    """The last 20 bytes of a record that begins with `covered`: name, CRC with its last digit first, end.
+
+    It covers everything before it, the fields that are only known when the record gets its place, too.
+    """
+    return (b"\x02%010d\x01#23CRC__" % crc31(covered))[::-1]
+
+
+def ends_with_property_crc(properties: bytes) -> bool:
+    """Whether the last property is the CRC over the record; one that stands elsewhere means nothing.
+
+    Its value is not looked at: a damaged one is a damage, too.
+    """
+    size = len(properties)
+    return properties[-PROPERTY_CRC_SIZE : 9 - PROPERTY_CRC_SIZE] == PROPERTY_CRC_NAME and (
+        size == PROPERTY_CRC_SIZE or (size > PROPERTY_CRC_SIZE and properties[-PROPERTY_CRC_SIZE - 1] == 2)
+    )
+
+
+def without_property_crc(properties: bytes) -> bytes:
+    """Raw properties without any `__CRC32#`, as a message has to be that is stored (again)."""
+    if PROPERTY_CRC_NAME not in properties:
+        return properties
+    return b"\x02".join(pair for pair in properties.split(b"\x02") if not pair.startswith(PROPERTY_CRC_NAME))
+
+
+def ended(properties: bytes) -> bytes:
+    """Raw properties with the separator behind the last one, which some clients leave out."""
+    return properties if not properties or properties[-1] == 2 else properties + b"\x02"
 
 
 class RecordHead(NamedTuple):
@@ -247,9 +278,11 @@ def check_record(
 ) -> RecordHead | Blank | RecordProblem:
     """Look at the record at `position` of one file whose bytes end at `limit`; for scans after a crash.
 
-    The rules are those of `checkMessageAndReturnSize` of Java. With `verify_crc`, properties that a crash cut
-    short are a problem, too. No CRC covers them, but those that brokers write end in a separator, never in a
-    zero. Zeros inside say nothing: a client may have sent them, and the messages behind would be cut off.
+    The rules are those of `checkMessageAndReturnSize` of Java. With `verify_crc` the record has to match the
+    CRC in its properties, which covers all of it (Java: `forceVerifyPropCRC`), or, without one, the body has
+    to match its own. Then properties that a crash cut short are a problem, too: those that brokers write end
+    in a separator, never in a zero. Zeros inside say nothing without a CRC: a client may have sent them, and
+    the messages behind would be cut off.
     """
     room = limit - position
     if room < BLANK.size:
@@ -287,7 +320,11 @@ def check_record(
     if verify_crc:
         if properties and properties[-1] == 0:
             return RecordProblem("properties end in zeros", position)
-        if crc31(memoryview(buffer)[body_start:body_end]) != fields[2]:
+        if ends_with_property_crc(properties):
+            covered = memoryview(buffer)[position : end - PROPERTY_CRC_SIZE]
+            if properties[-PROPERTY_CRC_SIZE:] != property_crc_of(covered):
+                return RecordProblem("the record does not match the CRC in its properties", position)
+        elif crc31(memoryview(buffer)[body_start:body_end]) != fields[2]:
             return RecordProblem("the body does not match its CRC", position)
     return RecordHead(
         size,

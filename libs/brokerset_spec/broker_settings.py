@@ -272,7 +272,11 @@ class BrokerSettings:
     """Milliseconds after which a send that waits for the disk is answered `FLUSH_DISK_TIMEOUT`."""
 
     check_crc_on_recover: bool = switch(True, "checkCRCOnRecover")
-    """Whether bodies are checked against their CRC when the store is opened after a crash."""
+    """Whether records are checked against their CRCs when the store is opened after a crash."""
+
+    enabled_append_prop_crc: bool | None = switch(None, "enabledAppendPropCRC")
+    """Whether stored messages get the property `__CRC32#`, a CRC over the whole record; empty means in
+    controller mode only. RocketMQ: `false`. It is checked wherever it is found."""
 
     accept_damaged_store: bool = False
     """Start once without the messages behind damage; what is cut off is kept beside the store (ours)."""
@@ -325,6 +329,13 @@ class BrokerSettings:
 
     flush_consumer_offset_interval: int = number(5_000, low=100)
     """Milliseconds between two writes of the consumer offsets."""
+
+    @property
+    def appends_property_crc(self) -> bool:
+        """What `enabledAppendPropCRC` says, or stands for when it is empty."""
+        if self.enabled_append_prop_crc is None:
+            return self.enable_controller_mode
+        return self.enabled_append_prop_crc
 
     def problems(self) -> list[str]:
         """Return everything that is wrong, one text for each problem; empty when the broker can start."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 INT32_MAX: Final = 2**31 - 1
 """Largest value of a Java `int`, the type of most of RocketMQ's numeric settings."""
@@ -19,6 +19,8 @@ INT64_MAX: Final = 2**63 - 1
 
 PORT_MAX: Final = 65_535
 """Largest TCP port."""
+
+_Truth = TypeVar("_Truth", bound=bool | None)
 
 SettingValue = bool | int | str | Path | None
 """What a setting can hold."""
@@ -34,7 +36,7 @@ def named(default: str, name: str) -> str:
     return field(default=default, metadata={"name": name})
 
 
-def switch(default: bool, name: str) -> bool:
+def switch(default: _Truth, name: str) -> _Truth:
     """Declare a truth value whose outside name is not the camelCase form of the field's name."""
     return field(default=default, metadata={"name": name})
 

@@ -48,12 +48,7 @@ from brokerset_formats.names import (
     is_retry_topic,
     is_send_forbidden,
 )
-from brokerset_formats.properties import (
-    PROPERTIES_SIZE_MAX,
-    Property,
-    decode_properties,
-    encode_properties,
-)
+from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
@@ -150,6 +145,7 @@ class SendProcessor:
         self._metadata = metadata
         self._store = store
         self._append = store.append
+        self._properties_max = store.properties_size_max
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -268,7 +264,7 @@ class SendProcessor:
             unique_id = self._unique_ids.next_id(self._clock.now_ms())
             properties += f"UNIQ_KEY\x01{unique_id}\x02"
         raw = (properties + self._suffix).encode()
-        if not 0 < len(body) <= self._body_max or len(raw) > PROPERTIES_SIZE_MAX:
+        if not 0 < len(body) <= self._body_max or len(raw) > self._properties_max:
             raise illegal_message(self._body_max)
         stats = self._stats
         began = 0.0 if stats.put_calls & TIMED_MASK else self._clock.monotonic()
@@ -339,7 +335,7 @@ class SendProcessor:
         if level > 0:
             topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
             kind = "delay"
-        if not 0 < len(command.body) <= self._body_max or len(raw) > PROPERTIES_SIZE_MAX:
+        if not 0 < len(command.body) <= self._body_max or len(raw) > self._properties_max:
             raise illegal_message(self._body_max)
         try:
             appended = self._append(

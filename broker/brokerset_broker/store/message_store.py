@@ -34,7 +34,16 @@ from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX
 from brokerset_formats.queue_units import UNIT_SIZE, units_struct
-from brokerset_formats.records import SysFlag, fixed_struct
+from brokerset_formats.records import (
+    PROPERTIES_BESIDE_CRC_MAX,
+    PROPERTY_CRC_NAME,
+    PROPERTY_CRC_SIZE,
+    SysFlag,
+    ended,
+    fixed_struct,
+    property_crc_of,
+    without_property_crc,
+)
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.files import FileLock
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
@@ -156,6 +165,9 @@ class MessageStore:
         self._told_end = NO_LIMIT
         self._body_size_max = settings.max_message_size
         self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
+        self._appends_crc = settings.appends_property_crc
+        self.properties_size_max = PROPERTIES_BESIDE_CRC_MAX if self._appends_crc else PROPERTIES_SIZE_MAX
+        """Bytes of properties that a client may send, the last separator included."""
         self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
 
     def set_store_host(self, host: Host) -> None:
@@ -419,15 +431,24 @@ class MessageStore:
         """Store one message; it is in its queue and in the index when this returns, and on disk later.
 
         `born_host` is 8 or 20 bytes: address and port. `tags_code` replaces what follows from the properties.
+        A `__CRC32#` among the properties is left out; if so set, the record gets its own. What was stored
+        before CRCs were, and is stored again, may have properties that are too long for one: it gets none.
         StoreRefused if the store cannot take it; then nothing has changed. One function, because calls of its
         parts would cost as much as their work.
         """
         if self._refusal is not None:
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
         queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        if b"#" in properties and PROPERTY_CRC_NAME in properties:  # one byte is found much faster
+            properties = without_property_crc(properties)
+        crc_size = 0
+        if self._appends_crc:
+            with_end = ended(properties)
+            if len(with_end) <= PROPERTIES_BESIDE_CRC_MAX:
+                properties, crc_size = with_end, PROPERTY_CRC_SIZE
         host_size = len(born_host)
         body_size = len(body)
-        properties_size = len(properties)
+        properties_size = len(properties) + crc_size
         if body_size > self._body_size_max or properties_size > PROPERTIES_SIZE_MAX:
             raise self._too_large(body_size, properties_size)
         size = self._overhead[host_size] + body_size + len(queue.topic_field) + properties_size
@@ -443,7 +464,7 @@ class MessageStore:
         counted = not sys_flag & SysFlag.TRANSACTION_PREPARED
         queue_offset = queue.next_offset if counted else 0
         begin = offset - commit_log.map_start
-        commit_log.map[begin : begin + size] = b"".join(
+        data = b"".join(
             (
                 self._heads[host_size](
                     size,
@@ -468,6 +489,7 @@ class MessageStore:
                 properties,
             )
         )
+        commit_log.map[begin : begin + size] = data + property_crc_of(data) if crc_size else data
         commit_log.max_offset = offset + size
         commit_log.store_timestamp = now
         code, uniq_key, keys = derived(properties)
@@ -502,15 +524,20 @@ class MessageStore:
             raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, "the batch has no messages")
         queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         host_size = len(born_host)
-        overhead = self._overhead[host_size] + len(queue.topic_field)
-        sizes = [overhead + len(item.body) + len(item.properties) for item in items]
+        appends_crc = self._appends_crc
+        crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
+        texts = [without_property_crc(item.properties) for item in items]
+        if appends_crc:
+            texts = [ended(text) for text in texts]
+        if max(map(len, texts)) > self.properties_size_max:
+            raise self._too_large(0, PROPERTIES_SIZE_MAX + 1)
+        overhead = self._overhead[host_size] + len(queue.topic_field) + crc_size
+        sizes = [overhead + len(item.body) + len(text) for item, text in zip(items, texts, strict=True)]
         total = sum(sizes)
         if total > self._batch_size_max:
             raise StoreRefused(
                 PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self._batch_size_max} is the limit"
             )
-        if max(len(item.properties) for item in items) > PROPERTIES_SIZE_MAX:
-            raise self._too_large(0, PROPERTIES_SIZE_MAX + 1)
         count = len(items)
         if queue.position + count * UNIT_SIZE > queue.room_end:
             queue.make_room(count)
@@ -527,9 +554,9 @@ class MessageStore:
         units: list[int] = []
         offsets: list[int] = []
         indexed: list[tuple[bytes | None, bytes | None, int]] = []
-        for item, size in zip(items, sizes, strict=True):
-            body, properties = item.body, item.properties
-            parts += (
+        for item, properties, size in zip(items, texts, sizes, strict=True):
+            body = item.body
+            record = (
                 pack_head(
                     size,
                     magic,
@@ -549,9 +576,14 @@ class MessageStore:
                 ),
                 body,
                 topic_field,
-                len(properties).to_bytes(2, "big"),
+                (len(properties) + crc_size).to_bytes(2, "big"),
                 properties,
             )
+            if appends_crc:
+                data = b"".join(record)
+                parts += (data, property_crc_of(data))
+            else:
+                parts += record
             code, uniq_key, keys = derived(properties)
             units += (offset, size, code)
             offsets.append(offset)
@@ -583,7 +615,7 @@ class MessageStore:
         if properties_size > PROPERTIES_SIZE_MAX:
             return StoreRefused(
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                f"more than {PROPERTIES_SIZE_MAX} bytes of properties; send less",
+                f"more than {self.properties_size_max} bytes of properties; send less",
             )
         return StoreRefused(
             PutStatus.MESSAGE_ILLEGAL,

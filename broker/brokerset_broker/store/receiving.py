@@ -23,11 +23,14 @@ from brokerset_formats.records import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTY_CRC_SIZE,
     RECORD_SIZE_MIN,
     RecordHead,
     RecordProblem,
     SysFlag,
+    ends_with_property_crc,
     fixed_struct,
+    property_crc_of,
 )
 
 SLICE_RECORDS = 400
@@ -156,12 +159,16 @@ class ReceivedRecords:
                 break
             tail = data[body_end:end]
             topic_end = tail[0] + 1
-            if crc31(view[body:body_end]) != crc or (
-                topic_end + 2 + int.from_bytes(tail[topic_end : topic_end + 2], "big") != len(tail)
-            ):
+            if topic_end + 2 + int.from_bytes(tail[topic_end : topic_end + 2], "big") != len(tail):
                 break
             topic_bytes = tail[1:topic_end]
             properties = tail[topic_end + 2 :]
+            if ends_with_property_crc(properties):  # it covers the body, too
+                if tail[-PROPERTY_CRC_SIZE:] != property_crc_of(view[position : end - PROPERTY_CRC_SIZE]):
+                    break
+                properties = properties[:-PROPERTY_CRC_SIZE]
+            elif crc31(view[body:body_end]) != crc:
+                break
             tags_code, uniq_key, keys = derived(properties)
             if not flags & _IN_NO_QUEUE:
                 run = runs.get((topic_bytes, queue_id))

@@ -316,6 +316,47 @@ def test_a_wrong_record_stops_the_following(replicas: Replicas, position: int) -
         follower.room(10)
 
 
+def test_a_lost_page_in_the_middle_of_properties_stops_the_following(replicas: Replicas) -> None:
+    """A master whose disk lost it sends zeros inside of long properties: its replica does not take them."""
+    sizes: dict[str, Any] = {"mapped_file_size_commit_log": 65_536, "enable_controller_mode": True}
+    leader, follower = replicas.open("leader", **sizes), replicas.open("follower", **sizes)
+    follower.follow()
+    first = append(leader)
+    append(leader, properties=b"K\x01" + b"v" * 12_000 + b"\x02")
+    append(leader)
+    damaged = bytearray(leader.view(0, leader.max_offset))
+    damaged[4096:8192] = bytes(4096)
+
+    room = follower.room(len(damaged))
+    room[:] = damaged
+    follower.received(len(damaged))
+
+    assert f"(offset {first} of the log): the record does not match the CRC in its properties" in str(
+        follower.failure()
+    )
+    assert (follower.max_offset, follower.acknowledged_end) == (first, first)
+
+
+@pytest.mark.parametrize("chunk", [7, 5_000])
+def test_records_with_and_without_property_crcs_are_received(replicas: Replicas, chunk: int) -> None:
+    """All kinds of records of masters with either setting, with the same queues and index as theirs."""
+    follower = replicas.open("follower", enable_controller_mode=True)
+    leader = replicas.open("leader", enabled_append_prop_crc=True)
+    follower.follow()
+    fill(leader, 15)
+    store_of(leader)._appends_crc = False
+    fill(leader, 15)
+
+    send(leader, follower, chunk=chunk)
+
+    assert follower.failure() is None
+    assert_equal(leader, follower)
+    for key in ("a", "b", "id-5"):
+        found = store_of(leader).query("T", key, 64, 0, 2**62).records
+        assert found
+        assert store_of(follower).query("T", key, 64, 0, 2**62).records == found
+
+
 @on_loop
 async def test_a_failed_log_can_be_cut_and_receives_again(replicas: Replicas) -> None:
     """After the cut the same place takes the right bytes."""

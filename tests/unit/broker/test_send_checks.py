@@ -24,7 +24,7 @@ from brokerset_broker.topics import TopicManager
 from brokerset_broker.traffic import Traffic
 from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.properties import decode_properties, encode_properties
+from brokerset_formats.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command, decode
@@ -56,6 +56,7 @@ class FakeStore:
 
     refuses: StoreRefused | None = None
     stored: list[Stored] = field(default_factory=list)
+    properties_size_max: int = PROPERTIES_SIZE_MAX
 
     def append(self, topic: str, queue_id: int, body: bytes, properties: bytes, **facts: Any) -> Appended:
         if self.refuses is not None:

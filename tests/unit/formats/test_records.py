@@ -23,10 +23,14 @@ from brokerset_formats.records import (
     check_record,
     decode_record,
     encode_record,
+    ended,
+    ends_with_property_crc,
     magic_for,
+    property_crc_of,
     record_size,
     store_timestamp_at,
     topic_field,
+    without_property_crc,
 )
 
 VECTOR = bytes.fromhex(
@@ -72,6 +76,93 @@ def test_the_property_crc_is_written_as_java_writes_it() -> None:
     assert len(data) == 0xB1 == int.from_bytes(data[:4], "big")
     assert data.endswith(bytes.fromhex("5f5f435243333223013437363935323036383102"))
     assert decode_record(data).properties.startswith(RECORD.properties)
+
+
+JAVA_WITH_CRC = bytes.fromhex(
+    "000000b1daa320a769c865ed000000030000000500000000000000090000000000001000000000000000018bcfe568000a000001"
+    "0000d4310000018bcfe5687b7f00000100002a9f0000000000000000000000000000000e48656c6c6f20526f636b65744d510954"
+    "6f70696354657374003f4b455953016b31206b3202554e49515f4b45590137463030303030313030303102544147530154616741"
+    "025f5f435243333223013437363935323036383102"
+)
+"""`VECTOR` as it is written with `enabledAppendPropCRC`."""
+
+
+def test_a_record_with_a_property_crc_is_read() -> None:
+    """The verified bytes are whole; the property stays among the properties, as clients of Java see it."""
+    record = decode_record(JAVA_WITH_CRC, verify_crc=True)
+
+    assert encode_record(RECORD, property_crc=True) == JAVA_WITH_CRC
+    assert record.properties == RECORD.properties + b"__CRC32#\x014769520681\x02"
+    assert without_property_crc(record.properties) == RECORD.properties
+
+
+@pytest.mark.parametrize("position", range(len(JAVA_WITH_CRC)))
+def test_every_changed_byte_of_a_record_with_a_property_crc_is_found(position: int) -> None:
+    """Header, body, topic, properties and the digits: all but the name of the property itself, without
+    which the record is one of those that have no such CRC."""
+    data = bytearray(JAVA_WITH_CRC)
+    data[position] ^= 4
+
+    found = check_record(data, 0, len(data), verify_crc=True)
+
+    name = range(len(data) - 21, len(data) - 11)
+    assert isinstance(found, RecordHead if position in name else RecordProblem)
+
+
+@pytest.mark.parametrize("begin", range(0, 28_672, 4096))
+def test_a_lost_page_in_the_middle_of_properties_is_found(begin: int) -> None:
+    """4 KiB of zeros anywhere in long properties; without the CRC nobody can tell them from what was sent."""
+    record = dataclasses.replace(RECORD, properties=b"K\x01" + b"v" * 32_700 + b"\x02")
+    for crc in (True, False):
+        data = bytearray(encode_record(record, property_crc=crc))
+        data[begin + 200 : begin + 200 + 4096] = bytes(4096)
+
+        found = check_record(data, 0, len(data), verify_crc=True)
+
+        assert isinstance(found, RecordProblem) is crc
+        assert isinstance(check_record(data, 0, len(data), verify_crc=False), RecordHead)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"__CRC32#\x010000000000\x02K\x01v\x02",
+        b"K\x01v__CRC32#\x010000000000\x02",
+        b"X__CRC32#\x010000000000\x02",
+        b"__CRC32#\x011\x02",
+    ],
+)
+def test_only_the_last_property_is_the_crc(properties: bytes) -> None:
+    """The name elsewhere, at the end of a value or of another name, or with another length means nothing:
+    brokers without the setting store what clients send."""
+    data = encode_record(dataclasses.replace(RECORD, properties=properties))
+
+    assert not ends_with_property_crc(properties)
+    assert isinstance(check_record(data, 0, len(data), verify_crc=True), RecordHead)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", b""),
+        (b"K\x01v\x02", b"K\x01v\x02"),
+        (b"K\x01v\x02__CRC32#\x014769520681\x02", b"K\x01v\x02"),
+        (b"__CRC32#\x01\x02K\x01v\x02__CRC32#\x01", b"K\x01v"),
+        (b"__CRC32#\x014769520681", b""),
+        (b"K\x01__CRC32#\x01v\x02", b"K\x01__CRC32#\x01v\x02"),
+        (b"A__CRC32#\x01v\x02", b"A__CRC32#\x01v\x02"),
+        (b"__CRC32#__CRC32#\x01v\x02", b"__CRC32#__CRC32#\x01v\x02"),
+    ],
+)
+def test_a_property_crc_is_taken_out(raw: bytes, expected: bytes) -> None:
+    """Every property of that name, and nothing else: `MessageUtils.deleteProperty` of Java."""
+    assert without_property_crc(raw) == expected
+
+
+def test_the_digits_are_padded() -> None:
+    """A small CRC has zeros behind its digits; properties get their last separator once."""
+    assert property_crc_of(b"") == b"__CRC32#\x010000000000\x02"
+    assert (ended(b""), ended(b"K\x01v"), ended(b"K\x01v\x02")) == (b"", b"K\x01v\x02", b"K\x01v\x02")
 
 
 def test_a_long_topic_takes_the_second_version() -> None:

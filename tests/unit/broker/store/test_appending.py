@@ -12,6 +12,7 @@ from brokerset_broker.store import PutStatus, StoreRefused
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.hosts import Host
 from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.properties import decode_properties
 from brokerset_formats.queue_units import tags_code
 from brokerset_formats.records import (
     BLANK,
@@ -21,17 +22,21 @@ from brokerset_formats.records import (
     SysFlag,
     decode_record,
     encode_record,
+    ends_with_property_crc,
+    without_property_crc,
 )
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
 
-def test_a_record_in_the_log_is_what_the_codec_writes(stores: Stores) -> None:
-    """The fast writer and `encode_record` agree byte for byte, for both kinds of hosts and both versions."""
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_record_in_the_log_is_what_the_codec_writes(stores: Stores, crc: bool) -> None:
+    """The fast writer and `encode_record` agree byte for byte, for both kinds of hosts and both versions,
+    with a property CRC and without."""
     for topic in ("T", "t" * 200):
         for born in ("10.0.0.1", "fd00::1"):
             for broker in ("127.0.0.1", "fd00::2"):
-                store = stores.open(broker_ip1=broker)
+                store = stores.open(broker_ip1=broker, enabled_append_prop_crc=crc)
                 born_host, store_host = Host.from_text(born, 54321), Host.from_text(broker, 10911)
                 appended = store.append(
                     topic,
@@ -62,13 +67,98 @@ def test_a_record_in_the_log_is_what_the_codec_writes(stores: Stores) -> None:
                     topic=topic,
                     properties=b"TAGS\x01A\x02",
                 )
-                assert bytes(store.read(appended.offset)) == encode_record(record)
+                assert bytes(store.read(appended.offset)) == encode_record(record, property_crc=crc)
+                assert store.unit(topic, 3, appended.queue_offset) == (
+                    appended.offset,
+                    appended.size,
+                    tags_code("A"),
+                )
                 stores.abandon_all()
 
 
-def test_a_batch_is_the_same_as_its_messages(stores: Stores) -> None:
+STALE = b"__CRC32#\x010123456789\x02"
+MODES = pytest.mark.parametrize("crc", [False, True])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"enable_controller_mode": True}, True),
+        ({"enable_controller_mode": True, "enabled_append_prop_crc": False}, False),
+        ({"enabled_append_prop_crc": True}, True),
+    ],
+)
+def test_groups_write_property_crcs(stores: Stores, changes: dict[str, Any], expected: bool) -> None:
+    """In controller mode, unless the setting says otherwise; a broker without a group only if it does."""
+    store = stores.open(**changes)
+
+    record = decode_record(store.read(stores.append(store, properties=b"K\x01v\x02").offset), verify_crc=True)
+
+    assert ends_with_property_crc(record.properties) is expected
+    assert without_property_crc(record.properties) == b"K\x01v\x02"
+
+
+@MODES
+@pytest.mark.parametrize("after", [b"", b"K\x01v"])
+@pytest.mark.parametrize("before", [b"", b"K\x01v\x02"])
+@pytest.mark.parametrize("end", [b"", b"\x02"])
+def test_a_property_crc_that_was_sent_is_never_stored(
+    stores: Stores, crc: bool, before: bytes, after: bytes, end: bytes
+) -> None:
+    """A client's own, or one that was copied with a stored message: alone, last, first, without an end; in a
+    message and in a batch. So the start after a crash takes none of them for a damage."""
+    sent = before + (STALE + after if after else STALE[:-1]) + end
+    store = stores.open(enabled_append_prop_crc=crc)
+    single = stores.append(store, properties=sent)
+    batch = store.append_batch(
+        "T", 0, [BatchItem(0, b"b", sent)] * 3, sys_flag=0, born_timestamp=0, born_host=bytes(8)
+    )
+
+    for offset in (single.offset, *batch.offsets):
+        properties = decode_record(store.read(offset), verify_crc=True).properties
+        assert b"0123456789" not in properties
+        assert properties.count(b"__CRC32#") == ends_with_property_crc(properties) == crc
+        assert decode_properties(without_property_crc(properties)) == ({"K": "v"} if b"K" in sent else {})
+
+    log_end = store.max_offset
+    stores.abandon_all()
+    assert stores.open(enabled_append_prop_crc=crc).max_offset == log_end
+
+
+def test_properties_leave_room_for_the_crc(stores: Stores) -> None:
+    """32,767 bytes with the CRC; what is stored again and was longer before there were CRCs gets none."""
+    store = stores.open(enabled_append_prop_crc=True)
+    assert store.properties_size_max == 32_747
+    longest = b"K\x01" + b"v" * 32_744 + b"\x02"
+
+    for properties, size in (
+        (longest, 32_767),
+        (longest[:-1], 32_767),
+        (longest[:-1] + b"w", 32_747),
+        (longest + STALE, 32_767),
+        (b"K\x01" + b"v" * 32_764 + b"\x02", 32_767),
+    ):
+        record = decode_record(
+            store.read(stores.append(store, properties=properties).offset), verify_crc=True
+        )
+        assert len(record.properties) == size
+        assert decode_properties(record.properties)["K"] == decode_properties(properties)["K"]
+
+    for properties in (b"K\x01" + b"v" * 32_766, longest + STALE + b"X\x01" + b"v" * 20):
+        with pytest.raises(StoreRefused) as refused:
+            stores.append(store, properties=properties)
+        assert refused.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    item = BatchItem(0, b"b", longest[:-1] + b"v\x02")
+    with pytest.raises(StoreRefused) as refused:
+        store.append_batch("T", 0, [item], sys_flag=0, born_timestamp=0, born_host=bytes(8))
+    assert refused.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+
+
+@MODES
+def test_a_batch_is_the_same_as_its_messages(stores: Stores, crc: bool) -> None:
     """Each message of a batch becomes an ordinary record; they follow each other in log and queue."""
-    store = stores.open()
+    store = stores.open(enabled_append_prop_crc=crc)
     stores.append(store, b"before")
     items = [BatchItem(i, b"b%d" % i, b"TAGS\x01tag-%d\x02UNIQ_KEY\x01id-%d\x02" % (i, i)) for i in range(25)]
 
@@ -79,7 +169,12 @@ def test_a_batch_is_the_same_as_its_messages(stores: Stores) -> None:
     assert (batch.queue_offset, batch.count, batch.end) == (1, 25, store.max_offset)
     for number, (item, offset) in enumerate(zip(items, batch.offsets, strict=True)):
         record = decode_record(store.read(offset), verify_crc=True)
-        assert (record.body, record.properties, record.flag) == (item.body, item.properties, item.flag)
+        assert ends_with_property_crc(record.properties) is crc
+        assert (record.body, without_property_crc(record.properties), record.flag) == (
+            item.body,
+            item.properties,
+            item.flag,
+        )
         assert (record.offset, record.queue_offset) == (offset, number + 1)
         assert store.unit("T", 0, number + 1) == (offset, record.size, tags_code(f"tag-{number}"))
         assert [bytes(found) for found in store.query("T", f"id-{number}", 8, 0, 2**62).records] == [

@@ -194,6 +194,42 @@ def test_damage_before_what_was_flushed_stops_the_start(stores: Stores) -> None:
     check(stores.open(), 25)
 
 
+def test_a_lost_page_in_the_middle_of_properties_stops_the_start(stores: Stores) -> None:
+    """Zeros inside of long properties that were surely on the disk; the body and all lengths are right."""
+    store = stores.open(enable_controller_mode=True)
+    offsets = [stores.append(store, properties=b"K\x01" + b"v" * 12_000 + b"\x02").offset for _ in range(3)]
+    asyncio.run(_checkpoint(store))
+    stores.abandon_all()
+    write_at(log_path(stores), 16_384, bytes(4096))
+    assert offsets[1] + 200 < 16_384 < 16_384 + 4096 < offsets[2] - 30
+
+    with pytest.raises(StoreCorrupt, match="does not match the CRC in its properties") as error:
+        stores.open(enable_controller_mode=True)
+
+    assert error.value.position == offsets[1]
+    assert stores.open(enable_controller_mode=True, check_crc_on_recover=False).max_offset > offsets[2]
+
+
+def test_a_lost_page_that_nobody_was_told_of_is_cut(stores: Stores) -> None:
+    """The log ends before the record whose properties a power failure tore; what follows is kept."""
+    store = stores.open(enable_controller_mode=True)
+    offsets = [stores.append(store, properties=b"K\x01" + b"v" * 12_000 + b"\x02").offset for _ in range(3)]
+    stores.abandon_all()
+    write_at(log_path(stores), 16_384, bytes(4096))
+
+    assert stores.open(enable_controller_mode=True).max_offset == offsets[1]
+    assert (stores.root / "commitlog.damaged" / f"{offsets[1]:020d}").exists()
+
+
+def test_logs_with_and_without_property_crcs_are_read(stores: Stores) -> None:
+    """A log that was begun without them, and goes on with them and without again."""
+    for first, crc in ((0, False), (10, True), (20, False), (30, True)):
+        fill(stores, stores.open(enabled_append_prop_crc=crc), first, 10)
+        stores.abandon_all()
+        check(stores.open(enabled_append_prop_crc=not crc), first + 10)
+        stores.abandon_all()
+
+
 def test_damage_in_an_earlier_file_keeps_the_later_ones(stores: Stores) -> None:
     """The copy has everything from the damage on, over files, so that tools can read it."""
     store = stores.open()
