@@ -318,14 +318,14 @@ def check_record(
         return RecordProblem("the lengths inside the record do not add up to its size", position)
     properties = bytes(buffer[end - properties_size : end]) if properties_size else b""
     if verify_crc:
-        if properties and properties[-1] == 0:
-            return RecordProblem("properties end in zeros", position)
         if ends_with_property_crc(properties):
             covered = memoryview(buffer)[position : end - PROPERTY_CRC_SIZE]
             if properties[-PROPERTY_CRC_SIZE:] != property_crc_of(covered):
                 return RecordProblem("the record does not match the CRC in its properties", position)
         elif crc31(memoryview(buffer)[body_start:body_end]) != fields[2]:
             return RecordProblem("the body does not match its CRC", position)
+        elif properties and properties[-1] == 0:
+            return RecordProblem("properties end in zeros", position)
     return RecordHead(
         size,
         bytes(buffer[topic_start:topic_end]),

@@ -191,8 +191,8 @@ class Kernels(Protocol):
         """Records that begin in `[start, end)`, up to the first that is not whole and consistent.
 
         With `final` the file ends where the data end, and what does not fit is a problem, not `SHORT`. With
-        `crc` bodies are checked against their CRC. Everything else that can be checked is: magic, size,
-        lengths, physicalOffset == base + position.
+        `crc` records are checked against the CRC at the end of their properties, or bodies against theirs.
+        Everything else that can be checked is: magic, size, lengths, physicalOffset == base + position.
         """
         ...
 

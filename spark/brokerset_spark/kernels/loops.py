@@ -10,7 +10,15 @@ from typing import Final
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_NORMAL
 from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK
-from brokerset_formats.records import BLANK_SIZE_MIN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from brokerset_formats.records import (
+    BLANK_SIZE_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_CRC_NAME,
+    PROPERTY_CRC_SIZE,
+    RECORD_SIZE_MIN,
+)
 from brokerset_spark.kernels.compiling import (
     BOOL,
     BYTES,
@@ -60,6 +68,8 @@ _RECORD_MIN: Final = RECORD_SIZE_MIN
 _ENTRY_HEAD: Final = ENTRY_HEAD_SIZE
 _MARK_SIZE: Final = BLANK_SIZE_MIN
 _CONFIRMATIONS: Final = CONFIRMATIONS
+_CRC_NAME: Final = int.from_bytes(PROPERTY_CRC_NAME[:8], "big")
+_CRC_SIZE: Final = PROPERTY_CRC_SIZE
 
 _SHORT: Final = -int(_Stop.SHORT)
 _BLANK_STOP: Final = -int(_Stop.BLANK)
@@ -78,6 +88,29 @@ _HIGH_BITS: Final = 0x8080808080808080 - (1 << 64)
 SURE: Final = 1
 UNSURE: Final = 0
 CUT: Final = -1
+
+
+@compiled(BOOL, INT, INT)
+def ends_with_crc(properties: int, end: int) -> bool:
+    """Whether the last property of the record is a CRC over all before it; all are addresses."""
+    at = end - _CRC_SIZE
+    return (
+        at >= properties
+        and load64(at) == _CRC_NAME
+        and load8(at + 8) == 1
+        and (at == properties or load8(at - 1) == 2)
+    )
+
+
+@compiled(BOOL, INT, INT, INT)
+def has_right_crc(start: int, end: int, crc: int) -> bool:
+    """Whether that CRC, its last digit first, is right."""
+    value = crc31_at(crc, start, end - _CRC_SIZE - start)
+    for digit in range(end - 11, end - 1):
+        if load8(digit) != 48 + value % 10:
+            return False
+        value //= 10
+    return load8(end - 1) == 2
 
 
 @compiled(INT, INT, INT, INT, INT, BOOL, INT)
@@ -121,8 +154,12 @@ def check_record(data: int, position: int, limit: int, base: int, final: bool, c
         return _BAD_LENGTHS
     if load64(at + 28) != base + position:
         return _BAD_OFFSET
-    if crc != 0 and crc31_at(crc, body, body_size) != load32(at + 8):
-        return _BAD_CRC
+    if crc != 0:
+        if ends_with_crc(topic_end + 2, end):
+            if not has_right_crc(at, end, crc):
+                return _BAD_CRC
+        elif crc31_at(crc, body, body_size) != load32(at + 8):
+            return _BAD_CRC
     return size
 
 

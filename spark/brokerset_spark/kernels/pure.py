@@ -19,8 +19,11 @@ from brokerset_formats.records import (
     MAGIC_V1,
     MAGIC_V2,
     OFFSET_POSITION,
+    PROPERTY_CRC_NAME,
+    PROPERTY_CRC_SIZE,
     RECORD_SIZE_MIN,
     SYS_FLAG_POSITION,
+    property_crc_of,
 )
 from brokerset_spark.kernels.contract import (
     CONFIRMATIONS,
@@ -110,9 +113,21 @@ def _check(
     (offset,) = _LONG.unpack_from(view, position + OFFSET_POSITION)
     if offset != base + position:
         return 0, Stop.BAD_OFFSET
-    if crc and _crc31(view[body:body_end]) != _INT.unpack_from(view, position + 8)[0]:
+    if crc and not _is_right(view, position, body, body_end, topic_end + 2, end):
         return 0, Stop.BAD_CRC
     return size, Stop.RANGE_END
+
+
+def _is_right(view: memoryview, start: int, body: int, body_end: int, properties: int, end: int) -> bool:
+    """Whether a record matches the CRC at the end of its properties or, without one, the body its own."""
+    at = end - PROPERTY_CRC_SIZE
+    if (
+        at >= properties
+        and view[at : at + len(PROPERTY_CRC_NAME)] == PROPERTY_CRC_NAME
+        and (at == properties or view[at - 1] == 2)
+    ):
+        return view[at:end] == property_crc_of(view[start:at])
+    return bool(_crc31(view[body:body_end]) == _INT.unpack_from(view, start + 8)[0])
 
 
 def _is_simple(view: memoryview, position: int, limit: int, base: int, crc: bool) -> int:
@@ -120,7 +135,7 @@ def _is_simple(view: memoryview, position: int, limit: int, base: int, crc: bool
     if limit - position < RECORD_SIZE_MIN:
         return 0
     size: int
-    size, magic, body_crc, offset, sys_flag, body_size = _SIMPLE_HEAD.unpack_from(view, position)
+    size, magic, _, offset, sys_flag, body_size = _SIMPLE_HEAD.unpack_from(view, position)
     end = position + size
     body_end = position + _BODY + body_size
     if magic != MAGIC_V1 or sys_flag & 0x30 or body_size < 0 or not body_end + 3 <= end <= limit:
@@ -130,7 +145,9 @@ def _is_simple(view: memoryview, position: int, limit: int, base: int, crc: bool
         return 0
     if topic_end + 2 + _SHORT.unpack_from(view, topic_end)[0] != end:
         return 0
-    return 0 if crc and _crc31(view[position + _BODY : body_end]) != body_crc else size
+    if crc and not _is_right(view, position, position + _BODY, body_end, topic_end + 2, end):
+        return 0
+    return size
 
 
 def walk(data: Bytes, start: int, end: int, base: int, *, final: bool, crc: bool) -> Walked:

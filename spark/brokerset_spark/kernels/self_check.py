@@ -19,7 +19,7 @@ BASE = 4096
 
 
 def example_log() -> Bytes:
-    """Twenty records of both versions, with hosts of both kinds."""
+    """Twenty records of both versions, with hosts of both kinds; every other one with a property CRC."""
     data = b""
     for number in range(20):
         record = Record(
@@ -35,7 +35,7 @@ def example_log() -> Bytes:
             topic="Täglich😀",
             properties=f"KEYS\x01k{number}\x02TAGS\x01TagA\x02".encode(),
         )
-        data += encode_record(record)
+        data += encode_record(record, property_crc=number % 2 == 0)
     return np.frombuffer(data, np.uint8)
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from brokerset_formats.records import ends_with_property_crc
 from brokerset_rig import stack
+from brokerset_rig.store_reading import read_commit_log
 
 Add = Callable[[str, list[str], float], None]
 Verb = Callable[..., dict[str, object]]
@@ -46,6 +48,7 @@ def dump(verb: Verb, namesrv: str, folder: Path, name: str) -> dict[str, dict[st
 
 def run(add: Add, verb: Verb, size: str) -> None:
     _round_trip(add, verb)
+    _property_crcs(add, verb)
     _many_records(add, size)
 
 
@@ -99,6 +102,56 @@ def _round_trip(add: Add, verb: Verb) -> None:
                         q for q, offsets in queues.items() if sorted(offsets) != list(range(len(offsets)))
                     ]
                     add(f"round {round_number}: queues are dense", holes, 0.0)
+
+
+def _property_crcs(add: Add, verb: Verb) -> None:
+    """Brokers of both makes write a CRC over each record, are killed, and recover each other's log.
+
+    Java is told to check it (`forceVerifyPropCRC`), and then refuses records without one.
+    """
+    write = {"enabledAppendPropCRC": "true"}
+    with stack.Workspace("stores-crc") as folder:
+        ports = stack.free_ports(2, below=2)
+        kept: dict[str, dict[str, Any]] = {}
+        with stack.our_namesrv(folder, ports[0]) as namesrv:
+            for number, (who, broker, settings) in enumerate(
+                [
+                    ("ours", stack.our_broker, write),
+                    ("Java", stack.java_broker, {**write, "forceVerifyPropCRC": "true"}),
+                    ("ours", stack.our_broker, write),
+                    ("Java", stack.java_broker, {**write, "forceVerifyPropCRC": "true"}),
+                ]
+            ):
+                before = time.monotonic()
+                with broker(folder, ports[1], namesrv.address, settings) as server:
+                    _wait_registered(verb, namesrv.address, folder)
+                    found = dump(verb, namesrv.address, folder, f"crc-before-{number}") if kept else {}
+                    gone = [key for key in kept if key not in found or not _same(kept[key], found[key])]
+                    add(
+                        f"property CRCs, round {number}: {who} recovers all {len(kept)} messages",
+                        [f"{len(gone)} are gone or changed, first {gone[0]}"] if gone else [],
+                        time.monotonic() - before,
+                    )
+                    sent = verb(namesrv.address, folder, "send", f"topic=crc-{number}", "count=100")
+                    batch = verb(namesrv.address, folder, "batch", f"topic=crc-batch-{number}", "count=32")
+                    bad = [str(each) for each in (sent, batch) if not each.get("ok")]
+                    add(f"property CRCs, round {number}: {who} goes on writing", bad, 0.0)
+                    kept = dump(verb, namesrv.address, folder, f"crc-after-{number}")
+                    server.kill()
+                records = read_commit_log(folder / "broker-0" / "store")
+                without = [
+                    each.offset for each in records if not ends_with_property_crc(each.record.properties)
+                ]
+                problems = (
+                    [f"{len(without)} of {len(records)} have none, first {without[0]}"] if without else []
+                )
+                if len(records) < len(kept):
+                    problems.append(f"{len(records)} records can be read, of at least {len(kept)}")
+                add(
+                    f"property CRCs, round {number}: all {len(records)} records have one that is right",
+                    problems,
+                    0.0,
+                )
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:

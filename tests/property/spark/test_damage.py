@@ -51,19 +51,20 @@ class Base:
     end: int
 
 
-def _settings(root: Path) -> BrokerSettings:
+def _settings(root: Path, property_crc: bool) -> BrokerSettings:
     return BrokerSettings(
         store_path_root_dir=root,
         mapped_file_size_commit_log=SEGMENT,
         mapped_file_size_consume_queue=QUEUE_FILE,
         max_hash_slot_num=SLOTS,
         max_index_num=UNITS,
+        enabled_append_prop_crc=property_crc,
     )
 
 
-def _write(root: Path) -> None:
+def _write(root: Path, *, property_crc: bool = False) -> None:
     clock = ManualClock()
-    store = MessageStore(_settings(root), clock)
+    store = MessageStore(_settings(root, property_crc), clock)
     store.load()
 
     async def work() -> None:
@@ -122,6 +123,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     records = _records(root)
     assert len(records) == 130
     assert len({each.path for each in records}) == 5
+    last = records[-1].record
+    return Base(root, records, last.offset + last.size)
+
+
+@pytest.fixture(scope="module")
+def group_base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """The same of a broker in a group: its records have property CRCs."""
+    root = tmp_path_factory.mktemp("group") / "store"
+    _write(root, property_crc=True)
+    records = _records(root)
     last = records[-1].record
     return Base(root, records, last.offset + last.size)
 
@@ -246,6 +257,27 @@ def test_fields_that_no_check_covers_are_the_documented_ones(base: Base, copies:
     copy.flip(one.path, position + draw.randint(0, size - 1), draw.randint(0, 7))
 
     assert found(copy.check()) == []
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_property_crc_covers_every_field(group_base: Base, tmp_path: Path, seed: int) -> None:
+    """One finding for a flipped bit in whatever is no length, and none in the healthy store."""
+    draw = random.Random(seed)
+    copy = Copy(tmp_path / "copy")
+    shutil.copytree(group_base.root, copy.root)
+    assert found(copy.check()) == []
+    one = draw.choice(group_base.records)
+    name = draw.choice([*HARMLESS, "crc", "queueId", "queueOffset", "storeTimestamp", "topic", "properties"])
+    position, size = one.fields[name]
+    covered = size - 21 if name == "properties" else size
+    copy.flip(one.path, position + draw.randint(0, covered - 1), draw.randint(0, 7))
+
+    report = copy.check(range_bytes=draw.choice(RANGES))
+
+    (finding,) = report.findings
+    assert (finding.code, finding.file) == ("property-crc", one.path)
+    assert (finding.offset, finding.end) == (one.record.offset, one.record.offset + one.record.size)
+    assert report.counters["records"] == 129
 
 
 @pytest.mark.parametrize("seed", range(80))

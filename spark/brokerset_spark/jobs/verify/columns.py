@@ -6,17 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brokerset_formats.hashing import crc31, index_hash, java_hash
+from brokerset_formats.hashing import index_hash, java_hash
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_spark.kernels import Heads, Kernels, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk
 
-CRC_PROPERTY = b"__CRC32#"
 TAGS_PROPERTY = b"TAGS"
-
-_CRC_FIELD = 20
-"""Bytes at the end of a record that its property CRC does not cover: the property itself."""
 
 
 @dataclass(slots=True)
@@ -113,19 +109,6 @@ def _deliver_times(
             level = min(int(text), len(delays))
             tags[number] = int(heads.store_timestamp[number]) + delays[level - 1]
             delayed[number] = True
-
-
-def bad_property_crcs(chunk: Chunk, texts: Texts) -> list[int]:
-    """Numbers of records whose property CRC is there (in `texts`) and wrong."""
-    bad = []
-    for number in np.flatnonzero(texts.starts >= 0).tolist():
-        start, size = int(chunk.starts[number]), int(chunk.sizes[number])
-        at, length = int(texts.starts[number]), int(texts.sizes[number])
-        digits = chunk.data[at : at + length].tobytes()[::-1]
-        covered = chunk.data.data[start : start + size - _CRC_FIELD]
-        if not digits.isdigit() or at + length + 1 != start + size or int(digits) != crc31(covered):
-            bad.append(number)
-    return bad
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ import numpy as np
 
 from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK
 from brokerset_formats.dledger import MAGIC_NORMAL
-from brokerset_formats.records import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_POSITION
+from brokerset_formats.records import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    OFFSET_POSITION,
+    PROPERTY_CRC_SIZE,
+    ends_with_property_crc,
+)
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.codes import OF_STOP
 from brokerset_spark.jobs.verify.found import finding
@@ -168,6 +175,10 @@ def _name(folder: StoreFolder, row: Row, begin: int, end: int, stop: Stop) -> Re
     head = bytearray(96)
     count = folder.read_into(row["path"], begin - row["base"], memoryview(head))
     code = OF_STOP[stop]
+    if stop is Stop.BAD_CRC:
+        last = bytearray(PROPERTY_CRC_SIZE + 1)
+        folder.read_into(row["path"], end - len(last) - row["base"], memoryview(last))
+        code = "property-crc" if ends_with_property_crc(bytes(last)) else code
     size, magic = struct.unpack_from(">iI", head)
     (said,) = struct.unpack_from(">q", head, 24 if row["entries"] else OFFSET_POSITION)
     closes = row["base"] + row["size"] == end
@@ -181,6 +192,7 @@ def _name(folder: StoreFolder, row: Row, begin: int, end: int, stop: Stop) -> Re
             f"it says that it belongs at {said}; is the file another one's, or copied to a wrong place?"
         ),
         "crc-mismatch": "the body differs from what its CRC was made of",
+        "property-crc": "the record differs from what its property CRC was made of",
         "entry-index": "its index does not follow on the one before",
         "chain-gap": "zeros instead of records",
         "blank-size": (

@@ -14,12 +14,10 @@ from brokerset_formats.records import BLANK
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.columns import (
-    CRC_PROPERTY,
     TAGS_PROPERTY,
     Columns,
     Keys,
     Topics,
-    bad_property_crcs,
     columns_of,
     keys_of,
 )
@@ -102,12 +100,8 @@ class Collector:
             return
         heads = self._kernels.heads(chunk.data, chunk.starts)
         yield from self._check_times(chunk, heads)
-        tags, crcs = self._kernels.find_properties(chunk.data, heads, (TAGS_PROPERTY, CRC_PROPERTY))
-        for number in bad_property_crcs(chunk, crcs):
-            at = chunk.base + int(chunk.starts[number])
-            text = "the record differs from what its property CRC was made of"
-            yield finding("property-crc", text, self._row["path"], at, at + int(chunk.sizes[number]))
         if self._row["queues"] or self._row["indexed"]:
+            tags = self._kernels.find_property(chunk.data, heads, TAGS_PROPERTY)
             columns = columns_of(chunk, heads, self._topics, self._row["delays"], tags, self._kernels)
             self._parts.append(columns)
             self._records += len(columns.topic)
