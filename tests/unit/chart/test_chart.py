@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -80,6 +81,36 @@ def _allowed(rendered: Rendered) -> set[tuple[str, str, str]]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def _kinds_of_crds() -> dict[str, tuple[str, str]]:
+    """Kind and served version of each CRD, by its name."""
+    found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "crds").glob("*.yaml")]
+    return {
+        crd["metadata"]["name"]: (crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"])
+        for crd in found
+    }
+
+
+def test_the_chart_lists_every_kind_that_it_installs() -> None:
+    """A catalogue that reads `Chart.yaml` shows all kinds of `crds/`, and no other."""
+    annotations = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["annotations"]
+
+    listed = yaml.safe_load(annotations["artifacthub.io/crds"])
+
+    assert {each["name"]: (each["kind"], each["version"]) for each in listed} == _kinds_of_crds()
+
+
+def test_the_guide_removes_every_kind() -> None:
+    """Who follows the page on uninstalling to its end has no CRD, and no object of one, left."""
+    page = (ROOT / "docs" / "kubernetes" / "install.md").read_text(encoding="utf-8")
+
+    crds = re.findall(r"^    kubectl delete crd (.+)$", page, re.MULTILINE)
+    objects = re.findall(r"kubectl delete (\S+) --all -A", page)
+
+    assert [sorted(line.split()) for line in crds] == [sorted(_kinds_of_crds())]
+    named = {name.partition(".")[0] for line in objects for name in line.split(",")}
+    assert named == {name.partition(".")[0] for name in _kinds_of_crds()}
 
 
 @needs_helm
