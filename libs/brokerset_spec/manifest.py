@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
 from brokerset_spec.manifest_reader import ManifestReader, name_anew
-from brokerset_spec.pod_template import check_pod_template
+from brokerset_spec.pod_template import Resources, check_pod_template, resource_problems
 from brokerset_spec.problems import (
     BROKER_NAME_SHAPE,
     IMAGE_SHAPE,
@@ -42,6 +42,7 @@ __all__ = [
     "OWN_SETTINGS",
     "REPLICAS_MAX",
     "BrokerSet",
+    "ControllerStorage",
     "Controllers",
     "ControllersRef",
     "ManifestError",
@@ -156,6 +157,16 @@ class ControllersRef(_Part):
     name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
 
 
+class ControllerStorage(_Part):
+    """The volume of each controller, where it is to be another one than those of brokers."""
+
+    size: Annotated[str, Field(pattern=QUANTITY_SHAPE, max_length=SIZE_LENGTH_MAX)] | None = None
+    """Size of the volume, by default that of brokers, but at most 20Gi; it may grow, and never shrinks."""
+
+    class_name: Annotated[str, Field(max_length=253)] | None = None
+    """Storage class; none means that of brokers."""
+
+
 class Controllers(_Part):
     """The processes that serve names and decide who is master."""
 
@@ -164,6 +175,12 @@ class Controllers(_Part):
 
     ref: ControllersRef | None = None
     """Use those of another set instead."""
+
+    storage: ControllerStorage | None = None
+    """Their volumes; none means as `spec.storage` says, up to 20Gi."""
+
+    resources: Resources | None = None
+    """What their pods ask for and may use at most."""
 
 
 class Storage(_Part):
@@ -337,9 +354,17 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
         if "replicas" in controllers.model_fields_set:
             reason = "says how many controllers to run, and controllers.ref whose to use instead"
             yield Problem("spec.controllers.replicas", reason, "leave one of them out")
+        for name in ("storage", "resources"):
+            if getattr(controllers, name) is not None:
+                reason = (
+                    "is about controllers of the set's own, and controllers.ref says whose to use instead"
+                )
+                yield Problem(f"spec.controllers.{name}", reason, "leave one of them out")
         if controllers.ref.name == manifest.metadata.name:
             advice = "name another set, or leave it out: this set then runs its own"
             yield Problem("spec.controllers.ref.name", "is this set itself", advice)
+    if controllers.resources is not None:
+        yield from resource_problems(controllers.resources, "spec.controllers.resources")
 
 
 def _config_problems(manifest: BrokerSet) -> list[Problem]:

@@ -78,7 +78,9 @@ def local_notes(spec: Spec) -> list[str]:
         )
     if spec.image is not None:
         notes.append("spec.image: on one machine the installed programs run, in no container")
-    if spec.storage != default.storage:
+    if spec.controllers.resources is not None:
+        notes.append("spec.controllers.resources: there are no pods on one machine")
+    if spec.storage != default.storage or spec.controllers.storage is not None:
         notes.append(
             "spec.storage: folders are not limited in size, and only `brokerset down --purge` deletes them"
         )

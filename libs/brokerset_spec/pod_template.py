@@ -119,7 +119,7 @@ Quantity = Annotated[int | str, PlainValidator(_quantity)]
 
 
 class Resources(_Part):
-    """What a broker's pod asks for and may use at most."""
+    """What a pod asks for and may use at most."""
 
     requests: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
     limits: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
@@ -181,7 +181,7 @@ def check_pod_template(given: Mapping[str, JsonValue]) -> list[Problem]:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=True)
         return [*found, *shape_problems(details, PodTemplate, {}, PATH)]
-    return [*found, *_contradictions(template), *_own_things(template)]
+    return [*found, *resource_problems(template.resources, f"{PATH}.resources"), *_own_things(template)]
 
 
 def amount_of(quantity: int | str) -> Decimal:
@@ -191,13 +191,13 @@ def amount_of(quantity: int | str) -> Decimal:
     return Decimal(digits) * _UNITS[text[len(digits) :]]
 
 
-def _contradictions(template: PodTemplate) -> Iterable[Problem]:
-    resources = template.resources
+def resource_problems(resources: Resources, path: str) -> Iterable[Problem]:
+    """Return what is contradictory in the resources at `path`."""
     for name, asked in resources.requests.items():
         most = resources.limits.get(name)
         if most is not None and amount_of(asked) > amount_of(most):
             reason = f"{asked} are asked for, and at most {most} may be used"
-            yield Problem(f"{PATH}.resources.requests.{name}", reason, "lower it, or raise the limit")
+            yield Problem(f"{path}.requests.{name}", reason, "lower it, or raise the limit")
 
 
 def _own_things(template: PodTemplate) -> Iterable[Problem]:

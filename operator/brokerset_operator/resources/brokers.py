@@ -16,6 +16,7 @@ from brokerset_operator.resources.pod_template import (
 )
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 from brokerset_operator.resources.settings_files import BROKER_FILE, broker_config_map, broker_settings
+from brokerset_spec.pod_template import PodTemplate
 
 COMPONENT: Final = "broker"
 
@@ -59,8 +60,9 @@ def broker_objects(
             *_addresses(facts, name),
         ),
         requests=REQUESTS,
-        own_resources=True,
+        resources=PodTemplate.model_validate(facts.manifest.spec.pod_template).resources,
         storage=facts.manifest.spec.storage.size,
+        storage_class=facts.manifest.spec.storage.class_name,
         startup_seconds_max=STARTUP_SECONDS_MAX,
         grace_seconds=GRACE_SECONDS,
         service_account=names.service_account(facts.name),

@@ -21,6 +21,8 @@ from brokerset_operator.resources.settings_files import (
     controller_config_map,
     controller_settings,
 )
+from brokerset_spec.manifest import ControllerStorage
+from brokerset_spec.pod_template import Resources
 
 COMPONENT: Final = "controller"
 
@@ -35,7 +37,7 @@ REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
 """Measured: 50 MiB with thousands of brokers registered."""
 
 STORAGE_MAX: Final = "20Gi"
-"""Most that a controller's volume has, however large those of brokers are: its log is cut again and again.
+"""Most that a controller's volume has unless the manifest says its size: its log is cut again and again.
 Not less, because there are storage classes that make none below that."""
 
 STARTUP_SECONDS_MAX: Final = 600
@@ -53,6 +55,8 @@ def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tu
     """
     if not facts.has_controllers:
         return ()
+    wanted, storage = facts.manifest.spec.controllers, facts.manifest.spec.storage
+    own = wanted.storage or ControllerStorage()
     name = names.controller_set(facts.name)
     settings = controller_settings(facts, replicas=replicas, raft_join=raft_join)
     process = ProcessFacts(
@@ -69,8 +73,9 @@ def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tu
             {"name": "BROKERSET_SET_controllerDLegerSelfId", "value": "n$(POD_INDEX)"},
         ),
         requests=REQUESTS,
-        own_resources=False,
-        storage=smaller(facts.manifest.spec.storage.size, STORAGE_MAX),
+        resources=wanted.resources or Resources(),
+        storage=own.size or smaller(storage.size, STORAGE_MAX),
+        storage_class=own.class_name or storage.class_name,
         startup_seconds_max=STARTUP_SECONDS_MAX,
         grace_seconds=GRACE_SECONDS,
     )

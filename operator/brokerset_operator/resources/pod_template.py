@@ -34,7 +34,7 @@ from brokerset_operator.resources.hashing import config_hash
 from brokerset_operator.resources.quantities import canonical
 from brokerset_operator.resources.set_facts import OWNER_UID, NewObject, SetFacts
 from brokerset_operator.resources.settings_files import DATA_FOLDER, SETTINGS_FOLDER
-from brokerset_spec.pod_template import PodTemplate
+from brokerset_spec.pod_template import PodTemplate, Resources
 
 USER_ID: Final = 10001
 """User and group of every process, and group of its volume; the image has the same."""
@@ -69,11 +69,13 @@ class ProcessFacts:
     requests: Mapping[str, str]
     """Default requests."""
 
-    own_resources: bool
-    """Whether `podTemplate.resources` is about this process: it is about brokers."""
+    resources: Resources
+    """What the manifest says of this process; each request that it does not name has its default."""
 
     storage: str
     """Size of the volume."""
+
+    storage_class: str | None
 
     startup_seconds_max: int
     grace_seconds: int
@@ -100,14 +102,13 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
 
 def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas: int) -> NewObject:
     """A StatefulSet whose pods are replaced by nobody but the operator, one volume claim for each."""
-    storage = facts.manifest.spec.storage
     claim: NewObject = {
         "accessModes": ["ReadWriteOnce"],
         "volumeMode": "Filesystem",
         "resources": {"requests": {"storage": canonical(process.storage)}},
     }
-    if storage.class_name is not None:
-        claim["storageClassName"] = storage.class_name
+    if process.storage_class is not None:
+        claim["storageClassName"] = process.storage_class
     return facts.an_object(
         "apps/v1",
         "StatefulSet",
@@ -135,7 +136,7 @@ def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas:
                 }
             ],
             "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": storage.when_deleted,
+                "whenDeleted": facts.manifest.spec.storage.when_deleted,
                 "whenScaled": "Retain",
             },
         },
@@ -238,7 +239,7 @@ def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> Ne
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in process.ports.items()
         ],
-        "resources": _resources(process, given),
+        "resources": _resources(process),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -258,10 +259,8 @@ def _variables(given: PodTemplate) -> list[NewObject]:
     ]
 
 
-def _resources(process: ProcessFacts, given: PodTemplate) -> NewObject:
-    """What the manifest asks for is meant for brokers; each request that it does not name has its default."""
-    asked = _amounts(given.resources.requests) if process.own_resources else {}
-    limits = _amounts(given.resources.limits) if process.own_resources else {}
+def _resources(process: ProcessFacts) -> NewObject:
+    asked, limits = _amounts(process.resources.requests), _amounts(process.resources.limits)
     # A default request above a limit would be refused; a limit alone is a request as well.
     requests = {name: amount for name, amount in process.requests.items() if name not in limits}
     found: NewObject = {"requests": {**requests, **asked}, "limits": limits}

@@ -266,6 +266,24 @@ CONTRADICTIONS: Final = (
         controllers={"replicas": 3, "ref": {"name": "other"}},
     ),
     _spec(
+        "volumes for another set's controllers",
+        "spec.controllers.storage: Forbidden: is about controllers of the set's own",
+        "spec.controllers.storage: is about controllers of the set's own",
+        controllers={"storage": {"size": "5Gi"}, "ref": {"name": "other"}},
+    ),
+    _spec(
+        "resources for another set's controllers",
+        "spec.controllers.resources: Forbidden: is about controllers of the set's own",
+        "spec.controllers.resources: is about controllers of the set's own",
+        controllers={"resources": {"requests": {"cpu": 1}}, "ref": {"name": "other"}},
+    ),
+    _spec(
+        "a controller that asks for more than it may use",
+        "spec.controllers.resources.requests: Forbidden: more is asked for than may be used",
+        "spec.controllers.resources.requests.memory: 2Gi are asked for, and at most 1Gi may be used",
+        controllers={"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
+    ),
+    _spec(
         "its own controllers as another set's",
         "spec.controllers.ref.name: Forbidden: is this set itself; name another set",
         "spec.controllers.ref.name: is this set itself; name another set",
@@ -623,6 +641,18 @@ CHANGES: Final = (
         brokerNames=LEFT_OUT,
     ),
     _change(
+        "a smaller volume of controllers",
+        "spec.controllers.storage.size: Forbidden: volumes never shrink; use 5Gi or more",
+        {"controllers": {"storage": {"size": "5Gi"}}},
+        controllers={"storage": {"size": "4Gi"}},
+    ),
+    _change(
+        "another class for controllers afterwards",
+        "spec.controllers.storage: Forbidden: className cannot be set, changed or taken away later",
+        {"controllers": {"storage": {"size": "5Gi"}}},
+        controllers={"storage": {"size": "5Gi", "className": "quick"}},
+    ),
+    _change(
         "another set's controllers afterwards",
         "spec.controllers.ref: Forbidden: cannot be set, changed or taken away later",
         {},
@@ -905,7 +935,7 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
                 "image": None,
                 "brokerNames": None,
                 "replication": {"minInSyncReplicas": None},
-                "controllers": {"ref": None, "replicas": 3},
+                "controllers": {"ref": None, "replicas": 3, "storage": None, "resources": None},
                 "storage": {"className": None},
                 "tls": {"secretName": None},
                 "acl": {"secretName": None},
@@ -967,6 +997,23 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
                 }
             }
         },
+    ),
+    "controllers with volumes and resources of their own": (
+        SET,
+        None,
+        {
+            "spec": {
+                "controllers": {
+                    "storage": {"size": "5Gi", "className": "quick"},
+                    "resources": {"requests": {"cpu": "100m"}, "limits": {"memory": "1Gi"}},
+                }
+            }
+        },
+    ),
+    "larger volumes of controllers": (
+        SET,
+        {"spec": {"controllers": {"storage": {"size": "5Gi"}}}},
+        {"spec": {"controllers": {"storage": {"size": "6Gi"}, "resources": {"limits": {"cpu": 1}}}}},
     ),
     "another set's controllers": (SET, None, {"spec": {"controllers": {"ref": {"name": "other"}}}}),
     "a larger volume": (SET, {}, {"spec": {"storage": {"size": "1Ti"}}}),

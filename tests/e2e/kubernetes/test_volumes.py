@@ -13,24 +13,31 @@ FORGET_SECONDS = 180.0
 
 @pytest.mark.slow
 def test_volumes_grow_while_brokers_run(cluster: Cluster, namespace: str) -> None:
-    """A larger size reaches claims and template; no pod is replaced for it."""
+    """A larger size reaches claims and template, of controllers their own; no pod is replaced for it."""
     orders = Deployed(cluster, namespace)
-    orders.create()
+    asked = {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "1Gi"}}
+    orders.create(controllers={"resources": asked})
     orders.wait_settled()
     uids = orders.uids()
+    of_controllers = orders.pods("controller").values()
+    assert [pod["spec"]["containers"][0]["resources"] for pod in of_controllers] == [asked] * 3
 
-    orders.change(storage={"size": "2Gi"})
+    orders.change(storage={"size": "2Gi"}, controllers={"storage": {"size": "3Gi"}})
 
     def grown() -> bool:
-        claims = [c for c in cluster.items("pvc", namespace) if "controller" not in c["metadata"]["name"]]
-        sizes = {claim["metadata"]["name"]: claim["status"]["capacity"]["storage"] for claim in claims}
+        capacities = {
+            claim["metadata"]["name"]: claim["status"]["capacity"]["storage"]
+            for claim in cluster.items("pvc", namespace)
+        }
+        own = {size for name, size in capacities.items() if "controller" in name}
+        sizes = {name: size for name, size in capacities.items() if "controller" not in name}
         keeper = cluster.get("statefulset", "orders-0", namespace)
         if keeper is None:
             raise ValueError("the StatefulSet is being made anew with its new template")
         template = keeper["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-        if set(sizes.values()) == {"2Gi"} and template == "2Gi":
+        if set(sizes.values()) == {"2Gi"} and template == "2Gi" and own == {"3Gi"}:
             return True
-        raise ValueError(f"{sizes}, template {template}")
+        raise ValueError(f"{capacities}, template {template}")
 
     until("claims have grown", grown, 120)
     orders.wait_settled()

@@ -30,11 +30,18 @@ def wanted_of_model(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any]
     found: list[Mapping[str, Any]] = []
     controllers = names.controller_set(NAME)
     settings = {"raftJoin": "true" if shape.raft_join else "false"}
+    own = spec.controllers.storage
+    controllers_size = own.size if own is not None and own.size is not None else "1Gi"
     if spec.controllers.ref is None:
         found.append(_config_map(controllers, settings))
         found.append(
             _stateful_set(
-                controllers, shape.controller_replicas, observed.operator.image, observed, "1Gi", when_deleted
+                controllers,
+                shape.controller_replicas,
+                observed.operator.image,
+                observed,
+                controllers_size,
+                when_deleted,
             )
         )
     for index, replicas in sorted(shape.groups.items()):

@@ -258,8 +258,7 @@ def test_all_interfaces_are_reached_through_loopback() -> None:
 def test_what_has_less_effect_than_somebody_may_think_is_said() -> None:
     manifest = _manifest(
         replicas=2,
-        controllers={"replicas": 4},
-        storage={"size": "5Gi"},
+        controllers={"replicas": 4, "storage": {"size": "2Gi"}, "resources": {"limits": {"cpu": 1}}},
         advertise="podIP",
         update={"strategy": "supervised"},
         monitoring={"podMonitor": True},
@@ -269,7 +268,7 @@ def test_what_has_less_effect_than_somebody_may_think_is_said() -> None:
     notes = _plan(manifest).notes
 
     assert [note.split(":")[0] for note in notes] == [
-        "spec.controllers.replicas",
+        "spec.controllers.replicas", "spec.controllers.resources",
         "spec.storage", "spec.advertise", "spec.update", "spec.monitoring", "spec.podTemplate",
     ]  # fmt: skip
 

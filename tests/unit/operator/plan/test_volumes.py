@@ -57,6 +57,21 @@ def test_claims_grow_and_the_stateful_set_is_made_anew_around_its_pods(
     assert template["spec"]["resources"]["requests"]["storage"] == "30Gi"
 
 
+def test_claims_of_controllers_grow_alone(settled: Settled, decide: Decide) -> None:
+    """By the same rules: no pod is deleted, and those of brokers are left as they are."""
+    world = settled()
+    uids = {pod.uid for pod in world.pods.values()}
+
+    world.apply_manifest(controllers={"storage": {"size": "5Gi"}})
+    done = carry_on(world, decide, is_done)
+
+    assert [a.size for a in done if isinstance(a, ResizeClaim)] == ["5Gi"] * 3
+    assert {a.name for a in done if isinstance(a, ResizeClaim)} == {
+        f"data-orders-controller-{n}" for n in range(3)
+    }
+    assert {pod.uid for pod in world.pods.values()} == uids
+
+
 def test_a_class_that_does_not_expand_is_told_and_not_asked(settled: Settled, decide: Decide) -> None:
     """Condition StorageNotExpandable; everything else goes on."""
     world = settled()

@@ -239,6 +239,28 @@ def test_controllers_have_no_larger_volumes_than_they_need(build: Build) -> None
             assert claim["spec"]["resources"] == {"requests": {"storage": expected}}
 
 
+def test_the_manifest_says_what_controllers_have(build: Build) -> None:
+    """Their own size, class and resources; without them those of brokers, and what they always had."""
+    own = {
+        "storage": {"size": "40Gi", "className": "quick"},
+        "resources": {"requests": {"memory": "300Mi"}, "limits": {"memory": "1024Mi"}},
+    }
+    plain = build({"storage": {"size": "1Ti", "className": "large"}})
+    found = build({"storage": {"size": "1Ti", "className": "large"}, "controllers": own})
+
+    (claim,) = found["StatefulSet", "orders-controller"]["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"] == {"requests": {"storage": "40Gi"}}
+    assert claim["spec"]["storageClassName"] == "quick"
+    assert _container(found, "orders-controller")["resources"] == {
+        "requests": {"cpu": "50m", "memory": "300Mi"},
+        "limits": {"memory": "1Gi"},
+    }
+    (before,) = plain["StatefulSet", "orders-controller"]["spec"]["volumeClaimTemplates"]
+    assert before["spec"]["resources"] == {"requests": {"storage": "20Gi"}}
+    assert before["spec"]["storageClassName"] == "large"
+    assert found["StatefulSet", "orders-0"] == plain["StatefulSet", "orders-0"]
+
+
 def test_nobody_but_the_operator_replaces_pods(build: Build) -> None:
     """StatefulSets neither roll by themselves nor wait for one pod before they make the next."""
     for name in BOTH:
