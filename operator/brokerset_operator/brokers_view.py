@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from brokerset_client.controller_admin import ALIVE, ControllerAdmin
@@ -50,20 +51,57 @@ class BrokerSilent(Exception):
     """A broker did not answer, or refused; the text names it."""
 
 
-async def look_for_conflicts(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """By pod: why its broker may not register. Only brokers that run and are not ready are asked."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a broker says of itself that runs and is not ready."""
+
+    text: str
+    """Why it does not register, follow or lead."""
+
+    advice: str = ""
+    refused: bool = False
+    """Whether it may not register: its volume was copied, is another set's, or was given up."""
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}" if self.advice else self.text
+
+
+async def look_for_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, Trouble]:
+    """By pod: why its broker is of no use. Only brokers that run and are not ready are asked."""
     asked = {
         name: address for name, pod in sorted(pods.items()) if (address := _unready_broker(pod)) is not None
     }
     if not asked:
         return {}
-    async with ControllerAdmin(list(asked.values()), timeout=LOOK_SECONDS) as admin:
-        found = await asyncio.gather(*(_identity(admin, address) for address in asked.values()))
-    return {
-        name: identity.registration or identity.problem
-        for name, identity in zip(asked, found, strict=True)
-        if identity is not None and identity.problem in REFUSED
-    }
+    addresses = asked.values()
+    async with ControllerAdmin(list(addresses), timeout=LOOK_SECONDS) as admin, Brokers() as brokers:
+        identities, tables = await asyncio.gather(
+            asyncio.gather(*(_identity(admin, address) for address in addresses)),
+            asyncio.gather(*(_figures(brokers, address) for address in addresses)),
+        )
+    found = map(trouble_of, identities, tables)
+    return {name: trouble for name, trouble in zip(asked, found, strict=True) if trouble is not None}
+
+
+def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) -> Trouble | None:
+    """What a broker's identity and figures say that people should know; None when it says nothing.
+
+    What keeps it out of service goes before why it does not follow at the moment. One that only starts has no
+    problem in its identity.
+    """
+    if identity is not None and identity.problem is not None:
+        text = table.get("brokersetProblem") or identity.registration or identity.problem
+        return Trouble(text, table.get("brokersetAdvice", ""), identity.problem in REFUSED)
+    text = table.get("brokersetFollowProblem", "")
+    return Trouble(text, table.get("brokersetFollowAdvice", "")) if text else None
+
+
+async def _figures(brokers: Brokers, address: str) -> Mapping[str, str]:
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await brokers.figures(address)
+    except (BrokerSilent, TimeoutError):
+        return {}
 
 
 def _unready_broker(pod: Mapping[str, Any]) -> str | None:
@@ -191,12 +229,15 @@ class Brokers:
                         found[group, queue] = max(0, entry.broker_offset - entry.consumer_offset)
         return found
 
+    async def figures(self, address: str) -> Mapping[str, str]:
+        """What the broker says of itself (code 28). Raises `BrokerSilent`."""
+        body = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return _read(address, KVTable.from_json, body).table
+
     async def _delayed(self, address: str) -> int:
         """Messages that were sent with a delay and not delivered yet."""
-        body = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        table = _read(address, KVTable.from_json, body).table
         left = 0
-        for name, text in table.items():
+        for name, text in (await self.figures(address)).items():
             delivered, comma, end = text.partition(",")
             if name.startswith(DELAY_PROGRESS) and comma and delivered.isdecimal() and end.isdecimal():
                 left += max(0, int(end) - int(delivered))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from brokerset_operator.brokers_view import broker_addresses, look_at_drain, look_for_conflicts, settings_at
+from brokerset_operator.brokers_view import broker_addresses, look_at_drain, look_for_troubles, settings_at
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
@@ -204,12 +204,13 @@ async def _observe(
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
         looking = group.create_task(look_at_controllers(asked))
-        conflicts = group.create_task(look_for_conflicts(pods))
+        asking = group.create_task(look_for_troubles(pods))
         brokers = broker_addresses(pods)
         settings = group.create_task(settings_at(brokers))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
     view = looking.result()
+    troubles = asking.result()
     stuck, missing = nodes.result()
     meta, status = _meta(live), live.get("status") or {}
     groups = own_groups(
@@ -231,7 +232,8 @@ async def _observe(
         missing_nodes=missing,
         controllers=view.controllers,
         groups=groups,
-        conflicts=conflicts.result(),
+        conflicts={pod: trouble.text for pod, trouble in troubles.items() if trouble.refused},
+        troubles={pod: str(trouble) for pod, trouble in troubles.items()},
         settings=settings.result(),
         drains=await _drains(going(manifest, status, groups)),
         now=now,

@@ -246,15 +246,16 @@ class Follower:
             parts.group.ask_soon()
             raise LinkClosed(f"the epoch {highest} is known, so the master of {change.epoch} is an old one")
         await self._whole(self._rebuilding.cut_damage(own.broker_id, change.epoch))
-        self._view = replace(FollowerView("looking"), master_address=self._view.master_address)
+        # While it is tried again what failed last is still told: who asks in that moment gets an answer.
+        self._view = replace(self._view, state="looking")
         async with asyncio.timeout(FIND_SECONDS_MAX):
             target = await parts.group.find_master(change)
-        self._view = FollowerView("connecting", target.ha_address)
+        self._view = replace(self._view, state="connecting", master_address=target.ha_address)
         link = await parts.network.connect(target.ha_address, CONNECT_SECONDS_MAX)
         session: _Session | None = None
         reason = "this replica stops following"
         try:
-            self._view = FollowerView("handshake", target.ha_address)
+            self._view = replace(self._view, state="handshake")
             end = await self._whole(self._log.finish_received())
             settings = parts.settings()
             apart = not parts.may_join()

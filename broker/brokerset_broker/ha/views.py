@@ -89,7 +89,7 @@ class FollowerView:
     """Of the master's HA port."""
 
     problem: str = ""
-    """Why it does not follow; empty when it does."""
+    """Why it does not follow, or why the last try failed while the next one goes on; empty when it does."""
 
     advice: str = ""
     received_bytes_per_second: int = 0

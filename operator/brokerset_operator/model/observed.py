@@ -113,6 +113,9 @@ class Observed:
     conflicts: Mapping[str, str] = field(default_factory=dict)
     """By pod name: why its broker may not register (a copied volume, another owner)."""
 
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    """By pod name: what a broker that runs and is not ready says is wrong, and what to do; those too."""
+
     drains: Mapping[str, Drain] = field(default_factory=dict)
     """By broker name, for groups that the manifest no longer has."""
 

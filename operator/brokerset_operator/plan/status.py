@@ -12,7 +12,7 @@ from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import Draft
 from brokerset_operator.plan.facts import ALIVE, Broker, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of
-from brokerset_operator.plan.objects import items, time_text
+from brokerset_operator.plan.objects import Pod, items, time_text
 from brokerset_operator.plan.workflow import write_workflow
 
 Verdict = tuple[bool, str, str]
@@ -23,6 +23,9 @@ FIRST_EPOCH: Final = 1
 
 MESSAGE_CHARACTERS_MAX: Final = 4096
 """Longest message of a condition."""
+
+PROBLEM_CHARACTERS_MAX: Final = 1024
+"""Longest text on what is wrong with one broker."""
 
 
 def write_status(draft: Draft) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(facts.meta.name, "broker").items()),
         "conditions": [*conditions(facts.observed, verdicts), *_others_conditions(facts.observed)],
         "controllers": controllers,
-        "groups": [_group(group) for group in shown],
+        "groups": [_group(draft, group) for group in shown],
         "workflow": write_workflow(draft.workflow),
     }
     if draft.requests:
@@ -148,11 +151,12 @@ def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
         there = sum(broker.replica is not None for broker in group.brokers.values())
         return (
             reasons.CREATING,
-            f"{group.name} has no master yet: {there} of {group.wanted} brokers registered",
+            f"{group.name} has no master yet: {there} of {group.wanted} brokers registered"
+            f"{_causes(draft, group)}",
         )
     if group.master is None:
         advice = group.state.advice or "its brokers start, or move"
-        return reasons.NO_MASTER, f"{group.name} has no living master: {advice}"
+        return reasons.NO_MASTER, f"{group.name} has no living master: {advice}{_causes(draft, group)}"
     least = minimum_of(draft, group, group.master)
     if least is None:
         least = draft.facts.manifest.min_in_sync_of(min(group.wanted, max(group.current, 1)))
@@ -160,7 +164,8 @@ def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
     if len(group.living_in_sync) < least:
         return (
             reasons.CREATING if creating else reasons.TOO_FEW_IN_SYNC,
-            f"{group.name} refuses sends: {len(group.living_in_sync)} in sync, and {least} must be",
+            f"{group.name} refuses sends: {len(group.living_in_sync)} in sync, and {least} must be"
+            f"{_causes(draft, group)}",
         )
     replacing = draft.work_of(group).replacing
     missing = [
@@ -170,7 +175,7 @@ def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
     ]
     missing = [pod for pod in missing if replacing is None or pod != replacing.pod]
     if missing:
-        message = f"not in sync: {', '.join(missing)}{_causes(group, missing)}"
+        message = f"not in sync: {', '.join(missing)}{_causes(draft, group, missing)}"
         return reasons.CREATING if creating else reasons.BROKERS_MISSING, message
     return None
 
@@ -181,13 +186,21 @@ def _is_being_created(draft: Draft, group: GroupFacts) -> bool:
     return not draft.work_of(group).whole and epoch <= FIRST_EPOCH
 
 
-def _causes(group: GroupFacts, missing: list[str]) -> str:
+def _causes(draft: Draft, group: GroupFacts, missing: list[str] | None = None) -> str:
+    """What is known of brokers that are of no use, of `missing` or of all."""
     causes = [
-        f"{broker.pod.name}: {broker.pod.broken}"
+        f"{broker.pod.name}: {why}"
         for broker in group.brokers.values()
-        if broker.pod is not None and broker.pod.broken is not None and broker.pod.name in missing
+        if broker.pod is not None
+        if missing is None or broker.pod.name in missing
+        if (why := _trouble(draft, broker.pod)) is not None
     ]
     return f" ({'; '.join(causes)})" if causes else ""
+
+
+def _trouble(draft: Draft, pod: Pod) -> str | None:
+    """Why a broker is of no use: its pod does not run, or what it says itself."""
+    return pod.broken or draft.facts.observed.troubles.get(pod.name)
 
 
 def _verdicts(draft: Draft) -> dict[str, Verdict]:
@@ -309,7 +322,7 @@ def _phase(draft: Draft, verdicts: Mapping[str, Verdict]) -> str:
     return "Ready" if ready[0] else words.get(ready[1], "Degraded")
 
 
-def _group(group: GroupFacts) -> dict[str, Any]:
+def _group(draft: Draft, group: GroupFacts) -> dict[str, Any]:
     state, master = group.state, group.master
     found: dict[str, Any] = {"name": group.name}
     if state is None:
@@ -324,6 +337,8 @@ def _group(group: GroupFacts) -> dict[str, Any]:
         one: dict[str, Any] = {"id": replica.broker_id}
         if broker is not None and broker.pod is not None:
             one["pod"] = broker.pod.name
+            if (why := _trouble(draft, broker.pod)) is not None:
+                one["problem"] = why[:PROBLEM_CHARACTERS_MAX]
         alive = replica.standing == ALIVE
         word = "master" if replica.broker_id == state.master_id else "slave"
         one["role"] = "fenced" if replica.broker_id in state.fenced else word if alive else replica.standing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerset_broker.membership import diagnosis
-from brokerset_operator.brokers_view import REFUSED, look_for_conflicts, master_address
+from brokerset_operator.brokers_view import REFUSED, Trouble, look_for_troubles, master_address, trouble_of
 from brokerset_operator.controllers_view import controller_addresses, look_at_controllers, pod_address
 from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
@@ -17,6 +17,7 @@ from brokerset_operator.kube.errors import NotFound, Unavailable
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
+from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
@@ -332,8 +333,9 @@ def test_other_problems_are_no_conflict() -> None:
 
 
 def test_a_broker_that_may_not_register_is_seen() -> None:
-    """Only brokers that run and are not ready are asked, and only refusals are told."""
+    """Only brokers that run and are not ready are asked; what they say, and what to do, is told."""
     text = "the controllers have retired the id of broker 2 of group orders-0: said so"
+    advice = "make it a new, empty replica"
     problems = {"127.77.0.1": "id_retired", "127.77.0.3": "controllers_silent"}
 
     def answer(connection: Connection, command: Command) -> Command:
@@ -343,8 +345,17 @@ def test_a_broker_that_may_not_register_is_seen() -> None:
             body=b'{"clusterName":"c","brokerName":"orders-0","brokerId":0,"epochList":[],"maxOffset":0}',
         )
 
+    def figures(connection: Connection, command: Command) -> Command:
+        table = KVTable({"brokersetProblem": text, "brokersetAdvice": advice})
+        return command.reply(body=table.to_json())
+
     async def work() -> None:
-        server = RemotingServer({RequestCode.GET_BROKER_EPOCH_CACHE: answer})
+        server = RemotingServer(
+            {
+                RequestCode.GET_BROKER_EPOCH_CACHE: answer,
+                RequestCode.GET_BROKER_RUNTIME_INFO: figures,
+            }
+        )
         await server.listen("127.77.0.1", names.REMOTING_PORT)
         try:
             pods = {
@@ -353,8 +364,24 @@ def test_a_broker_that_may_not_register_is_seen() -> None:
                 "orders-0-2": a_pod("orders-0-2", "broker", ip="127.77.0.2", ready=False),
             }
 
-            assert await look_for_conflicts(pods) == {"orders-0-0": text}
+            assert await look_for_troubles(pods) == {"orders-0-0": Trouble(text, advice, refused=True)}
         finally:
             await server.close(0.1)
 
     run(work())
+
+
+def test_a_slave_that_cannot_follow_says_why() -> None:
+    """In service or not, the worst goes first; who only starts, or only catches up, has no trouble."""
+    follows = {"brokersetFollowProblem": "the master did not answer in time", "brokersetFollowAdvice": ""}
+    starts = {"brokersetProblem": "registers with the controllers", "brokersetAdvice": "wait a moment"}
+    refuses = {"brokersetProblem": "the log has no epoch in common", "brokersetAdvice": "replace it"}
+    fine = BrokerIdentityAnswer(registration="registered, slave")
+    bad = BrokerIdentityAnswer(registration="the log has no epoch in common", problem="replication_refused")
+
+    assert trouble_of(fine, {}) is None
+    assert trouble_of(fine, starts) is None
+    assert trouble_of(None, {}) is None
+    assert trouble_of(fine, follows) == Trouble("the master did not answer in time")
+    assert str(trouble_of(bad, refuses | follows)) == "the log has no epoch in common; replace it"
+    assert trouble_of(bad, {}) == Trouble("the log has no epoch in common")

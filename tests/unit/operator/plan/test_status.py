@@ -223,6 +223,50 @@ def test_conditions_say_what_is_wrong(
     assert all(c["message"] for c in status["conditions"] if c["type"] == "Ready")
 
 
+def test_what_a_broker_says_of_itself_is_told_with_its_name(settled: Settled, decide: Decide) -> None:
+    """Not only that it is not in sync: why, and what to do, in the conditions and beside the broker."""
+    world = settled()
+    group = world.groups["orders-0"]
+    slave = next(broker_id for broker_id in sorted(group.in_sync) if broker_id != group.master)
+    group.in_sync.discard(slave)
+    brokers = decide(world.observe_now()).status["groups"][0]["brokers"]
+    pod = next(broker["pod"] for broker in brokers if broker["id"] == slave)
+    why = "the log has no epoch in common with the master's; make it a new, empty replica"
+
+    status = decide(replace(world.observe_now(), troubles={pod: why})).status
+
+    told = {c["type"]: c["message"] for c in status["conditions"]}
+    assert f"not in sync: {pod} ({pod}: {why})" in told["Ready"]
+    assert told["Degraded"] == told["Ready"]
+    assert {b["id"]: b.get("problem") for b in status["groups"][0]["brokers"]} == {
+        b["id"]: why if b["id"] == slave else None for b in brokers
+    }
+
+
+@pytest.mark.parametrize("state", ["creating", "no master", "too few in sync"])
+def test_a_group_that_does_not_serve_says_what_its_brokers_say(
+    settled: Settled, decide: Decide, state: str
+) -> None:
+    """A volume of another cluster, say, keeps a group from its first master."""
+    world = settled()
+    group = world.groups["orders-0"]
+    observed = world.observe_now()
+    match state:
+        case "creating":
+            observed = replace(observed, groups={}, status={})
+        case "no master":
+            group.master = None
+            observed = world.observe_now()
+        case _:
+            group.in_sync = {group.master} if group.master is not None else set()
+            observed = world.observe_now()
+
+    status = decide(replace(observed, troubles={"orders-0-1": "belongs to cluster B"})).status
+
+    message = next(c["message"] for c in status["conditions"] if c["type"] == "Ready")
+    assert "orders-0-1: belongs to cluster B" in message
+
+
 def test_times_of_transition_stay_while_a_condition_stays(settled: Settled, decide: Decide) -> None:
     """Only a change of True and False is a transition."""
     world = settled()
