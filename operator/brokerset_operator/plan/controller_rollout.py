@@ -7,7 +7,7 @@ from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import AT_ONCE_SECONDS, WAIT_SECONDS, Draft
 from brokerset_operator.plan.facts import ControllerFacts
 from brokerset_operator.plan.objects import Pod
-from brokerset_operator.plan.pods import STALE_SECONDS, is_old
+from brokerset_operator.plan.pods import STALE_SECONDS, is_old, why_failing
 from brokerset_operator.plan.rollout import OLD
 from brokerset_operator.plan.workflow import Replacing
 
@@ -98,6 +98,7 @@ def _write_down(draft: Draft, pod: Pod) -> None:
 def _go_on(draft: Draft, known: ControllerFacts, begun: Replacing) -> None:
     ordinal = int(begun.pod.rpartition("-")[2])
     pod = known.pods.get(ordinal)
+    failing = why_failing(pod, draft.facts.now) if pod is not None else None
     if pod is None:
         if ordinal >= known.current:
             draft.controller = None
@@ -105,13 +106,13 @@ def _go_on(draft: Draft, known: ControllerFacts, begun: Replacing) -> None:
             draft.goes_on(reasons.ROLLING, f"{begun.pod} is made anew")
     elif pod.uid == begun.uid:
         _take_down(draft, known, pod, begun)
-    elif pod.ready and not pod.terminating and _is_back(known, ordinal):
+    elif pod.ready and not pod.terminating and _is_back(known, ordinal) and failing is None:
         draft.controller = None
         draft.look(AT_ONCE_SECONDS)
     elif _is_old(draft, pod) and not pod.ready and not pod.terminating:
         _write_down(draft, pod)  # the manifest has changed again meanwhile
-    elif pod.broken is not None:
-        message = f"{pod.name} does not start: {pod.broken}. Correct the manifest, or put it back"
+    elif failing is not None:
+        message = f"{pod.name} does not come back: {failing}. Correct the manifest, or put it back"
         draft.goes_on(reasons.ROLL_WAITS, message, WAIT_SECONDS)
     else:
         draft.goes_on(reasons.ROLLING, f"{pod.name} is new, and catches up")

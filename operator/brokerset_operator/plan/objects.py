@@ -11,9 +11,11 @@ from typing import Any, Final
 from brokerset_operator.model.names import COMPONENT_LABEL, HASH_ANNOTATION
 from brokerset_operator.model.observed import Object
 
+CRASH_LOOP: Final = "CrashLoopBackOff"
+
 BROKEN_REASONS: Final = frozenset(
     {
-        "CrashLoopBackOff",
+        CRASH_LOOP,
         "CreateContainerConfigError",
         "CreateContainerError",
         "ErrImageNeverPull",
@@ -25,6 +27,9 @@ BROKEN_REASONS: Final = frozenset(
     }
 )
 """Why a container waits when it will not start without help; its process does not run meanwhile."""
+
+LAST_WORDS_MAX: Final = 300
+"""Longest part of what a container wrote last that is told."""
 
 _UNITS: Final = {
     "": 1,
@@ -71,6 +76,15 @@ class Pod:
     broken: str | None
     """Why no process of it runs, nor will without help."""
 
+    restarts: int
+    """How often our own container was started again."""
+
+    running_since: float | None
+    """When its process was started, in seconds since 1970; None while none runs, or if that is not known."""
+
+    last_end: str | None
+    """How our own container ended last: its name, exit code, and what it wrote last."""
+
     template: Template
     revision: str | None
     kept: bool
@@ -106,6 +120,7 @@ def read_pod(pod: Object) -> Pod | None:
     if not number.isdecimal():
         return None
     conditions = {c.get("type"): c for c in items(status, "conditions")}
+    own = _own_container(status, part(meta, "labels").get(COMPONENT_LABEL))
     ready = conditions.get("Ready", {})
     return Pod(
         name=name,
@@ -119,6 +134,9 @@ def read_pod(pod: Object) -> Pod | None:
         broken=_why_broken(
             status, conditions.get("PodScheduled", {}), part(meta, "labels").get(COMPONENT_LABEL)
         ),
+        restarts=int(own.get("restartCount") or 0),
+        running_since=seconds(part(part(own, "state"), "running").get("startedAt")),
+        last_end=_how_it_ended(own),
         template=_template(meta, spec),
         revision=text(part(meta, "labels").get("controller-revision-hash")),
         kept=kept_by_stateful_set(pod),
@@ -242,12 +260,36 @@ def _why_broken(status: Mapping[str, Any], scheduled: Mapping[str, Any], compone
     containers = [*items(status, "initContainerStatuses"), *running]
     waiting = [part(part(c, "state"), "waiting") for c in containers]
     reasons = _reasons(waiting)
+    ended = _how_it_ended(_own_container(status, component))
+    if reasons and ended is not None:
+        reasons.append(ended)
     return "; ".join(reasons) if reasons else None
 
 
+def _own_container(status: Mapping[str, Any], component: object) -> Mapping[str, Any]:
+    """The status of our own container, or of the only one; empty when there is none yet."""
+    running = items(status, "containerStatuses")
+    own = [each for each in running if each.get("name") == component]
+    return own[0] if own else running[0] if len(running) == 1 else {}
+
+
+def _how_it_ended(container: Mapping[str, Any]) -> str | None:
+    ends = [part(part(container, state), "terminated") for state in ("state", "lastState")]
+    end = next((each for each in ends if each), None)
+    if end is None:
+        return None
+    reason, lines = end.get("reason"), str(end.get("message") or "").strip().splitlines()
+    how = f" ({reason})" if reason and reason not in ("Error", "Completed") else ""
+    words = f": {lines[-1][-LAST_WORDS_MAX:]}" if lines else ""
+    return f"container {container.get('name')} ended with exit code {end.get('exitCode')}{how}{words}"
+
+
 def _reasons(waiting: Iterable[Mapping[str, Any]]) -> list[str]:
+    # What a crash loop's message has is a delay, which is another one each time.
     return [
-        f"{each.get('reason')}: {each['message']}" if each.get("message") else str(each.get("reason"))
+        f"{each.get('reason')}: {each['message']}"
+        if each.get("message") and each.get("reason") != CRASH_LOOP
+        else str(each.get("reason"))
         for each in waiting
         if each.get("reason") in BROKEN_REASONS
     ]

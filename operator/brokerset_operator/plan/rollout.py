@@ -16,7 +16,7 @@ from brokerset_operator.plan.facts import Broker, GroupFacts
 from brokerset_operator.plan.handover import successor, switch_over
 from brokerset_operator.plan.live_settings import too_strict
 from brokerset_operator.plan.objects import Pod
-from brokerset_operator.plan.pods import STALE_SECONDS, is_old, is_slow
+from brokerset_operator.plan.pods import STALE_SECONDS, is_old, is_slow, why_failing
 from brokerset_operator.plan.scaling import never_starts
 from brokerset_operator.plan.workflow import Replacing
 
@@ -159,8 +159,8 @@ def _go_on(draft: Draft, group: GroupFacts) -> None:
         draft.look(AT_ONCE_SECONDS)
     elif _is_old(draft, group, pod) and not broker.in_sync and not broker.master:
         _write_down(draft, group, broker)  # the manifest has changed again meanwhile
-    elif pod.broken is not None:
-        message = f"{pod.name} does not start: {pod.broken}. Correct the manifest, or put it back"
+    elif (why := why_failing(pod, draft.facts.now)) is not None:
+        message = f"{pod.name} does not come back: {why}. Correct the manifest, or put it back"
         draft.goes_on(reasons.ROLL_WAITS, message, WAIT_SECONDS)
     else:
         draft.goes_on(reasons.ROLLING, f"{pod.name} is new, and comes into sync")
@@ -201,6 +201,8 @@ def _is_back(group: GroupFacts, broker: Broker, begun: Replacing, now: float) ->
     if group.virgin:
         return True
     if broker.replica is None or broker.pod is None or not broker.pod.ready or broker.pod.terminating:
+        return False
+    if why_failing(broker.pod, now) is not None:
         return False
     started = broker.replica.broker_id != begun.broker_id or broker.replica.incarnation > begun.incarnation
     certain = started or now - begun.since > STALE_SECONDS

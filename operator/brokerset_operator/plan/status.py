@@ -13,6 +13,7 @@ from brokerset_operator.plan.draft import Draft
 from brokerset_operator.plan.facts import ALIVE, Broker, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of
 from brokerset_operator.plan.objects import Pod, items, time_text
+from brokerset_operator.plan.pods import why_failing
 from brokerset_operator.plan.workflow import write_workflow
 
 Verdict = tuple[bool, str, str]
@@ -171,11 +172,18 @@ def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
     missing = [
         f"{group.resource}-{ordinal}"
         for ordinal in range(group.wanted)
-        if (broker := group.brokers.get(ordinal)) is None or not (broker.settled or broker.fenced)
+        if (broker := group.brokers.get(ordinal)) is None
+        or not (broker.fenced or (broker.settled and _failing(draft, broker.pod) is None))
     ]
-    missing = [pod for pod in missing if replacing is None or pod != replacing.pod]
+    # One that is being replaced is missed for a moment by design, but not when it does not come back.
+    missing = [
+        pod
+        for pod in missing
+        if replacing is None or pod != replacing.pod or _does_not_come_back(draft, group, pod)
+    ]
     if missing:
-        message = f"not in sync: {', '.join(missing)}{_causes(draft, group, missing)}"
+        narrow = "; one loss more, and it refuses sends" if len(group.living_in_sync) <= least else ""
+        message = f"not in sync: {', '.join(missing)}{_causes(draft, group, missing)}{narrow}"
         return reasons.CREATING if creating else reasons.BROKERS_MISSING, message
     return None
 
@@ -200,7 +208,16 @@ def _causes(draft: Draft, group: GroupFacts, missing: list[str] | None = None) -
 
 def _trouble(draft: Draft, pod: Pod) -> str | None:
     """Why a broker is of no use: its pod does not run, or what it says itself."""
-    return pod.broken or draft.facts.observed.troubles.get(pod.name)
+    return pod.broken or draft.facts.observed.troubles.get(pod.name) or _failing(draft, pod)
+
+
+def _failing(draft: Draft, pod: Pod | None) -> str | None:
+    return why_failing(pod, draft.facts.now) if pod is not None else None
+
+
+def _does_not_come_back(draft: Draft, group: GroupFacts, name: str) -> bool:
+    pods = (broker.pod for broker in group.brokers.values())
+    return any(pod is not None and pod.name == name and _failing(draft, pod) is not None for pod in pods)
 
 
 def _verdicts(draft: Draft) -> dict[str, Verdict]:
@@ -299,11 +316,18 @@ def _controllers(draft: Draft) -> Verdict:
     if not known.own:
         return True, reasons.AS_WANTED, "those of another set lead"
     begun = draft.controller
-    silent = [n for n in range(known.wanted) if n not in known.voting]
+    failing = {n: why for n, pod in known.pods.items() if (why := _failing(draft, pod)) is not None}
+    silent = [n for n in range(known.wanted) if n not in known.voting or n in failing]
     replaced = begun is not None and all(begun.pod.endswith(f"-{n}") for n in silent)
-    if (silent and not replaced) or len(known.members) > known.wanted:
+    stuck = any(n in failing for n in silent)
+    if (silent and (stuck or not replaced)) or len(known.members) > known.wanted:
         listed = ", ".join(map(str, silent)) or "none"
-        return False, reasons.CONTROLLERS_MISSING, f"controllers that do not vote and answer: {listed}"
+        causes = "; ".join(f"{known.pods[n].name}: {failing[n]}" for n in silent if n in failing)
+        return (
+            False,
+            reasons.CONTROLLERS_MISSING,
+            f"controllers that do not vote and answer: {listed}{f' ({causes})' if causes else ''}",
+        )
     others = f"all but {', '.join(map(str, silent))}, which is replaced, vote" if silent else "all vote"
     return True, reasons.AS_WANTED, f"controller {known.leader} leads, and {others}"
 

@@ -97,6 +97,8 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
         "spec": _pod_spec(facts, process, given),
     }
     template["metadata"]["annotations"][names.HASH_ANNOTATION] = config_hash(template, process.settings)
+    # What a process wrote last before it crashed, for the status. Not in the hash: no pod is replaced for it.
+    template["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
     return template
 
 

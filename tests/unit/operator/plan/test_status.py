@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from brokerset_operator.model import names
-from brokerset_operator.model.actions import ApplyObject, EmitEvent, Fence, Plan
+from brokerset_operator.model.actions import ApplyObject, DeletePod, EmitEvent, Fence, Plan
 from brokerset_operator.model.observed import Meta, Observed, Operator
 from brokerset_operator.plan.deciding import plan
+from brokerset_operator.plan.objects import Pod, read_pod, time_text
+from brokerset_operator.plan.pods import why_failing
 from brokerset_operator.plan.static import is_as_sent, to_send, with_mark
 from brokerset_operator.plan.workflow import Workflow, read_workflow, write_workflow
 from brokerset_sim.kubernetes_model import Kubernetes, carry_on, condition, is_done, of
@@ -241,6 +243,109 @@ def test_what_a_broker_says_of_itself_is_told_with_its_name(settled: Settled, de
     assert {b["id"]: b.get("problem") for b in status["groups"][0]["brokers"]} == {
         b["id"]: why if b["id"] == slave else None for b in brokers
     }
+
+
+END = {"exitCode": 1, "reason": "Error", "message": "starting\nunknown setting maxMessageSzie\n"}
+
+CRASHING = {
+    "in a crash loop": {
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+        "lastState": {"terminated": END},
+        "restartCount": 3,
+    },
+    "between two crashes": {
+        "state": {"running": {"startedAt": "NOW"}},
+        "lastState": {"terminated": END},
+        "restartCount": 3,
+    },
+    "just crashed": {"state": {"terminated": END}, "lastState": {}, "restartCount": 2},
+}
+"""Statuses of a container that crashes again and again."""
+
+
+def _with_container(observed: Observed, pod: str, container: Mapping[str, Any]) -> Observed:
+    """The same, with the status of a pod's container changed."""
+    found = json.loads(json.dumps(observed.pods[pod]))
+    text = json.dumps({"name": "main", **container}).replace('"NOW"', json.dumps(time_text(observed.now - 5)))
+    found["status"]["containerStatuses"] = [json.loads(text)]
+    return replace(observed, pods={**observed.pods, pod: found})
+
+
+@pytest.mark.parametrize("kind", list(CRASHING))
+@pytest.mark.parametrize("prefix", ["orders-0-", "orders-controller-"])
+def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(
+    settled: Settled, decide: Decide, prefix: str, kind: str
+) -> None:
+    """Ready=False, Degraded=True, with pod, container, exit code and last words; no other pod is touched."""
+    world = settled()
+    world.image = "v2"
+
+    def rolls(found: Kubernetes) -> bool:
+        work = found.status["workflow"]
+        places = (work.get("controller"), *(each.get("replacing") for each in work["groups"]))
+        began = [place for place in places if place and place["pod"].startswith(prefix)]
+        return any(
+            (pod := found.pods.get(place["pod"])) is not None
+            and pod.uid != place["uid"]
+            and pod.deleted_at is None
+            for place in began
+        )
+
+    carry_on(world, decide, rolls)
+    observed = world.observe_now()
+    work = observed.status["workflow"]
+    name = (work.get("controller") or work["groups"][0].get("replacing"))["pod"]
+
+    decided = decide(_with_container(observed, name, CRASHING[kind]))
+
+    told = {c["type"]: c for c in decided.status["conditions"]}
+    why = "container main ended with exit code 1: unknown setting maxMessageSzie"
+    assert (told["Ready"]["status"], told["Degraded"]["status"]) == ("False", "True")
+    assert f"{name}: " in told["Degraded"]["message"]
+    assert why in told["Degraded"]["message"]
+    assert told["Progressing"]["reason"] == "RollWaits"
+    assert why in told["Progressing"]["message"]
+    assert not [action for action in decided.actions if isinstance(action, DeletePod)]
+    assert decided.status["workflow"]["groups"] == work["groups"]
+
+
+def test_a_pod_that_is_replaced_may_take_minutes_but_not_for_ever() -> None:
+    """Up to five it starts; a container that crashed long ago is forgiven."""
+    now = 1_790_000_000.0
+
+    def pod(*, ready: bool, since: float, restarts: int = 0, runs: float = 0) -> Pod:
+        end = {"lastState": {"terminated": END}} if restarts else {}
+        found = read_pod(
+            {
+                "metadata": {"name": "orders-0-1", "labels": {}},
+                "status": {
+                    "conditions": [
+                        {
+                            "type": "Ready",
+                            "status": "True" if ready else "False",
+                            "lastTransitionTime": time_text(now - since),
+                        }
+                    ],
+                    "containerStatuses": [
+                        {
+                            "name": "broker",
+                            "state": {"running": {"startedAt": time_text(now - runs)}},
+                            "restartCount": restarts,
+                            **end,
+                        }
+                    ],
+                },
+            }
+        )
+        assert found is not None
+        return found
+
+    assert why_failing(pod(ready=False, since=200), now) is None
+    assert why_failing(pod(ready=False, since=301), now) == "it has not been ready for more than 5 minutes"
+    assert why_failing(pod(ready=False, since=9, restarts=1, runs=9), now) is None
+    assert why_failing(pod(ready=False, since=9, restarts=2, runs=9), now) is not None
+    assert why_failing(pod(ready=True, since=9, restarts=2, runs=59), now) is not None
+    assert why_failing(pod(ready=True, since=9, restarts=2, runs=61), now) is None
 
 
 @pytest.mark.parametrize("state", ["creating", "no master", "too few in sync"])
