@@ -67,7 +67,7 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "groupCount": len(wanted),
         "inSync": f"{sum(_count(group) for group in wanted)}/{sum(group.wanted for group in wanted)}",
         "lagBytes": max(lags, default=0),
-        "selector": ",".join(f"{k}={v}" for k, v in names.selector(facts.meta.name, "broker").items()),
+        "selector": ",".join(f"{key}={value}" for key, value in _first_brokers(facts.meta.name).items()),
         "conditions": [*conditions(facts.observed, verdicts), *_others_conditions(facts.observed)],
         "controllers": controllers,
         "groups": [_group(draft, group) for group in shown],
@@ -76,6 +76,11 @@ def write_status(draft: Draft) -> dict[str, Any]:
     if draft.requests:
         found["requests"] = draft.requests
     return found
+
+
+def _first_brokers(name: str) -> dict[str, str]:
+    """Labels of one pod of each group: an autoscaler takes the pods of the scale subresource for replicas."""
+    return {**names.selector(name, "broker"), names.POD_INDEX_LABEL: "0"}
 
 
 def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, Any]:

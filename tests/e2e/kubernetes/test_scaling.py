@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.e2e.kubernetes.deployed import Deployed
-from tests.e2e.kubernetes.rig import Cluster, until
+from tests.e2e.kubernetes.rig import Cluster, CommandFailed, until
 
 LIGHT = 20.0
 """Messages in a second."""
@@ -86,3 +88,26 @@ def test_a_set_grows_to_five_controllers_and_shrinks_again(cluster: Cluster, nam
         assert sorted(orders.status["controllers"]["voters"]) == [0, 1, 2]
         load.goes_on()
         load.finish()
+
+
+def test_kubectl_scale_changes_the_number_of_groups(cluster: Cluster, namespace: str) -> None:
+    """Out as an edit does it; in by draining first: the group that is to go stays, and is read-only."""
+    orders = Deployed(cluster, namespace)
+    orders.create(replicas=1, controllers={"replicas": 1})
+    path = f"/apis/brokerset.io/v1alpha1/namespaces/{namespace}/brokersets/orders/scale"
+
+    cluster.kubectl("scale", "bset", "orders", "--replicas=2", namespace=namespace)
+    orders.wait_settled(1, 1, groups=2)
+
+    scale = json.loads(cluster.kubectl("get", "--raw", path))
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (2, 2)
+    selected = cluster.items("pods", namespace, scale["status"]["selector"])
+    assert [pod["metadata"]["name"] for pod in selected] == ["orders-0-0", "orders-1-0"]
+    with pytest.raises(CommandFailed, match="greater than or equal to 1"):
+        cluster.kubectl("scale", "bset", "orders", "--replicas=0", namespace=namespace)
+
+    cluster.kubectl("scale", "bset", "orders", "--replicas=1", namespace=namespace)
+    cluster.wait_condition("brokerset", "orders", namespace, "Progressing", reason="DrainingGroup")
+    assert cluster.must_get("statefulset", "orders-1", namespace)["spec"]["replicas"] == 1
+    settings = cluster.must_get("configmap", "orders-1", namespace)["data"]["broker.properties"]
+    assert "brokerPermission=4" in settings.splitlines()

@@ -381,3 +381,16 @@ def test_the_operator_accepts_what_the_chart_sets(tmp_path: Path) -> None:
 def _environment(rendered: Rendered) -> dict[str, Any]:
     (container,) = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]["containers"]
     return {item["name"]: item.get("value") for item in container["env"]}
+
+
+@needs_helm
+def test_who_may_edit_sets_may_scale_them(tmp_path: Path) -> None:
+    """`kubectl scale` writes a subresource, for which the right to write the set is not enough."""
+    rendered = _render(tmp_path)
+
+    def verbs(role: str) -> set[str]:
+        rules = rendered["ClusterRole", f"system:messaging-operator:{role}"]["rules"]
+        return {verb for rule in rules if "brokersets/scale" in rule["resources"] for verb in rule["verbs"]}
+
+    assert verbs("view") == {"get"}
+    assert verbs("edit") == {"update", "patch"}

@@ -385,3 +385,20 @@ def test_the_reference_has_every_annotation() -> None:
     assert [
         name for name in (*asked, names.DISCARD_GROUP, names.DELETE_CLAIMS) if f"| `{name}` |" not in text
     ] == []
+
+
+def test_the_scale_subresource_counts_groups() -> None:
+    """Its paths lead to fields of the schema: a wrong path would read as 0, and nobody would be told."""
+    version = _crd("brokersets.yaml")["spec"]["versions"][0]
+    fields = dict(_everything(_root("brokersets.yaml")))
+
+    scale = version["subresources"]["scale"]
+
+    kinds = {name: fields[path.removeprefix(".")]["type"] for name, path in scale.items()}
+    assert kinds == {
+        "specReplicasPath": "integer",
+        "statusReplicasPath": "integer",
+        "labelSelectorPath": "string",
+    }
+    assert scale["specReplicasPath"] == ".spec.groups"
+    assert scale["statusReplicasPath"] == ".status.groupCount"

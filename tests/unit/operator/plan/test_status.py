@@ -122,7 +122,20 @@ def test_a_rest_is_a_rest(settled: Settled, decide: Decide) -> None:
     assert decided.look_again_seconds >= 60
     assert world.status["phase"] == "Ready"
     assert world.status["inSync"] == "3/3"
-    assert world.status["selector"] == "brokerset.io/set=orders,app.kubernetes.io/component=broker"
+
+
+def test_the_selector_of_the_scale_subresource_finds_one_broker_of_each_group(
+    settled: Settled, decide: Decide
+) -> None:
+    """An autoscaler multiplies the pods that it finds, and would count each broker as a group otherwise."""
+    world = settled(groups=2)
+
+    decide(world.observe_now())
+
+    assert world.status["groupCount"] == 2
+    assert world.status["selector"] == (
+        "brokerset.io/set=orders,app.kubernetes.io/component=broker,apps.kubernetes.io/pod-index=0"
+    )
 
 
 def test_an_invalid_manifest_changes_nothing_and_names_every_problem(
