@@ -251,6 +251,7 @@ def _meta(live: Mapping[str, Any]) -> Meta:
         generation=int(metadata.get("generation") or 1),
         annotations=dict(metadata.get("annotations") or {}),
         deleting=bool(metadata.get("deletionTimestamp")),
+        created=seconds(metadata.get("creationTimestamp")),
     )
 
 

@@ -574,7 +574,25 @@ def _stop_operator(run: Schedule) -> None:
     run.due = run.world.now + run.rng.randint(5, 20)
 
 
+def _delete_set(run: Schedule) -> None:
+    """Somebody deletes the set, whose volumes stay, and applies it with another number of controllers."""
+    world = run.world
+    kept = not any(volume.follows_set for volume in world.volumes.values())
+    claims = [world.volumes.get(names.claim_of(names.controller_pod(NAME, n))) for n in world.members]
+    groups = world.sets.keys() - {names.controller_set(NAME)}
+    as_wanted = groups == set(world.manifest.broker_names) and all(
+        world.sets[name]["spec"]["replicas"] == world.manifest.spec.replicas for name in groups
+    )  # groups and brokers are to be as many as before
+    if kept and as_wanted and all(claim and claim.raft for claim in claims):
+        world.delete_set(controllers={"replicas": run.rng.choice((1, 2, 3, 3, 5))})
+        run.checker.down.clear()
+        world.controllers_fault_at = world.now
+        for group in world.groups.values():
+            group.fault_at = world.now
+
+
 EVENTS: Final = (
+    _delete_set,
     _change_replicas,
     _change_replicas,
     _change_groups,

@@ -28,6 +28,8 @@ class Meta:
     generation: int
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
+    created: float | None = None
+    """When it was made, in seconds since 1970; None when that does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import (
     Action,
     AddController,
+    DeletePod,
     MoveLeadership,
     PromoteController,
     RemoveController,
 )
 from brokerset_operator.plan import reasons
-from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.draft import AT_ONCE_SECONDS, Draft
 from brokerset_operator.plan.facts import ControllerFacts
 
 
@@ -24,10 +25,7 @@ def decide_controllers(draft: Draft) -> int:
     if not known.own:
         return 0
     if not known.formed:
-        # The first members are those of the settings that each of them started with: their number stays.
-        draft.goes_on(reasons.STARTING, "the controllers start")
-        draft.controller_replicas = known.first or known.current or known.wanted
-        return draft.controller_replicas
+        return _form(draft, known)
     if not known.led:
         draft.waits("no leading controller was confirmed: members and leaders of groups are left as they are")
         return max([known.current, known.wanted, *(n + 1 for n in known.pods)])
@@ -44,6 +42,37 @@ def decide_controllers(draft: Draft) -> int:
             f"controllers {_listed(known.voters)} vote; wanted are {_listed(wanted)}",
         )
     return max([known.wanted, *(n + 1 for n in members)])
+
+
+def _form(draft: Draft, known: ControllerFacts) -> int:
+    """Let the first pods come, until they lead."""
+    # Without volumes the first members are those of the settings that each started with: their number stays.
+    number = draft.controller_replicas = known.first_pods
+    draft.goes_on(reasons.STARTING, retained_text(known) if known.retained else "the controllers start")
+    if not known.joins:
+        for pod in (known.pods[n] for n in sorted(known.waiting & known.pods.keys())):
+            if not pod.terminating:
+                draft.act(DeletePod(pod.name, pod.uid, "nobody has data: it must not wait for others"))
+    elif known.waiting >= frozenset(range(number)):
+        # Nobody has data: that set was deleted before it began, and this one begins as a new one does.
+        draft.blank_controllers = True
+        draft.look(AT_ONCE_SECONDS)
+    return number
+
+
+def retained_text(known: ControllerFacts) -> str:
+    """What people are told while controllers start from volumes of a set that was deleted."""
+    claims = ", ".join(known.retained.values())
+    return (
+        f"a deleted BrokerSet of this name left volumes of controllers ({claims}): {known.first_pods} of them"
+        " start, so that those who voted can agree; then their number becomes what the manifest says"
+    )
+
+
+def lost_majority(known: ControllerFacts) -> frozenset[int]:
+    """Return the voters whose volumes are gone, when so many are that the others can never agree."""
+    gone = known.told - frozenset(known.claims) | known.told & known.waiting
+    return gone if known.told and len(known.told - gone) < majority(len(known.told)) else frozenset()
 
 
 def next_step(name: str, namespace: str, known: ControllerFacts) -> tuple[Action | None, str | None]:

@@ -122,8 +122,8 @@ def _shape_now(facts: Facts) -> Shape:
         if group.wanted or (group.keeper is not None and not group.keeper.deleting)
     }
     return Shape(
-        controller_replicas=(known.current or known.first or known.wanted) if known.own else 0,
-        raft_join=known.formed,
+        controller_replicas=(known.current or known.first_pods) if known.own else 0,
+        raft_join=known.joins,
         groups=groups,
         read_only_groups=frozenset(index for index in groups if facts.groups[index].dropped),
     )
@@ -136,7 +136,7 @@ def _decide_shape(draft: Draft) -> Shape:
     staying = decide_drained(draft)
     return Shape(
         controller_replicas=controllers,
-        raft_join=facts.controllers.formed,
+        raft_join=facts.controllers.joins,
         groups=dict(sorted((sizes | staying).items())),
         read_only_groups=frozenset(staying),
     )

@@ -37,6 +37,7 @@ class Draft:
     works: dict[int, GroupWork] = field(default_factory=dict)
     controller: Replacing | None = None
     controller_replicas: int = 0
+    blank_controllers: bool = False
     requests: dict[str, Any] = field(default_factory=dict)
     progress: list[tuple[str, str]] = field(default_factory=list)
     """Reason and message of everything that goes on; the first one is told."""
@@ -54,6 +55,7 @@ class Draft:
         return Workflow(
             controllers=self.controller,
             controller_replicas=self.controller_replicas,
+            blank_controllers=self.blank_controllers,
             groups=dict(sorted(self.works.items())),
         )
 
@@ -98,6 +100,7 @@ def begin(facts: Facts) -> Draft:
         facts=facts,
         controller=facts.workflow.controllers,
         controller_replicas=facts.workflow.controller_replicas,
+        blank_controllers=facts.workflow.blank_controllers,
         works=dict(facts.workflow.groups),
     )
     for group in facts.groups.values():

@@ -16,9 +16,11 @@ from brokerset_operator.plan.objects import (
     part,
     read_keeper,
     read_pod,
+    seconds,
+    text,
 )
 from brokerset_operator.plan.workflow import GroupWork, Workflow, read_workflow
-from brokerset_operator.resources.set_facts import owner_uid_of
+from brokerset_operator.resources.set_facts import OWNER_UID, owner_uid_of
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_spec.manifest import BrokerSet
 
@@ -141,7 +143,16 @@ class ControllerFacts:
 
     pods: Mapping[int, Pod]
     formed: bool
-    """Whether they have ever led: from then on one without data may not vote with forgotten votes."""
+    """Whether they have ever led."""
+
+    claims: Mapping[int, str]
+    """Names of their claims, by number."""
+
+    retained: Mapping[int, str]
+    """Of these, those that a deleted set of the same name left."""
+
+    blank: bool
+    """Whether each of them was found to have no data."""
 
     leader: int | None
     voters: frozenset[int]
@@ -154,10 +165,28 @@ class ControllerFacts:
 
     caught_up: frozenset[int]
 
+    told: frozenset[int]
+    """Who votes, as the one with the longest log knows it, led or not."""
+
     @property
     def current(self) -> int:
         """How many pods the StatefulSet has."""
         return self.keeper.replicas if self.keeper is not None else 0
+
+    @property
+    def joins(self) -> bool:
+        """Whether one without data waits until it is added, for it must not vote with forgotten votes."""
+        return self.formed or (bool(self.retained) and not self.blank)
+
+    @property
+    def first_pods(self) -> int:
+        """How many pods there are until they have led for the first time.
+
+        Volumes of a deleted set know their members: as many start as may be needed for a majority of these.
+        """
+        if self.joins and self.retained:
+            return max(self.current, 1 + max(self.claims))
+        return self.first or self.current or self.wanted
 
     @property
     def led(self) -> bool:
@@ -321,26 +350,53 @@ def _controllers(observed: Observed, manifest: BrokerSet, workflow: Workflow) ->
     own = manifest.spec.controllers.ref is None
     pods = _pods_of(observed, resource) if own else {}
     ending = frozenset(number for number, pod in pods.items() if pod.terminating)
+    claims = _claims_of(observed, resource)
+    retained = {n: claim for n, claim in claims.items() if own and _is_retained(observed, claim)}
+    longest = max(said.answers.values(), key=lambda one: (one.last_index, one.term), default=None)
     return ControllerFacts(
         own=own,
         wanted=manifest.spec.controllers.replicas if own else len(said.members),
         keeper=read_keeper(found) if found is not None else None,
         first=workflow.controller_replicas,
         pods=pods,
-        formed=_formed(observed, resource) or said.leader is not None,
+        formed=_formed(observed, resource, remembered=bool(retained or workflow.controller_replicas))
+        or said.leader is not None,
+        claims=_names(claims),
+        retained=_names(retained),
+        blank=workflow.blank_controllers,
         leader=said.leader,
         voters=frozenset(node_id for node_id, votes in said.members.items() if votes),
         members=said.members,
         answering=frozenset(said.answers) - said.waiting_to_join - ending,
         waiting=said.waiting_to_join,
         caught_up=said.caught_up,
+        told=frozenset(member.node_id for member in longest.members if member.voter)
+        if longest
+        else frozenset(),
     )
 
 
-def _formed(observed: Observed, resource: str) -> bool:
+def _is_retained(observed: Observed, claim: Object) -> bool:
+    """Whether a deleted set made a claim: it is older than the set, and its data belongs to another UID.
+
+    Claims that are made later get the same UID, for they belong to the same data.
+    """
+    meta, since = part(claim, "metadata"), observed.meta.created
+    uid, made = text(part(meta, "annotations").get(OWNER_UID)), seconds(meta.get("creationTimestamp"))
+    older = made is not None and since is not None and made < since
+    return older and uid not in (None, observed.meta.uid)
+
+
+def _names(claims: Mapping[int, Object]) -> dict[int, str]:
+    return {number: str(part(claim, "metadata").get("name")) for number, claim in claims.items()}
+
+
+def _formed(observed: Observed, resource: str, *, remembered: bool) -> bool:
     """Whether status says so, or, should somebody have emptied it, the settings of the controllers."""
     if part(observed.status, "controllers").get("formed") is True:
         return True
+    if remembered:
+        return False  # nobody has emptied it; the settings of a set that comes back say so from the start
     files = part(observed.config_maps.get(resource, {}), "data").values()
     return any(line.strip() == "raftJoin=true" for file in files for line in str(file).splitlines())
 

@@ -33,6 +33,7 @@ NO_MASTER: Final = "NoMaster"
 TOO_FEW_IN_SYNC: Final = "TooFewInSync"
 BROKERS_MISSING: Final = "BrokersMissing"
 CONTROLLERS_MISSING: Final = "ControllersMissing"
+CONTROLLER_VOLUMES_LOST: Final = "ControllerVolumesLost"
 CONFLICT: Final = "IdentityConflict"
 
 WANTED: Final = frozenset({CREATING, SCALING})

@@ -9,8 +9,9 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import reasons
+from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.draft import Draft
-from brokerset_operator.plan.facts import ALIVE, Broker, GroupFacts
+from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of
 from brokerset_operator.plan.objects import Pod, items, time_text
 from brokerset_operator.plan.pods import why_failing
@@ -231,8 +232,7 @@ def _verdicts(draft: Draft) -> dict[str, Verdict]:
     problems = [problem for group in wanted if (problem := group_problem(draft, group)) is not None]
     controllers = _controllers(draft)
     if not facts.controllers.led:
-        why = reasons.CONTROLLERS_SILENT if facts.controllers.formed else reasons.CREATING
-        problems.insert(0, (why, controllers[2]))
+        problems.insert(0, controllers[1:])
     elif not controllers[0]:
         new = all(_is_being_created(draft, group) for group in wanted)
         problems.append((reasons.CREATING if new else reasons.CONTROLLERS_MISSING, controllers[2]))
@@ -312,7 +312,7 @@ def _controllers(draft: Draft) -> Verdict:
             message = f"no controller of BrokerSet {ref.name} leads: see its condition ControllersReady"
             return False, reasons.CONTROLLERS_SILENT if known.formed else reasons.CREATING, message
         if not known.formed:
-            return False, reasons.CREATING, f"the controllers have not formed a group yet{causes}"
+            return _not_formed(known, causes)
         message = (
             f"no leading controller was confirmed, {len(known.answering)} of {known.wanted} answer: more than"
             f" half must run{causes}. Masters go on, but none is replaced"
@@ -335,6 +335,23 @@ def _controllers(draft: Draft) -> Verdict:
         )
     others = f"all but {', '.join(map(str, silent))}, which is replaced, vote" if silent else "all vote"
     return True, reasons.AS_WANTED, f"controller {known.leader} leads, and {others}"
+
+
+def _not_formed(known: ControllerFacts, causes: str) -> Verdict:
+    if known.retained and (gone := lost_majority(known)):
+        message = (
+            f"controllers {_listed(known.told)} voted, and the volumes of {_listed(gone)} are gone: the"
+            " others are no majority. Bring these volumes back; if they are gone for good delete the claims"
+            " and pods of all controllers of this set, then run `brokerset controller rebuild`, which asks"
+            " the brokers what they know"
+        )
+        return False, reasons.CONTROLLER_VOLUMES_LOST, message
+    kept = f": {retained_text(known)}" if known.retained else ""
+    return False, reasons.CREATING, f"the controllers have not formed a group yet{causes}{kept}"
+
+
+def _listed(numbers: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _phase(draft: Draft, verdicts: Mapping[str, Verdict]) -> str:

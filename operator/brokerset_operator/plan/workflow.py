@@ -99,6 +99,9 @@ class Workflow:
     controller_replicas: int = 0
     """Controllers that the set was made with: these are the first members."""
 
+    blank_controllers: bool = False
+    """Whether the controllers' volumes, which a deleted set left, were found to have no data."""
+
     groups: Mapping[int, GroupWork] = field(default_factory=dict)
     """By index."""
 
@@ -115,6 +118,7 @@ def read_workflow(status: Mapping[str, Any]) -> Workflow:
     return Workflow(
         controllers=_read_replacing(given.get("controller")),
         controller_replicas=int(_number(given.get("controllerReplicas")) or 0),
+        blank_controllers=given.get("blankControllers") is True,
         groups=dict(sorted(groups.items())),
     )
 
@@ -126,6 +130,8 @@ def write_workflow(workflow: Workflow) -> dict[str, Any]:
         found["controller"] = _write_replacing(workflow.controllers)
     if workflow.controller_replicas:
         found["controllerReplicas"] = workflow.controller_replicas
+    if workflow.blank_controllers:
+        found["blankControllers"] = True
     found["groups"] = [_write_group(index, work) for index, work in sorted(workflow.groups.items())]
     return found
 

@@ -49,6 +49,25 @@ def test_a_deleted_set_comes_back_with_the_same_manifest(cluster: Cluster, names
     assert sorted(client.consume("events", "readers", MESSAGES + 10)) == sorted(sent + more)
 
 
+def test_a_deleted_set_comes_back_with_fewer_controllers(cluster: Cluster, namespace: str) -> None:
+    """Three volumes and a manifest with one controller: first all three agree, then two of them leave."""
+    orders = Deployed(cluster, namespace)
+    orders.create(storage=RETAIN, replicas=1)
+    orders.wait_settled(1, 3)
+    client = orders.client("events")
+    client.send("events", ["kept"])
+
+    cluster.kubectl("delete", "brokerset", orders.name, "--timeout=60s", namespace=namespace)
+    until("the pods are gone", partial(no_pods, orders), 90)
+    orders.create(storage=RETAIN, replicas=1, controllers={"replicas": 1})
+    orders.wait_settled(1, 1)
+
+    assert orders.status["controllers"]["voters"] == [0]
+    assert client.consume("events", "readers", 1) == ["kept"]
+    orders.change(controllers={"replicas": 3})
+    orders.wait_settled(1, 3)
+
+
 @pytest.mark.slow
 def test_another_name_gets_nothing_of_what_was_retained(cluster: Cluster, namespace: str) -> None:
     """A set with another name begins with new volumes, and leaves those of the deleted one alone."""

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.observed import Controllers, Drain, Meta, Object, Observed, Operator
-from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState
+from brokerset_operator.resources.set_facts import OWNER_UID
+from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus, GroupState, ReplicaState
 from brokerset_sim.kubernetes_wanted import (
     NAME,
     NAMESPACE,
@@ -62,6 +63,10 @@ class Volume:
 
     raft: bool = False
     """Whether a controller has its log on it."""
+
+    made_at: float = START
+    life: str = ""
+    """UID of the set in whose time a controller got its log."""
 
     follows_set: bool = False
     """Whether it goes with its StatefulSet."""
@@ -147,6 +152,8 @@ class Kubernetes:
         self.now = START
         self.image = "v1"
         self.annotations: dict[str, str] = {}
+        self.uid = UID
+        self.created = START
         self.generation = 0
         self.status: dict[str, Any] = {}
         self.spec: dict[str, Any] = {}
@@ -185,6 +192,17 @@ class Kubernetes:
         }
         self.manifest = read_manifest(document)
         self.generation += 1
+
+    def delete_set(self, **spec: Any) -> None:
+        """Delete it, with volumes that stay, and apply it anew with some fields changed."""
+        for name in self.pods:
+            assert not self.pods[name].volume.follows_set, "its volumes go with it"
+        self.pods, self.sets, self.config_maps, self.slices = {}, {}, {}, {}
+        self.status, self.generation, self.leader = {}, 0, None
+        self.now += 5.0
+        self.uid, self.created, self.fresh_from = self._uid(), self.now, self.now
+        self._views.clear()
+        self.apply_manifest(**spec)
 
     # -- time ---------------------------------------------------------------------------------------------
 
@@ -239,7 +257,7 @@ class Kubernetes:
         if claim not in self.volumes:
             template = found["spec"]["volumeClaimTemplates"][0]["spec"]
             size = template["resources"]["requests"]["storage"]
-            self.volumes[claim] = Volume(claim, self._uid(), size, "standard")
+            self.volumes[claim] = Volume(claim, self._uid(), size, "standard", made_at=self.now)
         policy = found["spec"]["persistentVolumeClaimRetentionPolicy"]
         self.volumes[claim].follows_set = policy["whenDeleted"] == "Delete"
         settings = settings_of(self.config_maps.get(keeper, {}))
@@ -297,7 +315,9 @@ class Kubernetes:
     def _run_controllers(self) -> None:
         for n, pod in self.controller_pods().items():
             if pod.runs(self.now) and not pod.volume.raft and not pod.joins:
-                pod.volume.raft = True
+                older = [each.claim for each in self.volumes.values() if each.raft and each.life != self.uid]
+                assert not older, f"{pod.name} begins another group than that of {older}"
+                pod.volume.raft, pod.volume.life = True, self.uid
                 if not self.members:
                     replicas = self.sets[pod.keeper]["spec"]["replicas"]
                     self.members = dict.fromkeys(range(replicas), True)
@@ -310,7 +330,7 @@ class Kubernetes:
             self.leader = min(voters & living)
         for n, pod in sorted(self.controller_pods().items()):
             if self.leader is not None and pod.runs(self.now) and self.members.get(n) is False:
-                pod.volume.raft = True  # a learner receives the log
+                pod.volume.raft, pod.volume.life = True, self.uid  # a learner receives the log
 
     def caught_up(self) -> set[int]:
         """Controllers that have everything."""
@@ -457,9 +477,10 @@ class Kubernetes:
                 meta=Meta(
                     name=NAME,
                     namespace=NAMESPACE,
-                    uid=UID,
+                    uid=self.uid,
                     generation=self.generation,
                     annotations=dict(self.annotations),
+                    created=self.created,
                 ),
                 manifest=self.manifest,
                 status=self.status,
@@ -535,7 +556,13 @@ class Kubernetes:
     def _claim_object(volume: Volume) -> Object:
         owners = [{"kind": "StatefulSet", "name": "?"}] if volume.follows_set else []
         return {
-            "metadata": {"name": volume.claim, "uid": volume.uid, "ownerReferences": owners},
+            "metadata": {
+                "name": volume.claim,
+                "uid": volume.uid,
+                "ownerReferences": owners,
+                "annotations": {OWNER_UID: UID},
+                "creationTimestamp": _time(volume.made_at),
+            },
             "spec": {
                 "storageClassName": volume.class_name,
                 "resources": {"requests": {"storage": volume.size}},
@@ -550,8 +577,11 @@ class Kubernetes:
             for n, pod in self.controller_pods().items()
             if pod.runs(self.now) and not pod.volume.raft and pod.joins
         }
+        members = tuple(ControllerMember(n, "", "", votes) for n, votes in sorted(self.members.items()))
         answers = {
-            n: ControllerStatus(n, "follower", 1, self.leader, n == self.leader, 1, 1, 1, 0, ())
+            n: ControllerStatus(
+                n, "follower", 1, self.leader, n == self.leader, 1, 1, 1, 0, members if n in living else ()
+            )
             for n in sorted(living | empty)
         }
         if self.leader is None:

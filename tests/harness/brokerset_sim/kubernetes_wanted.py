@@ -33,7 +33,7 @@ def wanted_of_model(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any]
     own = spec.controllers.storage
     controllers_size = own.size if own is not None and own.size is not None else "1Gi"
     if spec.controllers.ref is None:
-        found.append(_config_map(controllers, settings))
+        found.append(_config_map(observed, controllers, settings))
         found.append(
             _stateful_set(
                 controllers,
@@ -54,27 +54,29 @@ def wanted_of_model(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any]
         file = {**given, "expectedReplicas": expected}
         if index in shape.read_only_groups:
             file["brokerPermission"] = str(READ_ONLY)
-        found.append(_config_map(name, file))
-        found.append({"kind": "EndpointSlice", "apiVersion": "v1", "metadata": _meta(f"{name}-master", name)})
+        found.append(_config_map(observed, name, file))
+        found.append(
+            {"kind": "EndpointSlice", "apiVersion": "v1", "metadata": _meta(observed, f"{name}-master", name)}
+        )
         found.append(_stateful_set(name, replicas, mark, observed, size, when_deleted))
     return tuple(found)
 
 
-def _meta(name: str, group: str | None = None) -> dict[str, Any]:
+def _meta(observed: Observed, name: str, group: str | None = None) -> dict[str, Any]:
     return {
         "name": name,
         "labels": names.labels(NAME, group=group),
-        "ownerReferences": [{"kind": "BrokerSet", "name": NAME, "uid": UID}],
+        "ownerReferences": [{"kind": "BrokerSet", "name": NAME, "uid": observed.meta.uid}],
     }
 
 
-def _config_map(name: str, data: dict[str, str]) -> Mapping[str, Any]:
+def _config_map(observed: Observed, name: str, data: dict[str, str]) -> Mapping[str, Any]:
     group = None if name == names.controller_set(NAME) else name
     text = "".join(f"{key}={value}\n" for key, value in data.items())
     return {
         "kind": "ConfigMap",
         "apiVersion": "v1",
-        "metadata": _meta(name, group),
+        "metadata": _meta(observed, name, group),
         "data": {BROKER_FILE: text},
     }
 
@@ -101,7 +103,7 @@ def _stateful_set(
     return {
         "kind": "StatefulSet",
         "apiVersion": "apps/v1",
-        "metadata": _meta(name),
+        "metadata": _meta(observed, name),
         "spec": {
             "replicas": replicas,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": "Retain"},
