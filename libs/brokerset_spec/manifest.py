@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
+from brokerset_spec.external_access import External, check_external
 from brokerset_spec.manifest_reader import ManifestReader, name_anew
 from brokerset_spec.pod_template import Resources, check_pod_template, resource_problems
 from brokerset_spec.problems import (
@@ -254,6 +255,9 @@ class Spec(_Part):
     advertise: Literal["masterService", "podIP", "podName"] = "masterService"
     """What clients are told as a broker's address on Kubernetes."""
 
+    external: External | None = None
+    """How clients outside the Kubernetes cluster get in; none means not at all."""
+
     update: Update = Update()
     tls: SecretRef = SecretRef()
     acl: SecretRef = SecretRef()
@@ -327,6 +331,7 @@ def check_manifest(manifest: BrokerSet) -> list[Problem]:
         *_contradictions(manifest),
         *_config_problems(manifest),
         *check_pod_template(manifest.spec.pod_template),
+        *_external_problems(manifest),
         *_not_served(manifest),
     ]
 
@@ -365,6 +370,15 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
             yield Problem("spec.controllers.ref.name", "is this set itself", advice)
     if controllers.resources is not None:
         yield from resource_problems(controllers.resources, "spec.controllers.resources")
+
+
+def _external_problems(manifest: BrokerSet) -> list[Problem]:
+    return check_external(
+        manifest.spec.external,
+        set_name=manifest.metadata.name,
+        groups=manifest.broker_names,
+        own_controllers=manifest.spec.controllers.ref is None,
+    )
 
 
 def _config_problems(manifest: BrokerSet) -> list[Problem]:

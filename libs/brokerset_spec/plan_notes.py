@@ -86,6 +86,10 @@ def local_notes(spec: Spec) -> list[str]:
         )
     if spec.advertise != default.advertise:
         notes.append("spec.advertise: on one machine clients are told the broker's own address")
+    if spec.external is not None:
+        notes.append(
+            "spec.external: has an effect on Kubernetes only; brokers and name servers listen here as well"
+        )
     if spec.update != default.update:
         notes.append("spec.update: on one machine a changed manifest takes effect at the next `brokerset up`")
     if spec.monitoring != default.monitoring:

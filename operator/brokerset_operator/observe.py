@@ -38,6 +38,9 @@ CLUSTER_SECONDS: Final = 300.0
 STORAGE_CLASSES_MAX: Final = 256
 """Storage classes that are remembered; all are forgotten when there are more."""
 
+NODES_MAX: Final = 5000
+"""Nodes whose addresses are remembered; all are forgotten when there are more."""
+
 DRAINS_MAX: Final = 8
 """Groups that are looked at for being drained in one round; they go one by one, the highest index first."""
 
@@ -71,6 +74,8 @@ class ClusterFacts:
     _kinds_at: float | None = None
     _classes: dict[str, Object | None] = field(default_factory=dict)
     _classes_at: float = 0.0
+    _addresses: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    _addresses_at: float = 0.0
     _refused: dict[str, float] = field(default_factory=dict)
 
     async def optional_kinds(self) -> tuple[Kind, ...]:
@@ -100,6 +105,17 @@ class ClusterFacts:
     async def node(self, name: str) -> Object | None:
         """A node; None if we may not read it. Raises `NotFound` if there is none."""
         return await self._get(kinds.NODE, name, missing_is_none=False)
+
+    async def node_addresses(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Type and address of each address of a node; none if it is not there, or may not be read."""
+        now = self.clock.monotonic()
+        if now - self._addresses_at >= CLUSTER_SECONDS or len(self._addresses) > NODES_MAX:
+            self._addresses, self._addresses_at = {}, now
+        if name not in self._addresses:
+            found = await self._get(kinds.NODE, name)
+            listed = items(part(found or {}, "status"), "addresses")
+            self._addresses[name] = tuple((str(each["type"]), str(each["address"])) for each in listed)
+        return self._addresses[name]
 
     async def _get(self, kind: Kind, name: str, *, missing_is_none: bool = True) -> Object | None:
         since = self._refused.get(kind.plural)
@@ -209,6 +225,7 @@ async def _observe(
         settings = group.create_task(settings_at(brokers))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
+        addresses = group.create_task(_node_addresses(facts, pods, manifest))
     view = looking.result()
     troubles = asking.result()
     stuck, missing = nodes.result()
@@ -229,6 +246,7 @@ async def _observe(
         },
         storage_classes=classes.result(),
         nodes=stuck,
+        node_addresses=addresses.result(),
         missing_nodes=missing,
         controllers=view.controllers,
         groups=groups,
@@ -310,6 +328,17 @@ async def _nodes(
         if node is not None:
             found[name] = node
     return found, frozenset(missing)
+
+
+async def _node_addresses(
+    facts: ClusterFacts, pods: Mapping[str, Object], manifest: BrokerSet | None
+) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Addresses of the nodes that the set's pods are on, if clients outside are told them."""
+    external = manifest.spec.external if manifest is not None else None
+    if external is None or external.type != "NodePort":
+        return {}
+    used = {text(part(pod, "spec").get("nodeName")) for pod in pods.values()}
+    return {name: await facts.node_addresses(name) for name in sorted(filter(None, used))}
 
 
 def going(

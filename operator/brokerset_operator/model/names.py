@@ -7,6 +7,7 @@ from typing import Final
 NAMESRV_PORT: Final = 9876
 RAFT_PORT: Final = 9877
 CONTROLLER_PORT: Final = 9878
+NAMESRV_EXTERNAL_PORT: Final = 9879
 REMOTING_PORT: Final = 10911
 FAST_PORT: Final = 10909
 HA_PORT: Final = 10912
@@ -49,6 +50,16 @@ def controller_pod(name: str, node_id: int) -> str:
 def namesrv_service(name: str) -> str:
     """Service of all name servers."""
     return f"{name}-namesrv"
+
+
+def namesrv_external_service(name: str) -> str:
+    """Service of all name servers for clients outside the cluster."""
+    return f"{name}-namesrv-external"
+
+
+def broker_external_service(pod: str) -> str:
+    """Service of a single broker for clients outside the cluster."""
+    return f"{pod}-external"
 
 
 def group_set(name: str, index: int) -> str:

@@ -105,6 +105,9 @@ class Observed:
     nodes: Mapping[str, Object] = field(default_factory=dict)
     """Nodes of pods that are stuck, if they may be read; empty otherwise."""
 
+    node_addresses: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """By node: type and address, when clients outside are told addresses of nodes and nodes may be read."""
+
     missing_nodes: frozenset[str] = frozenset()
     """Names of nodes of stuck pods that the API server was asked for and does not have."""
 

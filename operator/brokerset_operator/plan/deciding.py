@@ -6,6 +6,7 @@ The rules, their order, and what must never happen are in DESIGN.md, "A round".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from brokerset_operator.model import names
@@ -16,6 +17,7 @@ from brokerset_operator.plan.controller_rollout import roll_controllers
 from brokerset_operator.plan.controllers import decide_controllers
 from brokerset_operator.plan.draft import BUSY_SECONDS, IDLE_SECONDS, Draft, begin
 from brokerset_operator.plan.draining import decide_drained, keeping_claims
+from brokerset_operator.plan.external import external_access, report_waiting
 from brokerset_operator.plan.facts import Facts, gather, renamed
 from brokerset_operator.plan.live_settings import keep_settings
 from brokerset_operator.plan.lost import forget_lost
@@ -70,10 +72,12 @@ def _refuse(observed: Observed, message: str) -> Plan:
 def _decide(draft: Draft, wanted: Wanted) -> None:
     facts, observed = draft.facts, draft.facts.observed
     free_stuck(draft)
-    first = _shape_now(facts)
+    access = external_access(facts)
+    addresses = access.addresses if access is not None else None
+    first = replace(_shape_now(facts), external=addresses)
     objects = wanted(observed, first)
     draft.templates = {name: template_of(each) for name, each in _stateful_sets(objects).items()}
-    shape = _decide_shape(draft)
+    shape = replace(_decide_shape(draft), external=addresses)
     # Objects go first: what a request may be refused for, a newer manifest may mend.
     decided, draft.actions = draft.actions, []
     if shape != first:
@@ -93,6 +97,7 @@ def _decide(draft: Draft, wanted: Wanted) -> None:
     files = {str(each["metadata"]["name"]): each for each in objects if each["kind"] == "ConfigMap"}
     for group in facts.groups.values():
         keep_settings(draft, group, read_file(files.get(group.resource, {})))
+    report_waiting(draft, access)
     _watch(draft, shape)
 
 

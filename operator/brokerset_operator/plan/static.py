@@ -16,6 +16,7 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject, ObjectRe
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.plan.draft import Draft
 from brokerset_operator.plan.objects import owned_by, part
+from brokerset_operator.resources.external_access import closed, is_open
 
 SENT_ANNOTATION: Final = f"{names.DOMAIN}/sent"
 """Hash of the manifest that an object was last sent from."""
@@ -40,7 +41,10 @@ MONITORING: Final = frozenset({"PodMonitor", "PrometheusRule"})
 
 
 def keep_objects(draft: Draft, wanted: Iterable[Mapping[str, Any]], held: frozenset[str]) -> None:
-    """Send what differs, delete what is too much; the StatefulSets of `held` are left as they are."""
+    """Send what differs, delete what is too much; the StatefulSets of `held` are left as they are.
+
+    What may be refused goes last: objects of another project's kinds, and ways in from outside.
+    """
     observed = draft.facts.observed
     there = dict(_there(observed))
     seen = set()
@@ -49,11 +53,16 @@ def keep_objects(draft: Draft, wanted: Iterable[Mapping[str, Any]], held: frozen
         seen.add((kind, name))
         if kind == "StatefulSet" and name in held:
             continue
-        send = to_send(manifest, there.get((kind, name)))
-        if send is not None and kind in MONITORING:
-            draft.last.append(send)
-        elif send is not None:
+        found = there.get((kind, name))
+        send = to_send(manifest, found)
+        if send is None:
+            continue
+        if not (kind in MONITORING or is_open(manifest)):
             draft.act(send)
+            continue
+        if found is None and kind not in MONITORING and (inner := closed(manifest)) is not None:
+            draft.act(ApplyObject(with_mark(inner)))
+        draft.last.append(send)
     for (kind, name), found in there.items():
         if kind in API_VERSIONS and (kind, name) not in seen and _may_go(draft, found):
             meta = part(found, "metadata")

@@ -11,6 +11,7 @@ from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.external import external_access, external_status
 from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of
 from brokerset_operator.plan.objects import Pod, items, time_text
@@ -74,6 +75,8 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "groups": [_group(draft, group) for group in shown],
         "workflow": write_workflow(draft.workflow),
     }
+    if (access := external_access(facts)) is not None:
+        found["external"] = external_status(access)
     if draft.requests:
         found["requests"] = draft.requests
     return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from brokerset_operator.model import names
+from brokerset_operator.resources import external_access
 from brokerset_operator.resources.pod_template import (
     ProcessFacts,
     disruption_budget,
@@ -18,9 +19,11 @@ from brokerset_operator.resources.quantities import smaller
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 from brokerset_operator.resources.settings_files import (
     CONTROLLER_FILE,
+    SETTINGS_FOLDER,
     controller_config_map,
     controller_settings,
 )
+from brokerset_protocol.external_routes import ExternalAddresses
 from brokerset_spec.manifest import ControllerStorage
 from brokerset_spec.pod_template import Resources
 
@@ -47,18 +50,24 @@ GRACE_SECONDS: Final = 15
 """A controller takes up to 1 s to hand over its leadership, and twice up to 3 s to answer what it is at."""
 
 
-def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tuple[NewObject, ...]:
+def controller_objects(
+    facts: SetFacts, *, replicas: int, raft_join: bool, external: ExternalAddresses | None = None
+) -> tuple[NewObject, ...]:
     """Settings, Services, disruption budget and StatefulSet; nothing when another set's controllers serve.
 
     `raft_join` is true from the moment on that controllers have formed a group: whoever then has no data
-    waits until it is added, because an emptied volume must not vote with forgotten votes.
+    waits until it is added, because an emptied volume must not vote with forgotten votes. `external` is what
+    name servers tell clients outside.
     """
     if not facts.has_controllers:
         return ()
     wanted, storage = facts.manifest.spec.controllers, facts.manifest.spec.storage
     own = wanted.storage or ControllerStorage()
     name = names.controller_set(facts.name)
-    settings = controller_settings(facts, replicas=replicas, raft_join=raft_join)
+    settings = {
+        **controller_settings(facts, replicas=replicas, raft_join=raft_join),
+        **external_access.controller_settings(facts, SETTINGS_FOLDER),
+    }
     process = ProcessFacts(
         component=COMPONENT,
         group=None,
@@ -66,7 +75,7 @@ def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tu
         settings_file=CONTROLLER_FILE,
         config_map=name,
         settings=settings,
-        ports=PORTS,
+        ports={**PORTS, **external_access.controller_ports(facts)},
         environment=(
             from_pod("POD_NAME", "metadata.name"),
             from_pod("POD_INDEX", f"metadata.labels['{names.POD_INDEX_LABEL}']"),
@@ -80,7 +89,7 @@ def controller_objects(facts: SetFacts, *, replicas: int, raft_join: bool) -> tu
         grace_seconds=GRACE_SECONDS,
     )
     return (
-        controller_config_map(facts, settings),
+        controller_config_map(facts, settings, external_access.addresses_file(external)),
         headless_service(facts, process, name),
         _name_server_service(facts),
         disruption_budget(facts, process, name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from brokerset_operator.model import names
-from brokerset_operator.resources import brokers, controllers
+from brokerset_operator.resources import brokers, controllers, external_access
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 
@@ -18,6 +18,7 @@ def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
     found = []
     if facts.has_controllers:
         everybody = {name: port for name, port in controllers.PORTS.items() if name != "raft"}
+        everybody |= external_access.controller_ports(facts)
         found.append(_policy(facts, controllers.COMPONENT, everybody, names.RAFT_PORT))
     everybody = {name: port for name, port in brokers.PORTS.items() if name != "ha"}
     found.append(_policy(facts, brokers.COMPONENT, everybody, names.HA_PORT))

@@ -113,14 +113,16 @@ def read_file(config_map: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def controller_config_map(facts: SetFacts, settings: Mapping[str, str]) -> NewObject:
-    """The ConfigMap of the controllers."""
+def controller_config_map(
+    facts: SetFacts, settings: Mapping[str, str], others: Mapping[str, str] | None = None
+) -> NewObject:
+    """The ConfigMap of the controllers; `others` are further files."""
     return facts.an_object(
         "v1",
         "ConfigMap",
         names.controller_set(facts.name),
         component="controller",
-        data={CONTROLLER_FILE: file_text(settings)},
+        data={CONTROLLER_FILE: file_text(settings), **(others or {})},
     )
 
 

@@ -10,11 +10,13 @@ from brokerset_operator.model.observed import Observed
 from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.resources.brokers import broker_objects
 from brokerset_operator.resources.controllers import controller_objects
+from brokerset_operator.resources.external_access import external_objects, opened
 from brokerset_operator.resources.master_service import master_objects
 from brokerset_operator.resources.monitoring import monitoring_objects
 from brokerset_operator.resources.network import network_objects
 from brokerset_operator.resources.rights import rights_objects
 from brokerset_operator.resources.set_facts import facts_of
+from brokerset_protocol.external_routes import ExternalAddresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class Shape:
     read_only_groups: frozenset[int] = frozenset()
     """Groups that are drained."""
 
+    external: ExternalAddresses | None = None
+    """What clients outside the cluster are told; None when the manifest lets none in."""
+
 
 def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any], ...]:
     """Every object of the set, complete for server-side apply, in an order in which they can be made.
@@ -41,9 +46,13 @@ def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any],
     """
     facts = facts_of(observed)
     found = [*rights_objects(facts, shape.groups), *network_objects(facts)]
-    found += controller_objects(facts, replicas=shape.controller_replicas, raft_join=shape.raft_join)
+    found += controller_objects(
+        facts, replicas=shape.controller_replicas, raft_join=shape.raft_join, external=shape.external
+    )
     for index, replicas in sorted(shape.groups.items()):
-        found += master_objects(facts, index)
+        service, endpoint_slice = master_objects(facts, index)
+        found += [opened(facts, index, service), endpoint_slice]
         found += broker_objects(facts, index, replicas=replicas, read_only=index in shape.read_only_groups)
+    found += external_objects(facts, shape.groups)
     found += monitoring_objects(facts, observed.operator, retired_groups(observed.status))
     return tuple(found)

@@ -141,6 +141,30 @@ SHAPES: Final = (
         "metadata.name: is longer than 40",
     ),
     Case("a name in capitals", {"metadata": {"name": "Orders"}}, "metadata.name: Invalid value", _TEXT),
+    _spec(
+        "load balancers' networks at node ports",
+        "has no effect with type NodePort; leave it out",
+        "spec.external.loadBalancerSourceRanges: has no effect with type: NodePort",
+        external={"type": "NodePort", "loadBalancerSourceRanges": ["10.0.0.0/8"]},
+    ),
+    _spec(
+        "one host for many load balancers",
+        "give advertisedHost under nameServers and masters instead",
+        "spec.external.advertisedHost: each load balancer has an address of its own",
+        external={"type": "LoadBalancer", "advertisedHost": "mq.example.com"},
+    ),
+    _spec(
+        "single brokers that are not let out",
+        "set perBroker to true, or leave it out",
+        "spec.external.brokers: has no effect without perBroker",
+        external={"type": "NodePort", "brokers": [{"pod": "orders-0-0"}]},
+    ),
+    _spec(
+        "a master of an unknown group",
+        None,
+        "spec.external.masters.0.group: the set has no group broker-c",
+        external={"type": "NodePort", "masters": [{"group": "broker-c"}]},
+    ),
     _spec("groups as a text", "spec.groups", "spec.groups: is not a whole number", groups="2"),
     _spec("no groups", "should be greater than or equal to 1", "spec.groups: is less than 1", groups=0),
     _spec(
