@@ -197,6 +197,52 @@ def test_nodes_of_stuck_pods_are_looked_at_and_no_others() -> None:
     run(work())
 
 
+def test_addresses_of_nodes_are_read_for_clients_outside_alone() -> None:
+    """Only with `spec.external` at node ports, each once in a while; without the right, or the node, none."""
+
+    async def work() -> None:
+        async with looking() as found:
+            kube = found.kube
+            kube.put(broker_set())
+            addresses = [
+                {"type": "InternalIP", "address": "10.9.0.1"},
+                {"type": "Hostname", "address": "node-1"},
+            ]
+            kube.put(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": "node-1"},
+                    "status": {"addresses": addresses},
+                }
+            )
+            kube.put(a_pod("orders-0-0", "broker"))
+            elsewhere = a_pod("orders-0-1", "broker")
+            elsewhere["spec"]["nodeName"] = "node-2"
+            kube.put(elsewhere)
+            closed = (await found.seen()).observed
+            kube.put(broker_set(external={"type": "LoadBalancer"}))
+            balanced = (await found.seen()).observed
+            assert kube.count("get", "nodes") == 0
+
+            kube.put(broker_set(external={"type": "NodePort"}))
+            for _ in range(3):
+                opened = (await found.seen()).observed
+
+            known = (("InternalIP", "10.9.0.1"), ("Hostname", "node-1"))
+            assert opened.node_addresses == {"node-1": known, "node-2": ()}
+            assert closed.node_addresses == balanced.node_addresses == {}
+            assert opened.nodes == {}
+            assert kube.count("get", "nodes") == 2
+
+            kube.forbidden.add(("get", "nodes"))
+            found.clock.advance(301_000)
+            opened = (await found.seen()).observed
+            assert opened.node_addresses == {"node-1": (), "node-2": ()}
+
+    run(work())
+
+
 def test_storage_classes_are_read_once_in_a_while() -> None:
     """Those that claims and manifest name are known, and asked for again after some minutes."""
 
