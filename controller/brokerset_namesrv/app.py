@@ -98,6 +98,7 @@ class NameServer:
                 self._external = ExternalListener(
                     self._processors.handlers(),
                     settings.external_addresses_path,
+                    self._processors.table.master_ha_addresses,
                     connections_max=settings.external_connections_max,
                 )
                 self.external_port = await self._external.start(address, settings.external_listen_port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +28,19 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 class ExternalListener:
     """A second port of a name server: `start`, `run` until cancelled, `close`."""
 
-    def __init__(self, handlers: Handlers, path: Path, *, connections_max: int) -> None:
-        """`handlers` are those for clients inside; `path` is a JSON file, see `ExternalAddresses`."""
+    def __init__(
+        self,
+        handlers: Handlers,
+        path: Path,
+        ha_addresses: Callable[[], Mapping[str, str]],
+        *,
+        connections_max: int,
+    ) -> None:
+        """`handlers` are those for clients inside; `path` is a JSON file, see `ExternalAddresses`.
+
+        `ha_addresses` tells that of each group's master.
+        """
+        self._ha_addresses = ha_addresses
         self._path = path
         self._content: bytes | None = None
         self._unread: str | None = None
@@ -80,7 +92,7 @@ class ExternalListener:
             assert isinstance(reply, Command), "name servers answer reads at once"
             if reply.code != ResponseCode.SUCCESS:
                 return reply
-            body = external_body(command.code, reply.body, self.addresses)
+            body = external_body(command.code, reply.body, self.addresses.following(self._ha_addresses()))
             if body is None:
                 return command.reply(
                     ResponseCode.TOPIC_NOT_EXIST,

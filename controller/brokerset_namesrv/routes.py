@@ -378,6 +378,11 @@ class RouteTable:
         group = self._groups.get(broker_name)
         return group.addresses() if group is not None else {}
 
+    def master_ha_addresses(self) -> dict[str, str]:
+        """Broker name -> HA address of its master, for groups that have one."""
+        masters = ((group.name, group.members.get(MASTER_ID)) for group in self._groups.values())
+        return {name: member.ha_address for name, member in masters if member is not None}
+
     def cluster_info(self) -> ClusterInfo:
         """All clusters and brokers."""
         clusters: dict[str, list[str]] = {}

@@ -39,16 +39,32 @@ class ExternalAddresses(JsonBody):
     brokers: Mapping[str, str] = field(default_factory=dict)
     """By the address that a broker has registered."""
 
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """By the IP of a broker: where its group's master is reached as long as it is that broker."""
+
     @classmethod
     def from_object(cls, value: JsonObject) -> Self:
         tables = []
-        for name in ("masters", "brokers"):
+        for name in ("masters", "brokers", "hosts"):
             inner = value.inner(name)
             tables.append({key: inner.text(key) for key in inner.names()} if inner else {})
         return cls(*tables)
 
     def to_object(self) -> dict[str, object]:
-        return {"brokers": dict(self.brokers), "masters": dict(self.masters)}
+        return {"brokers": dict(self.brokers), "hosts": dict(self.hosts), "masters": dict(self.masters)}
+
+    def following(self, ha_addresses: Mapping[str, str]) -> ExternalAddresses:
+        """The same for masters as they are now: `ha_addresses` has each group's, which names the broker's IP.
+
+        At node ports a master is reached at its own node: a failover changes that before anybody can write a
+        file anew.
+        """
+        now = {
+            group: outside
+            for group, address in ha_addresses.items()
+            if (outside := self.hosts.get(address.rpartition(":")[0].strip("[]"))) is not None
+        }
+        return replace(self, masters={**self.masters, **now}) if now else self
 
     def of(self, group: BrokerData) -> BrokerData | None:
         """The group at its addresses outside; None if it has none."""

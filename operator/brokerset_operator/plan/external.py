@@ -79,6 +79,7 @@ class _Reading:
         masters = {
             group.name: address for group in groups if (address := self._master(group, before)) is not None
         }
+        hosts = {ip: address for group in groups for ip, address in self._nodes_of(group)}
         brokers: dict[str, str] = {}
         registered: dict[str, str] = {}
         for group, broker in self._single_brokers(groups):
@@ -90,7 +91,9 @@ class _Reading:
             name_servers=name_servers,
             masters=tuple(sorted(masters.items())),
             brokers=tuple(sorted(brokers.items())),
-            addresses=ExternalAddresses(dict(sorted(masters.items())), dict(sorted(registered.items()))),
+            addresses=ExternalAddresses(
+                dict(sorted(masters.items())), dict(sorted(registered.items())), dict(sorted(hosts.items()))
+            ),
             missing=tuple(self.missing),
         )
 
@@ -121,6 +124,22 @@ class _Reading:
         host = self._host(service, own, pod)
         return _address(host, port) if host is not None and port is not None else None
 
+    def _nodes_of(self, group: GroupFacts) -> Iterable[tuple[str, str]]:
+        """Where the master is reached at node ports, for each pod that may be it: by the pod's IP.
+
+        Name servers know at once who is master, long before a file with its address can be written anew.
+        """
+        own = self.external.master(group.name)
+        if self.external.type == "LoadBalancer" or self._given_host(own) is not None:
+            return
+        service = names.master_service(self.facts.meta.name, group.index)
+        port = own.advertised_port or self._node_port(service, REMOTING)
+        for broker in group.brokers.values():
+            pod = broker.pod
+            host = self._node_host(pod) if pod is not None else None
+            if pod is not None and pod.ip is not None and host is not None and port is not None:
+                yield pod.ip, _address(host, port)
+
     def _broker(self, pod: Pod) -> str | None:
         own = self.external.broker(pod.name)
         service = names.broker_external_service(pod.name)
@@ -148,11 +167,16 @@ class _Reading:
             return own.advertised_port
         if self.external.type == "LoadBalancer":
             return balanced
+        found = self._node_port(service, name)
+        if found is None:
+            self.missing.append(f"Service {service} has no node port yet")
+        return found
+
+    def _node_port(self, service: str, name: str) -> int | None:
         found = self.facts.observed.services.get(service, {})
         for port in items(part(found, "spec"), "ports"):
             if port.get("name") == name and isinstance(port.get("nodePort"), int):
                 return int(port["nodePort"])
-        self.missing.append(f"Service {service} has no node port yet")
         return None
 
     def _host(self, service: str, own: ExternalService, pod: Pod | None) -> str | None:

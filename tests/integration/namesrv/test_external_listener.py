@@ -64,13 +64,13 @@ async def connection(port: int) -> AsyncIterator[Connection]:
         await opened.wait_closed()
 
 
-def registration() -> Command:
+def registration(ha_address: str = "10.0.0.1:10912") -> Command:
     """Master and topic of a group."""
     header = headers.RegisterBroker(
         broker_name="orders-0",
         broker_addr=MASTER,
         cluster_name="DefaultCluster",
-        ha_server_addr="10.0.0.1:10912",
+        ha_server_addr=ha_address,
         broker_id=0,
     )
     topics = {name: TopicConfig(name, 4, 4) for name in ("TBW102", "orders")}
@@ -115,6 +115,28 @@ async def scenario_addresses(folder: Path) -> None:
 def test_outside_clients_get_outside_addresses_and_inside_ones_the_others(tmp_path: Path) -> None:
     """Each port answers with its own addresses; a new file counts at once, an unreadable one does not."""
     asyncio.run(scenario_addresses(tmp_path))
+
+
+async def scenario_failover(folder: Path) -> None:
+    hosts = {"10.0.0.1": OUTSIDE, "10.0.0.2": "other.example.com:30011"}
+    (folder / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}, hosts=hosts).to_json())
+    told = []
+    async with (
+        name_server(folder) as server,
+        connection(server.port) as inside,
+        connection(server.external_port) as outside,
+    ):
+        for ha_address in ("10.0.0.1:10912", "10.0.0.2:10912"):
+            assert (await inside.call(registration(ha_address), SECONDS_MAX)).code == ResponseCode.SUCCESS
+            group = TopicRouteData.from_json((await route(outside)).body).broker_datas[0]
+            told.append(group.broker_addrs[0])
+
+    assert told == [OUTSIDE, "other.example.com:30011"]
+
+
+def test_the_address_outside_goes_with_the_master_though_the_file_stays(tmp_path: Path) -> None:
+    """The next master registers the same address inside, and its own IP: routes have its node outside."""
+    asyncio.run(scenario_failover(tmp_path))
 
 
 async def scenario_refusals(folder: Path) -> None:

@@ -37,6 +37,21 @@ def test_master_and_slaves_get_their_addresses_outside() -> None:
     assert found.queue_datas == (QueueData("orders-0", 4, 4, 6),)
 
 
+def test_a_masters_address_goes_with_it() -> None:
+    """At node ports it is at the node of the broker that is master now; an unknown IP changes nothing."""
+    both = ExternalAddresses(
+        {"orders-0": "192.0.2.1:30011", "orders-1": "192.0.2.1:30012"},
+        hosts={"10.0.0.7": "192.0.2.2:30011", "fd00::7": "192.0.2.3:30012"},
+    )
+
+    before = both.following({"orders-0": "10.0.0.6:10912"})
+    after = both.following({"orders-0": "10.0.0.7:10912", "orders-1": "[fd00::7]:10912"})
+
+    assert before == both
+    assert after.masters == {"orders-0": "192.0.2.2:30011", "orders-1": "192.0.2.3:30012"}
+    assert ExternalAddresses.from_json(both.to_json()) == both
+
+
 def test_a_slave_is_not_shown_at_the_address_of_the_master() -> None:
     """A broker without an address outside is left out, however its group can be reached."""
     found = external_route(

@@ -91,7 +91,10 @@ def test_node_ports_are_at_the_nodes_of_pods(at_rest: Observed) -> None:
 
     assert found.masters == (("orders-0", "192.0.2.0:30911"),)
     assert found.name_servers == ("192.0.2.0:30876", "192.0.2.1:30876", "192.0.2.2:30876")
-    assert found.addresses == ExternalAddresses({"orders-0": "192.0.2.0:30911"})
+    ips = {n: at_rest.pods[f"orders-0-{n}"]["status"]["podIP"] for n in range(3)}
+    assert found.addresses == ExternalAddresses(
+        {"orders-0": "192.0.2.0:30911"}, hosts={ip: f"192.0.2.{n}:30911" for n, ip in ips.items()}
+    )
     assert found.missing == ()
 
 
@@ -154,6 +157,7 @@ def test_given_hosts_and_ports_come_before_all_others(at_rest: Observed) -> None
     found = access_of(with_services(at_rest, external, *PORTS, node_addresses=NODES))
 
     assert found.masters == (("orders-0", "mq.example.com:443"),)
+    assert found.addresses.hosts == {}
     assert found.name_servers == ("nodes.example.com:30876",)
 
 
@@ -169,7 +173,7 @@ def test_load_balancers_say_their_addresses(at_rest: Observed) -> None:
     assert half.name_servers == ("ns.lb.example.com:9876",)
     assert half.masters == ()
     assert half.missing == ("Service orders-0-master has no address of a load balancer yet",)
-    assert whole.masters == (("orders-0", "203.0.113.7:10911"),)
+    assert whole.addresses == ExternalAddresses({"orders-0": "203.0.113.7:10911"})
     assert whole.missing == ()
 
 
