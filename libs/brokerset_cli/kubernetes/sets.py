@@ -114,6 +114,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalView:
+    """Where clients outside the cluster get in."""
+
+    name_servers: str
+    masters: Mapping[str, str]
+    """Address by broker name of the group."""
+
+    brokers: Mapping[str, str]
+    """Address by pod."""
+
+    waiting: str
+    """What has no address yet; empty when all is there."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetView:
     """A BrokerSet: what was asked for and what is."""
 
@@ -134,6 +149,8 @@ class SetView:
     groups: tuple[GroupView, ...]
     requests: Mapping[str, Request]
     pods: tuple[PodView, ...]
+    external: ExternalView | None = None
+    """None when nobody outside is let in."""
 
     @property
     def place(self) -> str:
@@ -188,6 +205,18 @@ def read_set(given: Object, pods: Iterable[Object] = ()) -> SetView:
             key: _request(part(part(status, "requests"), key)) for key in sorted(part(status, "requests"))
         },
         pods=found,
+        external=_external(part(status, "external")),
+    )
+
+
+def _external(given: Object) -> ExternalView | None:
+    if not given:
+        return None
+    return ExternalView(
+        name_servers=str(given.get("nameServers", "")),
+        masters={str(one.get("group")): str(one.get("address")) for one in items(given, "masters")},
+        brokers={str(one.get("pod")): str(one.get("address")) for one in items(given, "brokers")},
+        waiting=str(given.get("waiting", "")),
     )
 
 

@@ -9,7 +9,15 @@ from typing import Any, Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.sets import BrokerView, Condition, ControllersView, GroupView, PodView, SetView
+from brokerset_cli.kubernetes.sets import (
+    BrokerView,
+    Condition,
+    ControllersView,
+    ExternalView,
+    GroupView,
+    PodView,
+    SetView,
+)
 from brokerset_cli.output import counted
 
 BRANCH: Final = "├─ "
@@ -53,6 +61,8 @@ def lines(seen: SetView) -> list[str]:
     """The whole tree, a line each, with colours; `click.echo` drops those where nobody looks."""
     nodes: list[Node] = [_conditions(seen), _controllers(seen)]
     nodes += [_group(seen, group) for group in seen.groups]
+    if seen.external is not None:
+        nodes.append(_external(seen.external))
     if seen.requests:
         rows = [
             f"{key} {each.value or '(nobody)'}: {each.state}: {each.message}"
@@ -121,6 +131,7 @@ def as_json(seen: SetView) -> dict[str, Any]:
             }
             for group in seen.groups
         ],
+        "external": _camel(asdict(seen.external)) if seen.external is not None else None,
         "requests": {key: _camel(asdict(each)) for key, each in seen.requests.items()},
     }
 
@@ -138,6 +149,13 @@ def _conditions(seen: SetView) -> Node:
         rows.append((each.type, click.style(shown, fg=color), each.reason, each.message))
     empty: Sequence[Node] = [("none yet: no operator has looked at this set", ())]
     return "conditions", [(row, ()) for row in _aligned(rows)] or empty
+
+
+def _external(known: ExternalView) -> Node:
+    rows = _aligned([*known.masters.items(), *known.brokers.items()])
+    if known.waiting:
+        rows.append(click.style(known.waiting, fg="yellow"))
+    return f"outside  name servers {known.name_servers or '-'}", [(row, ()) for row in rows]
 
 
 def _controllers(seen: SetView) -> Node:

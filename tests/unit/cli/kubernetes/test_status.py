@@ -34,6 +34,31 @@ def test_the_tree_shows_who_is_what_and_where(cluster: FakeCluster) -> None:
     ]
 
 
+def test_addresses_outside_are_shown(cluster: FakeCluster) -> None:
+    """What clients outside set as their name servers, where masters and brokers are, and what is missing."""
+    item = broker_set(
+        external={
+            "nameServers": "192.0.2.1:30876;192.0.2.2:30876",
+            "masters": [{"group": "orders-0", "address": "192.0.2.1:30911"}],
+            "brokers": [{"pod": "orders-0-1", "address": "192.0.2.2:30921"}],
+            "waiting": "Service orders-0-0-external has no node port yet",
+        }
+    )
+    cluster.write("set.json", item)
+
+    result = cluster.run("status", "orders")
+    found = json.loads(cluster.run("status", "orders", "--json").output)
+
+    assert result.output.splitlines()[-4:] == [
+        "└─ outside  name servers 192.0.2.1:30876;192.0.2.2:30876",
+        "   ├─ orders-0    192.0.2.1:30911",
+        "   ├─ orders-0-1  192.0.2.2:30921",
+        "   └─ Service orders-0-0-external has no node port yet",
+    ]
+    assert found["external"]["nameServers"] == "192.0.2.1:30876;192.0.2.2:30876"
+    assert found["external"]["masters"] == {"orders-0": "192.0.2.1:30911"}
+
+
 def test_an_end_that_nobody_has_told_is_not_shown(cluster: FakeCluster) -> None:
     """Controllers write -1 until a broker says where its log ends."""
     item = broker_set()
