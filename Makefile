@@ -13,12 +13,13 @@ BENCH ?= small
 FAILOVERS ?= 5
 FAILOVER_KINDS ?= killMaster,stopMaster,killBoth,hangSlave,switchover
 IMAGE ?= brokerset:dev
+IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
 MUTATIONS ?= 0
 HISTORIES ?= 60
 
-.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -136,6 +137,9 @@ scale-card: setup  ## one operator with many BrokerSets: memory, start-up, round
 
 image:  ## build the container image (IMAGE=tag) with any of docker, podman, buildah
 	./tests/image.sh $(IMAGE)
+
+image-spark:  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), with any of these
+	./tests/image.sh $(IMAGE_SPARK) spark
 
 chart: setup  ## copy the CRDs into the chart, check it, pack it into dist/ (HELM=program)
 	rm -f charts/brokerset/files/crds/*.yaml && cp crds/*.yaml charts/brokerset/files/crds/

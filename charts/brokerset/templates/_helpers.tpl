@@ -44,11 +44,15 @@
 {{- end -}}
 {{- end }}
 
-{{/* Pods alone: no claims, which are brokers' volumes, and nothing that lists or changes what is not a pod. */}}
+{{/*
+All that a Spark driver asks for about pods: it waits until its own is ready (get, list, watch), makes those of its
+executors, labels those that it gives up (patch), and removes them. Nothing else: no claims, which are brokers'
+volumes, no Services and no ConfigMaps; the settings of jobs (operator's `spark_pods`) switch off what would need them.
+*/}}
 {{- define "brokerset.driverRules" -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, create, delete, deletecollection]
+  verbs: [get, list, watch, create, patch, delete, deletecollection]
 {{- end }}
 
 {{/* Labels that select the operator's pods; these never change. */}}

@@ -291,7 +291,8 @@ def check_driver_rights(cluster: Cluster, namespace: str, name: str) -> None:
     """What the API server lets a driver do: pods of its namespace, and nothing else anywhere."""
     user = account(namespace, name)
     assert rights_at_server(cluster, user, namespace) == {
-        ("", "pods", "", verb) for verb in ("get", "list", "create", "delete", "deletecollection")
+        ("", "pods", "", verb)
+        for verb in ("get", "list", "watch", "create", "patch", "delete", "deletecollection")
     }
     assert rights_at_server(cluster, user, "default") == set()
     assert may(cluster, user, "create", "pods", namespace)
