@@ -2,7 +2,7 @@
 #   wheel    builds the wheel, with tools that go nowhere else
 #   packages the locked dependencies and the wheel, in a virtual environment of its own
 #   runtime  Python and that environment
-#   spark    the same with Java and Spark, for jobs on store files (`docker build --target spark`)
+#   spark    the same with Java and Spark, for jobs on store files (`make image-spark`)
 # It runs as user 10001 with a read-only root file system; give it a writable /data (and /tmp, which nothing needs today).
 # There is no HEALTHCHECK: what is healthy depends on the part that runs. Every server answers /healthz and /readyz on its HTTP port.
 ARG BASE=python:3.11-slim
@@ -49,7 +49,8 @@ ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokers
     NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
 RUN python -c "from brokerset_spark.kernels.compiled import warm; warm()" \
     && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
-ENV PYTHONDONTWRITEBYTECODE=1
+# Where Kubernetes looks for a container's last words, unless a pod says otherwise.
+ENV PYTHONDONTWRITEBYTECODE=1 BROKERSET_TERMINATION_LOG=/dev/termination-log
 USER 10001:10001
 WORKDIR /data
 ENTRYPOINT ["tini", "--", "job-entrypoint"]

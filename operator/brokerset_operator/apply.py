@@ -32,6 +32,7 @@ from brokerset_operator.model.observed import Observed
 from brokerset_operator.observe import LISTED, Seen
 from brokerset_operator.resources.live_settings import BROKER_NAME, OWNER_UID
 from brokerset_operator.store_jobs.labels import AUDITED_POD
+from brokerset_operator.store_jobs.outcomes import has_ended
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 
@@ -260,11 +261,14 @@ async def _delete_pod(action: actions.DeletePod, seen: Seen, means: Means) -> No
 
 
 async def _end_audits_of(pod: str, namespace: str, means: Means) -> None:
-    """End Jobs that read a broker's volume: on another node the broker would wait for them."""
+    """End Jobs that read a broker's volume: on another node the broker would wait for them.
+
+    Those that have ended use it no more, and their logs may tell why they failed.
+    """
     listing = await means.client.list(kinds.JOB, namespace, labels=f"{AUDITED_POD}={pod}")
     for job in listing.items:
         metadata = job["metadata"]
-        if not metadata.get("deletionTimestamp"):
+        if not metadata.get("deletionTimestamp") and not has_ended(job):
             await means.client.delete(kinds.JOB, metadata["name"], namespace, uid=metadata["uid"])
             log.info("job ended", job=f"{namespace}/{metadata['name']}", reason=f"{pod} is replaced")
 

@@ -4,6 +4,8 @@ import os
 import sys
 import traceback
 
+from brokerset_spark import termination
+
 
 def run() -> None:
     """Run the command that is asked for.
@@ -12,12 +14,30 @@ def run() -> None:
     that cannot be loaded is a job that failed.
     """
     try:
-        from brokerset_spark.commands.table import main
-
-        main(prog_name=os.environ.get("BROKERSET_PROGRAM", "python -m brokerset_spark"))
-    except Exception:
+        code = _run()
+    except Exception as error:
         traceback.print_exc()
-        sys.exit(2)  # `EXIT_FAILED` of `jobs.report`, which may be what cannot be loaded
+        advice = "see that the image has all of brokerset[spark], else report it with the log"
+        termination.leave(termination.sentence("the job", (), f"{type(error).__name__}: {error}", advice))
+        code = 2  # `EXIT_FAILED` of `jobs.report`, which may be what cannot be loaded
+    sys.exit(code)
+
+
+def _run() -> int:
+    import click
+
+    from brokerset_spark.commands import ending
+    from brokerset_spark.commands.table import main
+
+    try:
+        ended = main(
+            prog_name=os.environ.get("BROKERSET_PROGRAM", "python -m brokerset_spark"), standalone_mode=False
+        )
+    except click.ClickException as error:
+        return ending.failed(error)
+    except click.Abort:
+        return 130  # `EXIT_INTERRUPTED` of `commands.options`
+    return ended if isinstance(ended, int) else 0
 
 
 if __name__ == "__main__":

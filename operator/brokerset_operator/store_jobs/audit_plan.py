@@ -23,6 +23,7 @@ from brokerset_operator.store_jobs.audit_jobs import (
     look_name,
     look_object,
     map_job,
+    map_job_name,
     map_name,
     map_object,
     reduce_job,
@@ -38,6 +39,7 @@ from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.outcomes import (
     Outcome,
     Summary,
+    has_ended,
     merged,
     outcome_of,
     pods_of,
@@ -56,6 +58,11 @@ BUSY_SECONDS: Final = 15.0
 
 WAIT_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 3600.0
+
+LATE_SECONDS: Final = 30.0
+"""So long a run whose time is over waits for its Jobs, whose time is over as well, to end with their logs."""
+
+LATE_LOOK_SECONDS: Final = 2.0
 
 GIVEN_UP_SECONDS: Final = 600.0
 """So long a run waits for a broker's pod that does not run, or for a Job that does not start."""
@@ -125,6 +132,8 @@ class _Round:
         self.actions: list[Action] = []
         self.look = IDLE_SECONDS
         self.began = False
+        self.waits_for: dict[str, str] = {}
+        """By pod of a broker: why the Job that reads its volume does not go on."""
 
     def decide(self) -> AuditPlan:
         """Go through a round."""
@@ -216,9 +225,7 @@ class _Round:
     def _go_on(self, run: Run, problem: Verdict | None) -> None:
         deadline = run.started + self.audit.spec.limits.deadline_seconds
         if self.observed.now >= deadline:
-            seconds = self.audit.spec.limits.deadline_seconds
-            text_ = f"it took longer than limits.deadlineSeconds, {seconds} s"
-            self._end(run, Ending(reasons.FAILED, text_))
+            self._late(run, deadline)
             return
         if problem is not None and problem[1] in (reasons.SET_MISSING, reasons.NO_IMAGE):
             self._end(run, Ending(reasons.FAILED, problem[2]))
@@ -240,14 +247,30 @@ class _Round:
         else:
             self._reduce(run)
 
+    def _late(self, run: Run, deadline: float) -> None:
+        """End a run whose time is over as soon as its Jobs have: what is ended from outside loses its log."""
+        own = [job for job in self.observed.jobs.values() if labels.run_of(job) == run.number]
+        if self.observed.now < deadline + LATE_SECONDS and not all(map(has_ended, own)):
+            self._look(LATE_LOOK_SECONDS)
+            return
+        said = f"it took longer than limits.deadlineSeconds, {self.audit.spec.limits.deadline_seconds} s"
+        whys = {share.pod: share.failed or share.noted or self._why_late(share, run) for share in run.shares}
+        told = "; ".join(f"{pod}: {why}" for pod, why in whys.items() if why)
+        self._end(run, Ending(reasons.FAILED, f"{said}: {told}" if told else said))
+
+    def _why_late(self, share: Share, run: Run) -> str:
+        if self._is_read(run, share):
+            return ""
+        return self._outcome(map_job_name(self.name, run.number, share)).message
+
     def _map(self, run: Run) -> Run:
         shares = []
         for share in run.shares:
             if share.failed is None and not self._is_read(run, share):
                 failed = self._map_one(run, share)
-                shares.append(share if failed is None else replace(share, failed=failed[:500]))
-            else:
-                shares.append(share)
+                noted = self.waits_for.get(share.pod)
+                share = replace(share, failed=failed and failed[:500], noted=noted and noted[:500])
+            shares.append(share)
         return replace(run, shares=tuple(shares))
 
     def _map_one(self, run: Run, share: Share) -> str | None:
@@ -283,6 +306,7 @@ class _Round:
                     return outcome.message
                 if outcome.message:
                     self.status.note(f"{share.pod}: {outcome.message}")
+                    self.waits_for[share.pod] = outcome.message
         return None
 
     def _look_on(self, run: Run) -> Run:

@@ -30,6 +30,9 @@ class Share:
     failed: str | None = None
     """Why it could not be read."""
 
+    noted: str | None = None
+    """What its Job last waited for, to be told if it never came."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -248,6 +251,7 @@ def _read_share(given: Mapping[str, Any]) -> Share:
         claim=str(given.get("claim") or ""),
         confirmed_offset=read.optional("confirmedOffset"),
         failed=text(given.get("failed")),
+        noted=text(given.get("noted")),
     )
 
 
@@ -264,4 +268,6 @@ def _write_share(share: Share) -> dict[str, Any]:
         found["confirmedOffset"] = share.confirmed_offset
     if share.failed is not None:
         found["failed"] = share.failed
+    if share.noted is not None:
+        found["noted"] = share.noted
     return found

@@ -19,7 +19,8 @@ from brokerset_operator.store_jobs.job_parts import (
     metadata_of,
     pod_security,
 )
-from brokerset_operator.store_jobs.outcomes import CONTAINER, FINDINGS
+from brokerset_operator.store_jobs.outcomes import FINDINGS
+from brokerset_operator.store_jobs.pod_failures import CONTAINER
 from brokerset_operator.store_jobs.spark_pods import (
     BLOCKS_PORT,
     CONFIG_FOLDER,
@@ -37,7 +38,10 @@ TRIES_AGAIN: Final = 1
 """How often a Job begins anew after its pod failed; findings are no failure, an eviction is not counted."""
 
 TTL_SECONDS: Final = 7 * 86_400
-"""When a Job goes that nobody has removed before; the operator removes them with the run."""
+"""When a Job that has ended goes with its pods, if nobody removed it before; the guide promises it."""
+
+LATE_SECONDS: Final = 15
+"""By so much a Job outlives its pod's time: at the Job's deadline Kubernetes deletes the pod with its log."""
 
 GRACE_SECONDS: Final = 5
 """A job writes nothing that must be completed, or goes on from its manifest."""
@@ -79,7 +83,7 @@ def job_object(facts: JobFacts) -> NewObject:
             "parallelism": 1,
             "completions": 1,
             "backoffLimit": TRIES_AGAIN,
-            "activeDeadlineSeconds": max(1, facts.deadline_seconds),
+            "activeDeadlineSeconds": max(1, facts.deadline_seconds) + LATE_SECONDS,
             "ttlSecondsAfterFinished": TTL_SECONDS,
             "podFailurePolicy": {
                 "rules": [
@@ -109,6 +113,7 @@ def _pod_spec(facts: JobFacts) -> NewObject:
     given = facts.placement
     spec: NewObject = {
         "restartPolicy": "Never",
+        "activeDeadlineSeconds": max(1, facts.deadline_seconds),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,

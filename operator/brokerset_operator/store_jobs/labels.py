@@ -65,6 +65,11 @@ def look_step(number: int) -> str:
     return f"{LOOK}-{number}"
 
 
+def may_find(step: str) -> bool:
+    """Whether the exit code of findings is a result of this step: not where a replica is only read."""
+    return step != MAP and not step.startswith(f"{LOOK}-")
+
+
 def owner(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
     """The reference by which an object goes with the one that wanted it."""
     return [

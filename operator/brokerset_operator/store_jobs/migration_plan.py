@@ -13,7 +13,7 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEven
 from brokerset_operator.plan.objects import part, text, time_text
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.audit_status import error_text
-from brokerset_operator.store_jobs.conditions import Verdict, condition
+from brokerset_operator.store_jobs.conditions import Verdict, condition, find
 from brokerset_operator.store_jobs.job_objects import job_object
 from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.migration_facts import ObservedMigration
@@ -25,6 +25,7 @@ from brokerset_operator.store_jobs.migration_jobs import (
     verify_job_name,
 )
 from brokerset_operator.store_jobs.outcomes import Outcome, Summary, outcome_of, pods_of, read_summary
+from brokerset_operator.store_jobs.pod_failures import LATE
 from brokerset_operator.store_jobs.spark_pods import executor_objects
 from brokerset_spec.store_migration_manifest import StoreMigration
 
@@ -94,7 +95,8 @@ def _decide(observed: ObservedMigration, migration: StoreMigration, phase: str) 
 
 def _copy(observed: ObservedMigration, migration: StoreMigration) -> _Next:
     outcome = _outcome(observed, migrate_job_name(migration.metadata.name))
-    going: Verdict = ("False", reasons.MIGRATING, _with("the store is copied", outcome.message))
+    told = _told(observed, outcome.message)
+    going: Verdict = ("False", reasons.MIGRATING, _with("the store is copied", told))
     match outcome.state:
         case "missing":
             actions: list[Action] = []
@@ -105,7 +107,7 @@ def _copy(observed: ObservedMigration, migration: StoreMigration) -> _Next:
         case "running":
             return _Next("Running", going)
         case "failed":
-            return _failed(reasons.MIGRATION_FAILED, outcome.message or "its Job failed")
+            return _failed(reasons.MIGRATION_FAILED, told or "its Job failed")
     summary = read_summary(outcome.message)
     if summary is None:
         said = f"its Job gave no summary: {outcome.message[-300:]}"
@@ -198,6 +200,14 @@ def _outcome(observed: ObservedMigration, job: str) -> Outcome:
 def _worst(summary: Summary) -> str:
     worst = error_text(summary.findings[0]) if summary.findings else "see the log of its Job"
     return f"{summary.errors} errors: {worst}"
+
+
+def _told(observed: ObservedMigration, said: str) -> str:
+    """With what the Job waited for when its time is over: executors, the cause perhaps, are gone then."""
+    _, _, noted = str(find(observed.status, reasons.READY).get("message") or "").partition("; ")
+    if not said.startswith(LATE) or not noted:
+        return said
+    return noted if noted.startswith(LATE) else f"{said}; before, {noted}"
 
 
 def _with(said: str, more: str) -> str:

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from brokerset_operator.model.observed import Object
-from brokerset_operator.plan.objects import items, part, text
-
-CONTAINER: Final = "job"
-"""Name of the container that does the work."""
+from brokerset_operator.plan.objects import items, part
+from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.pod_failures import (
+    LATE,
+    TEXT_LENGTH_MAX,
+    container_of,
+    is_executor,
+    why_not,
+)
 
 CLEAN: Final = 0
 FINDINGS: Final = 1
 """Exit codes of jobs that came to a result (`brokerset_spark.jobs.report`); others tell that they did not."""
 
 FINDINGS_KEPT: Final = 20
-TEXT_LENGTH_MAX: Final = 1024
 REQUESTS_MAX: Final = 16
 """Replicas of which a comparison may want to know more."""
 
@@ -42,26 +46,37 @@ class Outcome:
 
 
 def outcome_of(job: Object | None, pods: Iterable[Object]) -> Outcome:
-    """Return what has become of a Job; `pods` are those of its own."""
+    """Return what has become of a Job; `pods` are those of its own, and of Spark's executors beside it."""
     if job is None:
         return Outcome("missing")
     uid = str(part(job, "metadata").get("uid") or "")
-    said = ""
+    results = (CLEAN, FINDINGS) if labels.may_find(labels.step_of(job)) else (CLEAN,)
+    said, waits = "", ""
     for pod in sorted(pods, key=_made, reverse=True):
         name = str(part(pod, "metadata")["name"])
-        ended = part(part(_container(pod), "state"), "terminated")
-        if ended.get("exitCode") in (CLEAN, FINDINGS):
+        if is_executor(pod):
+            waits = waits or _named(name, why_not(pod))
+            continue
+        ended = part(part(container_of(pod), "state"), "terminated")
+        if ended.get("exitCode") in results:
             return Outcome("done", str(ended.get("message") or ""), name, uid)
-        if not said:
-            said = _why_not(pod, ended)
+        said = said or why_not(pod)
     for condition in items(part(job, "status"), "conditions"):
         if condition.get("status") != "True":
             continue
         if condition.get("type") == "Failed":
-            return Outcome("failed", _joined(said, _reason(condition)), "", uid)
+            return Outcome("failed", _why_failed(said, condition), "", uid)
         if condition.get("type") == "Complete":
             return Outcome("failed", "its pod is gone, and what it said with it", "", uid)
-    return Outcome("running", said, "", uid)
+    return Outcome("running", said or waits, "", uid)
+
+
+def has_ended(job: Object) -> bool:
+    """Whether a Job is over, however."""
+    return any(
+        each.get("status") == "True" and each.get("type") in ("Complete", "Failed")
+        for each in items(part(job, "status"), "conditions")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +161,10 @@ def last_object(log: str) -> str | None:
 
 
 def pods_of(job: str, pods: Mapping[str, Object]) -> list[Object]:
-    """Those of the pods that belong to a Job."""
-    return [
-        pod
-        for pod in pods.values()
-        if any(
-            each.get("kind") == "Job" and each.get("name") == job
-            for each in items(part(pod, "metadata"), "ownerReferences")
-        )
-    ]
+    """Those of the pods that belong to a Job, and executors that belong to one of these."""
+    own = [pod for pod in pods.values() if _owner(pod, "Job") == job]
+    drivers = {str(part(pod, "metadata")["name"]) for pod in own}
+    return [*own, *(pod for pod in pods.values() if is_executor(pod) and _owner(pod, "Pod") in drivers)]
 
 
 def _finding(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,32 +192,26 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _container(pod: Object) -> Mapping[str, Any]:
-    statuses = items(part(pod, "status"), "containerStatuses")
-    return next((each for each in statuses if each.get("name") == CONTAINER), {})
+def _owner(pod: Object, kind: str) -> str | None:
+    owners = items(part(pod, "metadata"), "ownerReferences")
+    return next((str(each.get("name")) for each in owners if each.get("kind") == kind), None)
+
+
+def _named(pod: str, why: str) -> str:
+    return f"executor {pod}: {why}" if why else ""
 
 
 def _made(pod: Object) -> str:
     return str(part(pod, "metadata").get("creationTimestamp") or "")
 
 
-def _why_not(pod: Object, ended: Mapping[str, Any]) -> str:
-    if ended:
-        code = ended.get("exitCode")
-        last = str(ended.get("message") or "").strip()[-TEXT_LENGTH_MAX:]
-        return _joined(f"it ended with {code} ({ended.get('reason') or 'no reason given'})", last)
-    waiting = part(part(_container(pod), "state"), "waiting")
-    if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-        return _reason(waiting)
-    for condition in items(part(pod, "status"), "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"no node takes it: {text(condition.get('message')) or 'unschedulable'}"
-    return ""
+def _why_failed(said: str, condition: Mapping[str, Any]) -> str:
+    """What its last pod said; and that its time was over, if another pod said something else before."""
+    if not said:
+        return _reason(condition)
+    late = condition.get("reason") == "DeadlineExceeded" and LATE not in said
+    return f"{LATE}; before, {said}" if late else said
 
 
 def _reason(given: Mapping[str, Any]) -> str:
-    return _joined(str(given.get("reason") or ""), str(given.get("message") or ""))
-
-
-def _joined(*texts: str) -> str:
-    return ": ".join(each for each in texts if each)
+    return ": ".join(str(given[name]) for name in ("reason", "message") if given.get(name))

@@ -29,6 +29,7 @@ from typing import IO, Any, Final, NoReturn
 
 import click
 
+from brokerset_spark.commands.ending import told_to_end
 from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
 from brokerset_spark.stores.places import NotServed, local_path
@@ -75,6 +76,7 @@ class Stopped(click.ClickException):
     def __init__(self, message: str, advice: str, exit_code: int) -> None:
         super().__init__(message)
         self.advice = advice
+        self.ctx = click.get_current_context(silent=True)
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class, and reads it here
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -261,8 +263,11 @@ _OPTIONS: Final = (
 def _ending_gently() -> Iterator[None]:
     """SIGTERM unwinds the stack as Ctrl-C does, so that workers, sessions and staging folders are let go."""
 
+    context = click.get_current_context(silent=True)
+
     def stop(number: int, _frame: object) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)  # a second one ends at once
+        told_to_end(context, signal.Signals(number).name)
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, stop)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
+from brokerset_spark import termination
 from brokerset_spark.jobs.report import JobFailed, NoInput
 
 if TYPE_CHECKING:
@@ -223,9 +224,9 @@ def raised_by_task(task: str, error: Exception) -> Exception:
     """What a task raised, as it would come from a process, out of what Spark makes of it."""
     match = _RAISED.search(str(error))
     if match is None:
-        first = next(iter(str(error).strip().splitlines()), "")
+        said = termination.one_line(str(error))
         return JobFailed(
-            f"Spark gave up {task}: {type(error).__name__}: {first}", "look at what it wrote above"
+            f"Spark gave up {task}: {type(error).__name__}: {said}", "look at what it wrote above"
         )
     told = orjson.loads(match[1])
     match told["kind"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from brokerset_spark.jobs.report import JobFailed
@@ -91,5 +91,8 @@ def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSe
         raise JobFailed(f"Spark does not start: {error.java_exception.toString()}", advice) from error
     try:
         yield session
-    finally:
-        session.stop()
+    except BaseException:
+        with suppress(Exception):  # Java may be gone, which is why; that must not take the error's place
+            session.stop()
+        raise
+    session.stop()

@@ -197,11 +197,15 @@ def test_jobs_that_read_a_brokers_volume_end_before_its_pod_does() -> None:
                 labels = {"brokerset.io/audited-pod": pod}
                 metadata = {"name": f"audit-{pod}", "namespace": NAMESPACE, "labels": labels}
                 found.kube.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
+            metadata = {**metadata, "name": "failed", "labels": {"brokerset.io/audited-pod": "orders-0-0"}}
+            failed = {"conditions": [{"type": "Failed", "status": "True"}]}
+            found.kube.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "status": failed})
 
             assert await found.do(DeletePod("orders-0-0", uid, "roll")) is None
 
             deleted = [(call.plural, call.name) for call in found.kube.calls if call.verb == "delete"]
             assert deleted == [("jobs", "audit-orders-0-0"), ("pods", "orders-0-0")]
+            assert found.kube.get("jobs", "failed", NAMESPACE) is not None, "its log says why it failed"
 
     run(work())
 

@@ -7,8 +7,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from brokerset_operator.resources.pod_template import USER_ID
 from brokerset_operator.resources.settings_files import DATA_FOLDER
+from brokerset_operator.store_jobs.job_objects import STATUS_FILE
+from brokerset_spark.termination import TERMINATION_LOG
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -114,3 +118,67 @@ def test_the_image_has_the_locked_versions_of_everything_else() -> None:
     assert {"kopf", "cronsim", "tzdata"} <= operator.keys()
     assert "hatchling" in _locked("build")
     assert _locked("build").items() <= _locked("dev").items()
+
+
+def test_jobs_leave_their_last_words_where_the_operator_reads_them() -> None:
+    """The image names the file for every pod of it; the operator's pods name the same one to Kubernetes."""
+    image = DOCKERFILE.partition("AS spark\n")[2].partition("\nFROM ")[0]
+
+    assert f" {TERMINATION_LOG}={STATUS_FILE}\n" in image
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "said"),
+    [
+        (["no-such-program", "x"], "", "the image has no program 'no-such-program'"),
+        (["driver", "x"], "SPARK_DRIVER_BIND_ADDRESS", "the driver did not start: SPARK_DRIVER_BIND_ADDRESS"),
+        (["executor"], "SPARK_DRIVER_URL", "the executor did not start: SPARK_DRIVER_URL is not set"),
+    ],
+)
+def test_a_container_that_cannot_start_says_why(
+    given: list[str], missing: str, said: str, tmp_path: Path
+) -> None:
+    """In a sentence for Kubernetes, with the exit code of a job that failed."""
+    log = tmp_path / "log"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": "/none",
+        "SPARK_EXECUTOR_MEMORY": "1g",
+        TERMINATION_LOG: str(log),
+    }
+    environment.pop(missing, None)
+
+    done = subprocess.run(
+        [ROOT / "spark" / "entrypoint.sh", *given],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert said in log.read_text()
+    assert ". What to do: " in log.read_text()
+
+
+def test_the_image_of_jobs_is_made_as_the_other_one_is() -> None:
+    """One target of make for each, with any builder; the guides name it."""
+    done = subprocess.run(
+        ["make", "--dry-run", "image-spark", "IMAGE_SPARK=r.example.com/spark:1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[-1] == "./tests/image.sh r.example.com/spark:1 spark"
+    for guide in (
+        "docs/kubernetes/store-jobs.md",
+        "docs/kubernetes/install.md",
+        "charts/brokerset/README.md",
+    ):
+        text = (ROOT / guide).read_text(encoding="utf-8")
+        assert "make image-spark" in text, guide
+        assert "--target spark" not in text, guide

@@ -21,7 +21,7 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_facts import AuditedSet
-from brokerset_operator.store_jobs.audit_plan import GIVEN_UP_SECONDS, plan_audit
+from brokerset_operator.store_jobs.audit_plan import GIVEN_UP_SECONDS, LATE_SECONDS, plan_audit
 from brokerset_spec.store_audit_manifest import read_store_audit
 
 DAY = 86_400.0
@@ -329,16 +329,83 @@ def test_a_job_that_does_not_start_is_named_and_given_up() -> None:
 
 
 def test_a_run_ends_at_its_deadline() -> None:
-    """Whatever it waits for; its Jobs go."""
+    """Whatever it waits for; Jobs that do not end by themselves soon after go."""
     world = AuditWorld(**manifest(limits={"deadlineSeconds": 3600}))
     world.round(now=NIGHT)
     world.round()
 
-    world.round(now=NIGHT + 3600)
+    plan = world.round(now=NIGHT + 3600)
+    assert plan.look_again_seconds <= 2, "the time of its Jobs is over, too"
+    assert "run" in world.observed.status["workflow"]  # type: ignore[operator]
+    world.round(now=NIGHT + 3600 + LATE_SECONDS)
 
     assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
     assert world.names(labels.MAP) == []
     assert [each.reason for each in world.events] == ["AuditRunFailed"]
+
+
+def test_jobs_that_ended_at_their_deadline_stay_with_their_logs_and_the_cause_is_told() -> None:
+    """Here executors found no room, which was last seen while the drivers were waiting for them."""
+    limits = {"deadlineSeconds": 60}
+    spark = {"engine": "spark", "executors": {"instances": 1}}
+    world = AuditWorld(**manifest(limits=limits, **spark), spark_role="ClusterRole/driver")
+    world.round(now=NIGHT)
+    world.round()
+    names = world.names(labels.MAP)
+    pods: dict[str, Any] = {}
+    for name in names:
+        pods[f"{name}-d"] = {
+            "metadata": {"name": f"{name}-d", "ownerReferences": [{"kind": "Job", "name": name}]}
+        }
+        pods[f"{name}-e"] = executor(f"{name}-e", f"{name}-d")
+    world.round(now=NIGHT + 50, pods=pods)
+    told = "no node takes it: 0/1 nodes are available: 1 Insufficient cpu."
+    assert f"orders-0-1: executor {names[1]}-e: {told}" in world.condition(reasons.READY)[2]
+
+    world.round(now=NIGHT + 60, pods={})
+    for name in names:
+        world.fail(name, "DeadlineExceeded", "was active too long")
+    world.round(now=NIGHT + 62)
+
+    last = world.observed.status["lastRun"]
+    assert last["result"] == reasons.FAILED  # type: ignore[index]
+    assert "limits.deadlineSeconds, 60 s: orders-0-0: executor" in last["message"]  # type: ignore[index]
+    assert last["message"].count(told) == 3  # type: ignore[index]
+    assert world.names(labels.MAP) == names, "their pods and logs are there"
+    assert told in world.events[-1].message
+    world.round(now=NIGHT + 3600)
+    assert world.names(labels.MAP) == names
+
+
+def executor(name: str, driver: str) -> dict[str, Any]:
+    """A pod that Spark made, and that no node takes."""
+    message = "0/1 nodes are available: 1 Insufficient cpu."
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"spark-role": "executor"},
+            "ownerReferences": [{"kind": "Pod", "name": driver}],
+        },
+        "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]},
+    }
+
+
+def test_a_map_that_ends_with_the_code_of_findings_has_failed_and_stays() -> None:
+    """It has no findings to give; Python's own code for an exception is the same."""
+    world = AuditWorld()
+    world.round(now=NIGHT)
+    world.round()
+    names = world.names(labels.MAP)
+
+    for name in names:
+        world.finish(name, "ImportError: numpy is broken", code=1)
+        world.fail(name, "PodFailurePolicy", "exit code 1")
+    world.round(now=NIGHT + 60)
+
+    assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
+    assert "numpy is broken" in world.observed.status["lastRun"]["message"]  # type: ignore[index]
+    world.round(now=NIGHT + 3600)
+    assert world.names(labels.MAP) == names
 
 
 def test_everything_is_read_again_after_so_many_days() -> None:

@@ -19,6 +19,7 @@ from tests.unit.operator.store_jobs.worlds import (
 from brokerset_operator.model.actions import ApplyObject
 from brokerset_operator.resources.pod_template import USER_ID
 from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.job_objects import GRACE_SECONDS, TTL_SECONDS
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_spec.store_audit_manifest import read_store_audit
 from brokerset_spec.store_migration_manifest import read_store_migration
@@ -237,6 +238,17 @@ def test_a_job_ends_and_does_not_begin_again_for_findings(make: Any) -> None:
             spec = each["spec"]
             assert spec["backoffLimit"] == 1
             assert spec["activeDeadlineSeconds"] > 0
-            assert spec["ttlSecondsAfterFinished"] > 0
+            assert spec["ttlSecondsAfterFinished"] == TTL_SECONDS
             assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [1]
             assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("make", [audit_objects, migration_objects], ids=["audit", "migration"])
+def test_a_pod_ends_by_its_own_deadline_before_its_job_does(make: Any) -> None:
+    """Then it stays, with its log; at a Job's deadline Kubernetes deletes the pods that still run."""
+    for each in make():
+        if each["kind"] == "Job":
+            spec = each["spec"]
+            own = spec["template"]["spec"]["activeDeadlineSeconds"]
+            assert own > 0
+            assert spec["activeDeadlineSeconds"] >= own + GRACE_SECONDS + 5

@@ -177,6 +177,34 @@ def test_a_job_that_fails_is_told_with_its_reason() -> None:
     assert "DeadlineExceeded" in world.message()
 
 
+def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
+    """The driver and its executors are gone then, and another try may have begun."""
+    world = World()
+    world.round()
+    world.round()
+    name = "take-over-migrate"
+    driver = {"metadata": {"name": "d", "ownerReferences": [{"kind": "Job", "name": name}]}, "status": {}}
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull"}}}
+    executor = {
+        "metadata": {
+            "name": "e-1",
+            "labels": {"spark-role": "executor"},
+            "ownerReferences": [{"kind": "Pod", "name": "d"}],
+        },
+        "status": {"containerStatuses": [waiting]},
+    }
+    world.round(pods={"d": driver, "e-1": executor})
+    assert world.message() == "the store is copied; executor e-1: ErrImagePull"
+
+    late = {**driver, "status": {"reason": "DeadlineExceeded"}}
+    world.round(pods={"d": late})
+    world.round(jobs={name: failed(world.observed.jobs[name], "DeadlineExceeded", "was active too long")})
+
+    told = "it took longer than limits.deadlineSeconds (kubectl logs d); before, executor e-1: ErrImagePull"
+    assert (world.ready()[1], world.message()) == (reasons.MIGRATION_FAILED, told)
+    assert world.events[-1].message == told
+
+
 def test_errors_in_the_new_store_are_no_success() -> None:
     """What was copied is read by a Job of its own, and not believed before."""
     world = World()
