@@ -38,3 +38,31 @@ def test_a_job_says_why_spark_does_not_start(tmp_path: Path) -> None:
     assert done.returncode == EXIT_FAILED
     assert "System memory 1 must be at least" in said
     assert "brokerset_spark/jobs/session.py" not in done.stderr, "a stack says nothing to users"
+
+
+def test_a_java_that_is_gone_does_not_hide_why_a_job_fails() -> None:
+    """Spark cannot be stopped then; the error that is told is still the one that came first."""
+    problem = missing_java()
+    if problem is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(problem)
+        pytest.skip(problem)
+    program = """
+from brokerset_spark.jobs.report import JobFailed
+from brokerset_spark.jobs.session import open_session
+
+try:
+    with open_session(workers=1) as spark:
+        java = spark.sparkContext._gateway.proc
+        java.kill()
+        java.wait()
+        raise JobFailed("too many executors failed")
+except Exception as error:
+    print(f"told: {error}")
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert "told: too many executors failed\n" in done.stdout, done.stderr
