@@ -1,8 +1,10 @@
 """`python -m brokerset_spark`: see `commands.table`."""
 
 import os
+import signal
 import sys
 import traceback
+from typing import NoReturn
 
 from brokerset_spark import termination
 
@@ -11,8 +13,10 @@ def run() -> None:
     """Run the command that is asked for.
 
     Python's own exit code for an exception would be that of findings, so nothing gets through here: a module
-    that cannot be loaded is a job that failed.
+    that cannot be loaded is a job that failed. The first process of a container ignores SIGTERM until it
+    handles it, and loading takes seconds.
     """
+    signal.signal(signal.SIGTERM, _stop)
     try:
         code = _run()
     except Exception as error:
@@ -21,6 +25,13 @@ def run() -> None:
         termination.leave(termination.sentence("the job", (), f"{type(error).__name__}: {error}", advice))
         code = 2  # `EXIT_FAILED` of `jobs.report`, which may be what cannot be loaded
     sys.exit(code)
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    advice = "if its time was over raise limits.deadlineSeconds; after an eviction nothing, it begins again"
+    said = f"it was told to end ({signal.Signals(number).name}) before it began"
+    termination.leave(termination.sentence("the job", (), said, advice))
+    sys.exit(128 + number)
 
 
 def _run() -> int:

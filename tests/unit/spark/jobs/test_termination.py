@@ -72,6 +72,16 @@ def test_a_job_that_cannot_be_loaded_is_told_as_well(tmp_path: Path) -> None:
     assert said.startswith("the job failed: ImportError: click is broken. What to do: ")
 
 
+def test_a_job_that_is_ended_while_it_is_loaded_says_so(tmp_path: Path) -> None:
+    """As the first process of a container it would not even notice without a handler."""
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+
+    done, said = run(tmp_path / "log", ["verify", "x"], PYTHONPATH=str(tmp_path))
+
+    assert done.returncode == 128 + signal.SIGTERM
+    assert said.startswith("the job failed: it was told to end (SIGTERM) before it began. What to do: ")
+
+
 def test_nothing_is_left_by_a_job_that_came_to_a_result(tmp_path: Path) -> None:
     """Its summary is what the operator reads there."""
     done, said = run(tmp_path / "log", ["--help"])
