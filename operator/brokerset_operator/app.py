@@ -93,10 +93,12 @@ class OperatorProcess:
             on_call=self.figures.call,
         )
         identity = settings.identity or socket.gethostname()
+        lease_namespace = settings.lease_namespace or access.namespace
+        installation = f"{lease_namespace}/{settings.lease_name}"
         self.elector = Elector(
             self.client,
             ElectorSettings(
-                namespace=settings.lease_namespace or access.namespace,
+                namespace=lease_namespace,
                 name=settings.lease_name,
                 identity=f"{identity}_{os.urandom(4).hex()}",
                 lease_seconds=float(settings.lease_seconds),
@@ -111,6 +113,7 @@ class OperatorProcess:
             events=Events(self.client, clock, identity),
             clock=clock,
             leads=lambda: self.elector.leads,
+            installation=installation,
         )
         self._facts = ClusterFacts(self.client, clock)
         self.queue = RoundQueue(self._round, workers=settings.workers, on_round=self.figures.round)
@@ -128,7 +131,7 @@ class OperatorProcess:
         self._sets = SetRounds(
             means,
             self._facts,
-            Operator(image=settings.image, runbooks=settings.runbooks.rstrip("/")),
+            Operator(image=settings.image, installation=installation, runbooks=settings.runbooks.rstrip("/")),
             plan,
             resync,
             self.marks.groups_changed,

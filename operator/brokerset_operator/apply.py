@@ -95,6 +95,8 @@ class Means:
     """Asked before everything that changes something."""
 
     settled: Settled = field(default_factory=Settled)
+    installation: str = ""
+    """Name of this installation of the operator, see `plan/owner`."""
 
 
 @dataclass(frozen=True, slots=True)

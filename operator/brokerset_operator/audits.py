@@ -22,6 +22,7 @@ from brokerset_operator.kube.client import Object
 from brokerset_operator.kube.errors import Conflict, KubeError, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
+from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.plan.objects import items, part, seconds
 from brokerset_operator.round_queue import GONE, Key, RetryAfter
 from brokerset_operator.set_rounds import RESYNC_SPREAD, SET
@@ -105,6 +106,8 @@ class AuditRounds:
             if live["metadata"].get("deletionTimestamp"):
                 return None  # what it owns goes by itself
             return await self._reconcile(key, live)
+        except NotOurs:
+            return self.resync_seconds
         except (KubeError, NotLeading) as error:
             raise retried(error) from error
 
@@ -135,6 +138,8 @@ class AuditRounds:
             self.means, AUDIT, meta.name, meta.namespace, uid=meta.uid, executors=executors
         )
         broker_set = await self._set(live, meta)
+        if broker_set is not None:
+            ensure_ours(broker_set, self.means)
         audited, others = None, {}
         if broker_set is not None and audit is not None:
             audited = await self._audited(broker_set, audit)

@@ -164,7 +164,7 @@ def all_is_well(status: Mapping[str, Any]) -> bool:
     found = {
         str(c.get("type")): c.get("status")
         for c in status.get("conditions") or ()
-        if c.get("type") not in reasons.OTHERS
+        if c.get("type") != reasons.AUDIT_PASSED
     }
     return bool(found) and all((kind in GOOD) == (holds == "True") for kind, holds in found.items())
 

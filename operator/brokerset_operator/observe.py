@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -160,15 +160,27 @@ class Seen:
     """Addresses of all brokers that were asked for their settings, by pod."""
 
 
+async def _anybody(live: Object) -> Object:
+    return live
+
+
 async def observe(
-    client: KubeClient, facts: ClusterFacts, clock: Clock, *, namespace: str, name: str, installed: Operator
+    client: KubeClient,
+    facts: ClusterFacts,
+    clock: Clock,
+    *,
+    namespace: str,
+    name: str,
+    installed: Operator,
+    admit: Callable[[Object], Awaitable[Object]] = _anybody,
 ) -> Seen | None:
     """Read one set; None if it is not there. Raises a `KubeError` unless the API server tells everything.
 
-    Controllers and brokers that do not answer are simply not in the result.
+    Controllers and brokers that do not answer are simply not in the result. `admit` is called with the
+    BrokerSet before anything else is read; it may raise, or return it as it is after having been changed.
     """
     try:
-        return await _observe(client, facts, clock, namespace, name, installed)
+        return await _observe(client, facts, clock, namespace, name, installed, admit)
     except* KubeError as group:
         problem = first_of(group)
         if group.subgroup(NotFound) is not None:
@@ -188,12 +200,19 @@ def first_of(group: BaseExceptionGroup[KubeError]) -> KubeError:
 
 
 async def _observe(
-    client: KubeClient, facts: ClusterFacts, clock: Clock, namespace: str, name: str, installed: Operator
+    client: KubeClient,
+    facts: ClusterFacts,
+    clock: Clock,
+    namespace: str,
+    name: str,
+    installed: Operator,
+    admit: Callable[[Object], Awaitable[Object]],
 ) -> Seen | None:
     try:
         live = await client.get(kinds.BROKER_SET, name, namespace)
     except NotFound:
         return None
+    live = await admit(live)
     optional = await facts.optional_kinds()
     others = (*OTHERS, *optional)
     selector = f"{names.SET_LABEL}={name}"

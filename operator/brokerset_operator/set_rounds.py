@@ -16,6 +16,7 @@ from brokerset_operator.kube.patches import digest
 from brokerset_operator.model.actions import EmitEvent, Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
+from brokerset_operator.owners import NotOurs, Owners
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import IDLE_SECONDS
 from brokerset_operator.round_queue import GONE, Key, RetryAfter
@@ -98,9 +99,13 @@ class SetRounds:
     """Spares complete looks at sets of which nothing was heard."""
 
     randomness: random.Random = field(default_factory=random.Random)
+    owners: Owners = field(init=False)
     _groups: dict[Key, str] = field(default_factory=dict)
     _notes: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     _quiet: dict[Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.owners = Owners(self.means)
 
     async def round(self, key: Key) -> float | None:
         """Do what is to be done now; returns after how many seconds to look again, or `GONE`.
@@ -119,6 +124,7 @@ class SetRounds:
                 namespace=key.namespace,
                 name=key.name,
                 installed=self.installed,
+                admit=self.owners.admit,
             )
             if seen is None:
                 self._groups.pop(key, None)
@@ -131,6 +137,9 @@ class SetRounds:
             plan = self.plan(seen.observed)
             self._tell(key, plan)
             outcome = await carry_out(plan, seen, means)
+        except NotOurs:
+            self.on_status(key, {})
+            return self._resync()
         except Unavailable as error:
             raise RetryAfter(str(error), error.retry_after) from error
         except (KubeError, NotLeading) as error:

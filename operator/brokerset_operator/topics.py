@@ -24,6 +24,7 @@ from brokerset_operator.controllers_view import (
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.errors import KubeError, NotFound, Unavailable
 from brokerset_operator.model import names
+from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.resources.set_facts import uid_of_data
 from brokerset_operator.round_queue import GONE, Key, RetryAfter
 from brokerset_operator.set_rounds import RESYNC_SPREAD
@@ -154,6 +155,8 @@ class TopicRounds:
                     raise
                 return None
             return await self._reconcile(key, live)
+        except NotOurs:
+            return self.resync_seconds
         except Unavailable as error:
             raise RetryAfter(str(error), error.retry_after) from error
         except (KubeError, NotLeading, BrokerSilent) as error:
@@ -192,6 +195,7 @@ class TopicRounds:
         name = topic.spec.broker_set_ref.name
         try:
             broker_set = await self.means.client.get(kinds.BROKER_SET, name, key.namespace)
+            ensure_ours(broker_set, self.means)
             manifest = read_manifest(broker_set)
         except NotFound:
             where = f"in namespace {key.namespace}"
@@ -338,6 +342,7 @@ class TopicRounds:
             broker_set = await self.means.client.get(kinds.BROKER_SET, set_name, key.namespace)
         except NotFound:
             return  # brokers and messages are gone, or belong to nobody any more
+        ensure_ours(broker_set, self.means)
         view = await self._controllers(broker_set)
         if view.controllers.leader is None:
             serving = controllers_of(broker_set)

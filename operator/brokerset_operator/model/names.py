@@ -29,6 +29,7 @@ APPROVE: Final = f"{DOMAIN}/approve-switchover"
 BELOW_MINIMUM: Final = f"{DOMAIN}/allow-below-minimum"
 DISCARD_GROUP: Final = f"{DOMAIN}/discard-group"
 DELETE_CLAIMS: Final = f"{DOMAIN}/delete-claims-on-scale-in"
+OPERATOR: Final = f"{DOMAIN}/operator"
 
 VOLUME: Final = "data"
 """Name of the claim template: claims are `data-<pod>`."""

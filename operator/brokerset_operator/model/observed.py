@@ -70,6 +70,9 @@ class Operator:
     image: str
     """Image of controllers and brokers when the manifest names none."""
 
+    installation: str = ""
+    """What a set that it looks after is marked with, see `plan/owner`."""
+
     runbooks: str = names.RUNBOOKS
     """Where the page of each alert is."""
 

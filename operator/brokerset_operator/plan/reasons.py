@@ -16,8 +16,10 @@ POD_STUCK: Final = "PodStuck"
 
 AUDIT_PASSED: Final = "AuditPassed"
 
-OTHERS: Final = (AUDIT_PASSED,)
-"""Conditions that are not written by rounds of a set; those of StoreAudits write this one."""
+OPERATOR_CONFLICT: Final = "OperatorConflict"
+
+OTHERS: Final = (AUDIT_PASSED, OPERATOR_CONFLICT)
+"""Conditions that rounds of a set do not write: StoreAudits write the first, another operator the second."""
 
 ALWAYS: Final = (READY, PROGRESSING, DEGRADED, CONTROLLERS_READY, IDENTITY_CONFLICT)
 """Conditions that are there from the first round on; the others only while they are true."""
@@ -62,3 +64,4 @@ UNREAD_MESSAGES: Final = "UnreadMessages"
 NODE_NOT_READY: Final = "NodeNotReady"
 FOREIGN_VOLUME: Final = "ForeignVolume"
 OTHER_OWNER: Final = "OtherOwner"
+OTHER_OPERATOR: Final = "OtherOperator"

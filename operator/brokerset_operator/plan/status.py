@@ -8,7 +8,7 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import owner, reasons
 from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.draft import Draft
 from brokerset_operator.plan.external import external_access, external_status
@@ -79,7 +79,7 @@ def write_status(draft: Draft) -> dict[str, Any]:
         found["external"] = external_status(access)
     if draft.requests:
         found["requests"] = draft.requests
-    return found
+    return found | _owner(facts.observed)
 
 
 def _first_brokers(name: str) -> dict[str, str]:
@@ -111,8 +111,18 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
 
 
 def _others_conditions(observed: Observed) -> list[dict[str, Any]]:
-    """Conditions that StoreAudits write; they stay as they are."""
-    return [dict(one) for one in items(observed.status, "conditions") if one.get("type") in reasons.OTHERS]
+    """Conditions that others write; they stay as they are, unless nobody says them any more."""
+    refused = owner.believed(observed.status, observed.operator.installation, observed.now)
+    kept = reasons.OTHERS if refused else (reasons.AUDIT_PASSED,)
+    return [dict(one) for one in items(observed.status, "conditions") if one.get("type") in kept]
+
+
+def _owner(observed: Observed) -> dict[str, Any]:
+    mine = observed.operator.installation
+    found: dict[str, Any] = {owner.OPERATOR: mine} if mine else {}
+    if owner.believed(observed.status, mine, observed.now):
+        found[owner.REFUSED] = observed.status[owner.REFUSED]
+    return found
 
 
 def conditions(observed: Observed, verdicts: Mapping[str, Verdict]) -> list[dict[str, Any]]:

@@ -408,6 +408,24 @@ class Cluster:
         run([*command, *options, "--wait", "--timeout", f"{seconds:g}s"], seconds=seconds + 30, env=self.env)
         self.wait_rolled_out(f"deployment/{OPERATOR}", SYSTEM)
 
+    @contextlib.contextmanager
+    def another_operator(self, system: str, values: Mapping[str, Any]) -> Iterator[str]:
+        """A second release of the chart in a namespace of its own; gives its name as sets are marked with it."""
+        self.namespace(system)
+        image = {"repository": IMAGE, "tag": TAG, "pullPolicy": self.provider.pull_policy}
+        file = self.scratch / f"{system}.json"
+        file.write_text(json.dumps({"image": image, "crds": {"install": False}, "replicas": 1, **values}))
+        command = [self.helm_path, "install", "second", str(ROOT / "charts" / "brokerset")]
+        try:
+            run([*command, "-n", system, "-f", str(file), "--wait"], seconds=200, env=self.env)
+            yield f"{system}/second-operator"
+        finally:
+            with contextlib.suppress(CommandFailed):
+                run(
+                    [self.helm_path, "uninstall", "second", "-n", system, "--wait"], seconds=120, env=self.env
+                )
+            self.delete_namespace(system)
+
     def uninstall(self) -> None:
         """Take the chart away; BrokerSets and what they run stay."""
         run(

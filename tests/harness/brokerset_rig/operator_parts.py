@@ -80,10 +80,16 @@ def simple_plan(observed: Observed) -> Plan:
 
 
 def status_of(observed: Observed, ready: str, reason: str, message: str) -> dict[str, Any]:
-    """A status with the one condition Ready."""
+    """A status with the condition Ready, and what another operator has said."""
     condition = {"type": "Ready", "status": ready, "reason": reason, "message": message}
     condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-    return {"observedGeneration": observed.meta.generation, "conditions": [condition]}
+    told = [one for one in observed.status.get("conditions") or () if one["type"] == "OperatorConflict"]
+    return {
+        "observedGeneration": observed.meta.generation,
+        "conditions": [condition, *told],
+        "operator": observed.operator.installation,
+        **{key: value for key, value in observed.status.items() if key == "refused"},
+    }
 
 
 def condition(live: Mapping[str, Any] | None, kind: str) -> dict[str, Any] | None:
