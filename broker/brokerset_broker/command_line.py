@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -14,6 +15,7 @@ from brokerset_broker.config_files import ConfigDamaged
 from brokerset_broker.membership.epoch_file import EpochsDamaged
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.folder import StoreUnusable
+from brokerset_runtime.listening import listen_host
 from brokerset_runtime.program import Program
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.broker_settings import BrokerSettings
@@ -32,7 +34,7 @@ async def serve(settings: BrokerSettings) -> None:
     raise_file_limit()
     stop = asyncio.Event()
     stop_on_signals(stop)
-    broker = Broker(settings)
+    broker = Broker(replace(settings, bind_address=listen_host(settings.bind_address, settings.broker_ip1)))
     await broker.start()
     gc.collect()
     gc.freeze()

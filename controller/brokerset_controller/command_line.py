@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -12,6 +14,7 @@ from brokerset_controller.node_folder import WrongFolder
 from brokerset_namesrv.kv_file import KvFileDamaged
 from brokerset_raft.storage import LogDamaged
 from brokerset_runtime.files import FileLocked
+from brokerset_runtime.listening import listen_host
 from brokerset_runtime.program import Program
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.controller_settings import ControllerSettings
@@ -23,7 +26,8 @@ async def serve(settings: ControllerSettings) -> None:
     """Run a controller until SIGTERM or SIGINT; a second signal ends the process at once."""
     stop = asyncio.Event()
     stop_on_signals(stop)
-    controller = Controller(settings)
+    own_ip = os.environ.get("POD_IP", "")
+    controller = Controller(replace(settings, bind_address=listen_host(settings.bind_address, own_ip)))
     await controller.start()
     try:
         async with asyncio.TaskGroup() as group:

@@ -22,6 +22,7 @@ from brokerset_raft import frames
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.frames import Hello, Ping, Pong, RaftProtocolError, Refusal, Welcome
 from brokerset_raft.messages import AppendRequest, Body, Heartbeat, HeartbeatReply, Message, SnapshotChunk
+from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger(__name__)
@@ -392,7 +393,9 @@ class TcpTransport:
         """Accept peers on `host:port`, 0 takes a free port; returns the port. Raises `OSError` if taken."""
         loop = asyncio.get_running_loop()
         tls = None if self.ssl_contexts is None else self.ssl_contexts.server
-        self._server = await loop.create_server(lambda: _Link(self, None), host, port, ssl=tls)
+        self._server = await loop.create_server(
+            lambda: _Link(self, None), listen_hosts(host, port), port, ssl=tls
+        )
         self._start_beats()
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

@@ -38,6 +38,7 @@ from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.topics import TOPIC, TopicRounds
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
+from brokerset_runtime.listening import listen_host
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +132,12 @@ class OperatorProcess:
         self._sets = SetRounds(
             means,
             self._facts,
-            Operator(image=settings.image, installation=installation, runbooks=settings.runbooks.rstrip("/")),
+            Operator(
+                image=settings.image,
+                installation=installation,
+                runbooks=settings.runbooks.rstrip("/"),
+                ip_family="IPv6" if ":" in settings.pod_ip else "IPv4",
+            ),
             plan,
             resync,
             self.marks.groups_changed,
@@ -188,7 +194,9 @@ class OperatorProcess:
         self.client.start()
         try:
             if settings.http_port:
-                self.http_port = await endpoint.start(settings.bind_address, settings.http_port)
+                self.http_port = await endpoint.start(
+                    listen_host(settings.bind_address, settings.pod_ip), settings.http_port
+                )
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self.health.run())
                 leading = group.create_task(self.elector.run(self._lead))

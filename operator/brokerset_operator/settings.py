@@ -46,6 +46,9 @@ class OperatorSettings:
     http_port: int = number(8080, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
 
+    pod_ip: str = ""
+    """Address of the operator's own pod: where that is IPv6 the cluster is, and so are masters' Services."""
+
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on for these."""
 

@@ -35,6 +35,7 @@ from brokerset_broker.stats import BrokerStats
 from brokerset_broker.topics import TopicManager
 from brokerset_formats import fastjson, names
 from brokerset_formats.config import GroupTable, SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.hosts import Host
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.metadata import (
     GroupForbidden,
@@ -267,7 +268,7 @@ class GroupProcessor:
                 found.append(ConsumeStats(table, self._stats.group_get_tps(name, config.topic_name)))
             groups.append({name: tuple(found)})
         settings = self._live.current
-        address = f"{settings.broker_ip1}:{settings.listen_port}"
+        address = Host.from_text(settings.broker_ip1, settings.listen_port).text
         body = ConsumeStatsList(address, tuple(groups), _as_long(behind), _as_long(in_flight))
         return command.reply(body=body.to_json())
 

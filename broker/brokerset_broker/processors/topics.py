@@ -29,6 +29,7 @@ from brokerset_broker.stats import BrokerStats
 from brokerset_broker.topics import QUEUES_MAX, TopicManager
 from brokerset_formats import fastjson, names
 from brokerset_formats.config import DataVersion, TopicConfig, TopicTable
+from brokerset_formats.hosts import Host
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.heartbeat import QuerySubscriptionResponse
 from brokerset_protocol.bodies.metadata import TopicConfigList
@@ -264,7 +265,7 @@ class TopicProcessor:
         """QUERY_TOPICS_BY_CONSUMER (343)."""
         group = headers.QueryTopicsByConsumer.from_ext(command.ext).group
         settings = self._live.current
-        address = f"{settings.broker_ip1}:{settings.listen_port}"
+        address = Host.from_text(settings.broker_ip1, settings.listen_port).text
         return command.reply(body=TopicList(tuple(self._offsets.topics_of(group)), address).to_json())
 
     def subscription(self, connection: Connection, command: Command) -> Command:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, Handlers
 
@@ -62,7 +63,7 @@ class RemotingServer:
     async def listen(self, host: str, port: int) -> int:
         """Accept on `host:port`, 0 takes a free port; returns the port. Raises `OSError` if it is taken."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._new_connection, host, port, backlog=4096)
+        server = await loop.create_server(self._new_connection, listen_hosts(host, port), port, backlog=4096)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound

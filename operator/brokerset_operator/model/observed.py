@@ -76,6 +76,9 @@ class Operator:
     runbooks: str = names.RUNBOOKS
     """Where the page of each alert is."""
 
+    ip_family: str = "IPv4"
+    """`IPv4` or `IPv6`: of the addresses by which pods know each other, the first one where they have two."""
+
     api_kinds: frozenset[str] = frozenset()
     """`<group>/<kind>` of optional kinds that the API server has: `monitoring.coreos.com/PodMonitor`, …"""
 

@@ -22,7 +22,7 @@ def master_objects(facts: SetFacts, index: int) -> tuple[NewObject, ...]:
     The Service has no selector, and an IP that lasts: a client that keeps the address reconnects to the new
     master. The slice is sent **without `endpoints`**: these belong to the master, which writes them together
     with its epoch, and server-side apply leaves alone what is not sent. An EndpointSlice has addresses of one
-    family for ever, hence the Service is IPv4 as well.
+    family for ever, hence the Service has that alone as well: the one by which the cluster's pods go.
     """
     name, group = names.master_service(facts.name, index), names.group_set(facts.name, index)
     service = facts.an_object(
@@ -34,7 +34,7 @@ def master_objects(facts: SetFacts, index: int) -> tuple[NewObject, ...]:
         spec={
             "type": "ClusterIP",
             "ipFamilyPolicy": "SingleStack",
-            "ipFamilies": ["IPv4"],
+            "ipFamilies": [facts.ip_family],
             "ports": service_ports(PORTS),
         },
     )
@@ -48,7 +48,7 @@ def master_objects(facts: SetFacts, index: int) -> tuple[NewObject, ...]:
             "kubernetes.io/service-name": name,
             "endpointslice.kubernetes.io/managed-by": SLICE_MANAGER,
         },
-        addressType="IPv4",
+        addressType=facts.ip_family,
         ports=[{"name": port, "port": number, "protocol": "TCP"} for port, number in PORTS.items()],
     )
     return service, endpoint_slice

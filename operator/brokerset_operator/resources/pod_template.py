@@ -97,8 +97,12 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
         "spec": _pod_spec(facts, process, given),
     }
     template["metadata"]["annotations"][names.HASH_ANNOTATION] = config_hash(template, process.settings)
-    # What a process wrote last before it crashed, for the status. Not in the hash: no pod is replaced for it.
-    template["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    # Not in the hash: no pod is replaced for what a process wrote last, which is for the status, nor for its
+    # own address, which is of use where that is IPv6.
+    container = template["spec"]["containers"][0]
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    if all(each["name"] != "POD_IP" for each in container["env"]):
+        container["env"].append(from_pod("POD_IP", "status.podIP"))
     return template
 
 

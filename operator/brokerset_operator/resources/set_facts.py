@@ -32,6 +32,9 @@ class SetFacts:
 
     manifest: BrokerSet
     image: str
+    ip_family: str
+    """See `Operator.ip_family`."""
+
     config_maps: Mapping[str, Object]
     """As they are now: some settings never change once a group has them."""
 
@@ -90,6 +93,7 @@ def facts_of(observed: Observed) -> SetFacts:
         owner_uid=owner_uid_of(observed),
         manifest=observed.manifest,
         image=observed.manifest.spec.image or observed.operator.image,
+        ip_family=observed.operator.ip_family,
         config_maps=observed.config_maps,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from brokerset_operator.model.observed import Observed
 from brokerset_operator.resources.alerts import BROKER_ALERTS, CONDITION_ALERTS, CONTROLLER_ALERTS, SET_ALERTS
 
 Objects = dict[tuple[str, str], dict[str, Any]]
@@ -51,6 +53,23 @@ def test_the_master_service_leads_where_the_master_says(build: Build) -> None:
         port["name"]: port["targetPort"] for port in service["spec"]["ports"]
     }
     assert [port["port"] for port in service["spec"]["ports"]] == [10911, 10909]
+
+
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+def test_master_services_have_the_family_of_the_cluster(
+    observed: Callable[..., Observed],
+    wanted: Callable[[Observed], tuple[Mapping[str, Any], ...]],
+    family: str,
+) -> None:
+    """A slice has addresses of one family, and its Service no other; the others have the default."""
+    found = observed()
+    objects = wanted(replace(found, operator=replace(found.operator, ip_family=family)))
+
+    services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
+    (endpoint_slice,) = (each for each in objects if each["kind"] == "EndpointSlice")
+    assert services["orders-0-master"]["ipFamilies"] == [endpoint_slice["addressType"]] == [family]
+    assert services["orders-0-master"]["ipFamilyPolicy"] == "SingleStack"
+    assert not any("ipFamilies" in services[name] for name in services if name != "orders-0-master")
 
 
 def test_brokers_may_move_the_services_of_their_set_and_nothing_else(build: Build) -> None:
