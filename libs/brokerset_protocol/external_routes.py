@@ -40,7 +40,7 @@ class ExternalAddresses(JsonBody):
     """By the address that a broker has registered."""
 
     hosts: Mapping[str, str] = field(default_factory=dict)
-    """By the IP of a broker: where its group's master is reached as long as it is that broker."""
+    """By `place_of` a broker: where its group's master is reached as long as it is that broker."""
 
     @classmethod
     def from_object(cls, value: JsonObject) -> Self:
@@ -62,7 +62,8 @@ class ExternalAddresses(JsonBody):
         now = {
             group: outside
             for group, address in ha_addresses.items()
-            if (outside := self.hosts.get(address.rpartition(":")[0].strip("[]"))) is not None
+            if (outside := self.hosts.get(place_of(group, address.rpartition(":")[0].strip("[]"))))
+            is not None
         }
         return replace(self, masters={**self.masters, **now}) if now else self
 
@@ -75,6 +76,14 @@ class ExternalAddresses(JsonBody):
             if outside is not None:
                 found[broker_id] = outside
         return replace(group, broker_addrs=found) if found else None
+
+
+def place_of(group: str, ip: str) -> str:
+    """The key of `hosts` for a broker of a group.
+
+    An IP alone may be another group's broker a moment later, and clients would read and write the wrong log.
+    """
+    return f"{group}/{ip}"
 
 
 def external_route(route: TopicRouteData, addresses: ExternalAddresses) -> TopicRouteData | None:

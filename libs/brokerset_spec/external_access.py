@@ -128,12 +128,18 @@ _AS_ALL: Final = ExternalService()
 
 
 def check_external(
-    external: External | None, *, set_name: str, groups: Sequence[str], own_controllers: bool
+    external: External | None, *, set_name: str, groups: Sequence[str], own_controllers: bool, names: bool
 ) -> list[Problem]:
-    """Return what contradicts itself, or the rest of the manifest."""
+    """Return what contradicts itself, or the rest of the manifest.
+
+    `names`: whether brokers register by names, and not by IPs, which may be another broker's a moment later.
+    """
     if external is None:
         return []
     found = [] if own_controllers else [_foreign_name_servers()]
+    if external.per_broker and not names:
+        reason = "needs brokers that register by names, and spec.advertise is podIP"
+        found.append(Problem(f"{PATH}.perBroker", reason, "leave it out, or advertise another way"))
     return [
         *found,
         *_of_other_type(external),

@@ -378,6 +378,7 @@ def _external_problems(manifest: BrokerSet) -> list[Problem]:
         set_name=manifest.metadata.name,
         groups=manifest.broker_names,
         own_controllers=manifest.spec.controllers.ref is None,
+        names=manifest.spec.advertise != "podIP",
     )
 
 

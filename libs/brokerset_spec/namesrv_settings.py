@@ -24,8 +24,8 @@ class NamesrvSettings:
 
     external_addresses_path: Path = Path("external-addresses.json")
     """JSON file with the addresses that brokers have outside, read again when it changes: `masters` by broker
-    name, `brokers` by registered address, `hosts` (a master's) by the broker's IP. Brokers that it does not
-    name are left out."""
+    name, `brokers` by registered address, `hosts` (a master's) by broker name and IP. Brokers that it does
+    not name are left out."""
 
     external_connections_max: int = number(5_000, low=1)
     """Connections at once on `externalListenPort`; one more is closed."""

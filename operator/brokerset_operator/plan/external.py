@@ -12,7 +12,7 @@ from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
 from brokerset_operator.plan.objects import Pod, items, part, text
 from brokerset_operator.resources.external_access import ADDRESSES_FILE, NAMESRV, REMOTING
 from brokerset_protocol.errors import Rejected
-from brokerset_protocol.external_routes import ExternalAddresses
+from brokerset_protocol.external_routes import ExternalAddresses, place_of
 from brokerset_spec.external_access import External, ExternalService
 
 NODE_ADDRESS_TYPES: Final = ("ExternalDNS", "ExternalIP", "InternalDNS", "InternalIP", "Hostname")
@@ -79,14 +79,14 @@ class _Reading:
         masters = {
             group.name: address for group in groups if (address := self._master(group, before)) is not None
         }
-        hosts = {ip: address for group in groups for ip, address in self._nodes_of(group)}
+        hosts = {place: address for group in groups for place, address in self._nodes_of(group)}
         brokers: dict[str, str] = {}
         registered: dict[str, str] = {}
         for group, broker in self._single_brokers(groups):
             assert broker.pod is not None, "it is listed by its pod"
             if (address := self._broker(broker.pod)) is not None:
                 brokers[broker.pod.name] = address
-                registered |= dict.fromkeys(self._registered(group, broker.pod), address)
+                registered[self._registered(group, broker.pod)] = address
         return ExternalAccess(
             name_servers=name_servers,
             masters=tuple(sorted(masters.items())),
@@ -125,7 +125,7 @@ class _Reading:
         return _address(host, port) if host is not None and port is not None else None
 
     def _nodes_of(self, group: GroupFacts) -> Iterable[tuple[str, str]]:
-        """Where the master is reached at node ports, for each pod that may be it: by the pod's IP.
+        """Where the master is reached at node ports, for each pod that may be it.
 
         Name servers know at once who is master, long before a file with its address can be written anew.
         """
@@ -138,7 +138,7 @@ class _Reading:
             pod = broker.pod
             host = self._node_host(pod) if pod is not None else None
             if pod is not None and pod.ip is not None and host is not None and port is not None:
-                yield pod.ip, _address(host, port)
+                yield place_of(group.name, pod.ip), _address(host, port)
 
     def _broker(self, pod: Pod) -> str | None:
         own = self.external.broker(pod.name)
@@ -154,13 +154,11 @@ class _Reading:
                     if broker.pod is not None and not broker.pod.terminating:
                         yield group, broker
 
-    def _registered(self, group: GroupFacts, pod: Pod) -> Iterable[str]:
-        """Addresses under which name servers know a broker that is no master."""
+    def _registered(self, group: GroupFacts, pod: Pod) -> str:
+        """The address under which name servers know a broker that is no master."""
         meta = self.facts.meta
-        if self.facts.manifest.spec.advertise == "podIP":
-            return [_address(pod.ip, names.REMOTING_PORT)] if pod.ip is not None else []
         host = names.broker_host(meta.name, meta.namespace, group.index, pod.ordinal)
-        return [_address(host, names.REMOTING_PORT)]
+        return _address(host, names.REMOTING_PORT)
 
     def _port(self, service: str, own: ExternalService, name: str, balanced: int) -> int | None:
         if own.advertised_port is not None:

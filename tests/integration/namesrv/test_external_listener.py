@@ -118,7 +118,7 @@ def test_outside_clients_get_outside_addresses_and_inside_ones_the_others(tmp_pa
 
 
 async def scenario_failover(folder: Path) -> None:
-    hosts = {"10.0.0.1": OUTSIDE, "10.0.0.2": "other.example.com:30011"}
+    hosts = {"orders-0/10.0.0.1": OUTSIDE, "orders-0/10.0.0.2": "other.example.com:30011"}
     (folder / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}, hosts=hosts).to_json())
     told = []
     async with (

@@ -38,13 +38,16 @@ def test_master_and_slaves_get_their_addresses_outside() -> None:
 
 
 def test_a_masters_address_goes_with_it() -> None:
-    """At node ports it is at the node of the broker that is master now; an unknown IP changes nothing."""
+    """At node ports it is at the node of the broker that is master now; an unknown IP changes nothing.
+
+    An IP that was a broker of another group when the file was written is unknown, too.
+    """
     both = ExternalAddresses(
         {"orders-0": "192.0.2.1:30011", "orders-1": "192.0.2.1:30012"},
-        hosts={"10.0.0.7": "192.0.2.2:30011", "fd00::7": "192.0.2.3:30012"},
+        hosts={"orders-0/10.0.0.7": "192.0.2.2:30011", "orders-1/fd00::7": "192.0.2.3:30012"},
     )
 
-    before = both.following({"orders-0": "10.0.0.6:10912"})
+    before = both.following({"orders-0": "10.0.0.6:10912", "orders-1": "10.0.0.7:10912"})
     after = both.following({"orders-0": "10.0.0.7:10912", "orders-1": "[fd00::7]:10912"})
 
     assert before == both

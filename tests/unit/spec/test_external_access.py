@@ -113,6 +113,14 @@ def test_what_cannot_work_is_refused(external: object, problem: str) -> None:
     assert problem in str(caught.value)
 
 
+def test_single_brokers_need_names() -> None:
+    """An IP that a route still has may be a broker of another group by then."""
+    with pytest.raises(
+        ManifestError, match=r"spec\.external\.perBroker: needs brokers that register by names"
+    ):
+        read({"type": "NodePort", "perBroker": True}, advertise="podIP")
+
+
 def test_a_set_without_name_servers_of_its_own_cannot_be_reached() -> None:
     """Its name servers are another set's, and do not know its addresses."""
     with pytest.raises(ManifestError, match="needs name servers of this set's own"):

@@ -52,7 +52,7 @@ def with_services(
     }
     return replace(
         observed,
-        manifest=manifest(external, **seen.pop("spec", {})),
+        manifest=manifest(external),
         pods=pods,
         services={each["metadata"]["name"]: each for each in services},
         **seen,
@@ -93,7 +93,8 @@ def test_node_ports_are_at_the_nodes_of_pods(at_rest: Observed) -> None:
     assert found.name_servers == ("192.0.2.0:30876", "192.0.2.1:30876", "192.0.2.2:30876")
     ips = {n: at_rest.pods[f"orders-0-{n}"]["status"]["podIP"] for n in range(3)}
     assert found.addresses == ExternalAddresses(
-        {"orders-0": "192.0.2.0:30911"}, hosts={ip: f"192.0.2.{n}:30911" for n, ip in ips.items()}
+        {"orders-0": "192.0.2.0:30911"},
+        hosts={f"orders-0/{ip}": f"192.0.2.{n}:30911" for n, ip in ips.items()},
     )
     assert found.missing == ()
 
@@ -177,24 +178,15 @@ def test_load_balancers_say_their_addresses(at_rest: Observed) -> None:
     assert whole.missing == ()
 
 
-@pytest.mark.parametrize(
-    ("advertise", "registered"),
-    [("masterService", "orders-0-1.orders-0.shop.svc:10911"), ("podIP", "{ip}:10911")],
-)
-def test_single_brokers_are_known_by_what_they_registered(
-    at_rest: Observed, advertise: str, registered: str
-) -> None:
+def test_single_brokers_are_known_by_what_they_registered(at_rest: Observed) -> None:
     """With `perBroker` slaves have addresses, too."""
     single = [service(f"orders-0-{n}-external", "remoting", node_port=30920 + n) for n in range(3)]
     external = {"type": "NodePort", "perBroker": True}
 
-    found = access_of(
-        with_services(at_rest, external, *PORTS, *single, node_addresses=NODES, spec={"advertise": advertise})
-    )
+    found = access_of(with_services(at_rest, external, *PORTS, *single, node_addresses=NODES))
 
-    ip = at_rest.pods["orders-0-1"]["status"]["podIP"]
     assert dict(found.brokers)["orders-0-1"] == "192.0.2.1:30921"
-    assert found.addresses.brokers[registered.format(ip=ip)] == "192.0.2.1:30921"
+    assert found.addresses.brokers["orders-0-1.orders-0.shop.svc:10911"] == "192.0.2.1:30921"
     assert len(found.addresses.brokers) == 3
 
 
