@@ -177,7 +177,8 @@ def encode_record(record: Record, *, property_crc: bool = False) -> bytes:
     topic = record.topic.encode()
     properties = record.properties
     if property_crc:
-        properties = ended(properties) + bytes(PROPERTY_CRC_SIZE)
+        properties += b"" if properties.endswith(b"\x02") or not properties else b"\x02"
+        properties += bytes(PROPERTY_CRC_SIZE)
     if len(topic) > (TOPIC_SIZE_V1_MAX if record.magic == MAGIC_V1 else PROPERTIES_SIZE_MAX):
         raise FormatError(f"a topic of {len(topic)} bytes does not fit a record of this version")
     if len(properties) > PROPERTIES_SIZE_MAX:
@@ -237,11 +238,6 @@ def without_property_crc(properties: bytes) -> bytes:
     if PROPERTY_CRC_NAME not in properties:
         return properties
     return b"\x02".join(pair for pair in properties.split(b"\x02") if not pair.startswith(PROPERTY_CRC_NAME))
-
-
-def ended(properties: bytes) -> bytes:
-    """Raw properties with the separator behind the last one, which some clients leave out."""
-    return properties if not properties or properties[-1] == 2 else properties + b"\x02"
 
 
 class RecordHead(NamedTuple):

@@ -39,7 +39,6 @@ from brokerset_formats.records import (
     PROPERTY_CRC_NAME,
     PROPERTY_CRC_SIZE,
     SysFlag,
-    ended,
     fixed_struct,
     property_crc_of,
     without_property_crc,
@@ -443,7 +442,7 @@ class MessageStore:
             properties = without_property_crc(properties)
         crc_size = 0
         if self._appends_crc:
-            with_end = ended(properties)
+            with_end = properties if not properties or properties[-1] == 2 else properties + b"\x02"
             if len(with_end) <= PROPERTIES_BESIDE_CRC_MAX:
                 properties, crc_size = with_end, PROPERTY_CRC_SIZE
         host_size = len(born_host)
@@ -526,9 +525,12 @@ class MessageStore:
         host_size = len(born_host)
         appends_crc = self._appends_crc
         crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
-        texts = [without_property_crc(item.properties) for item in items]
+        texts = [
+            without_property_crc(item.properties) if b"#" in item.properties else item.properties
+            for item in items
+        ]
         if appends_crc:
-            texts = [ended(text) for text in texts]
+            texts = [text if not text or text[-1] == 2 else text + b"\x02" for text in texts]
         if max(map(len, texts)) > self.properties_size_max:
             raise self._too_large(0, PROPERTIES_SIZE_MAX + 1)
         overhead = self._overhead[host_size] + len(queue.topic_field) + crc_size
