@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brokerset_formats.hashing import crc31
+from brokerset_formats.records import PROPERTY_CRC_SIZE, property_crc_of
 from brokerset_spark.jobs.migrate.grouping import LOOPS, new_groups
 from brokerset_spark.jobs.migrate.options import MigrateOptions, is_chosen
 from brokerset_spark.jobs.migrate.tallies import topic_text
@@ -27,9 +27,6 @@ until it is written."""
 
 BLOCK: Final = 256 << 10
 """Bytes that are made, hashed and written at once, for the same reason."""
-
-_CRC_SIZE = len(b"__CRC32#\x01") + 11
-_TENS = 10 ** np.arange(10, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +124,13 @@ def property_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
 
 
 def renew_property_crcs(out: Bytes, positions: Int64s, sizes: Int32s) -> int:
-    """Make the CRCs of whole records right again after their offsets have changed; tells how many there are.
-
-    One call for each: they cover whole records, and few brokers write them.
-    """
+    """Make the CRCs of whole records right again after their offsets have changed; tells how many."""
     found = property_crcs(out, positions, sizes)
     ends = positions[found] + sizes[found]
+    view = out.data
     for start, end in zip(positions[found].tolist(), ends.tolist(), strict=True):
-        value = crc31(out.data[start : end - _CRC_SIZE])
-        out[end - 11 : end - 1] = value // _TENS % 10 + ord("0")
+        crc = end - PROPERTY_CRC_SIZE
+        view[crc:end] = property_crc_of(view[start:crc])
     return len(found)
 
 
