@@ -18,8 +18,9 @@ HELM ?= helm
 SETS ?= 1000
 MUTATIONS ?= 0
 HISTORIES ?= 60
+DAMAGES ?= 10000
 
-.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -91,6 +92,9 @@ chaos: setup  ## processes of controllers and brokers killed, hung, fenced and m
 
 histories: setup  ## reads of real processes during faults, judged for linearizability (HISTORIES=number)
 	python tests/faults/read_histories.py --histories $(HISTORIES)
+
+damage: setup  ## stores of closed, killed and running brokers, damaged at random, under every job (DAMAGES=number)
+	python tests/faults/store_damage.py --damages $(DAMAGES)
 
 network-cuts: setup  ## the network cut between each pair of parts of a set, both ways and one way (CUT_RUNS=runs of each cut)
 	python tests/faults/network_cuts.py --runs $(CUT_RUNS)

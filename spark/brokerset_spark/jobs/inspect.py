@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from brokerset_spark.jobs.verify.units import topic_text
 from brokerset_spark.kernels import chosen
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import open_folder
-from brokerset_spark.stores.reading import Outcome, Throttle, read_range
+from brokerset_spark.stores.reading import Outcome, Throttle, damaged_ranges, gaps, read_range
 
 DAY_MS: Final = 86_400_000
 SIZE_CLASSES: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
@@ -80,8 +80,9 @@ def count_range(row: Row) -> Iterator[Result]:
     topics = Topics()
     sums: dict[tuple[int, int, int], NDArray[np.int64]] = {}
     classes = np.zeros((len(SIZE_CLASSES) + 1, 2), np.int64)
-    wanted = range_of(row)
+    wanted = replace(range_of(row), exact_bound=row["exact"])
     read_to, gone = wanted.start, False
+    damaged: list[list[int]] = []
     try:
         outcome = Outcome(wanted.start, wanted.start)
         throttle = Throttle(row["rate"])
@@ -101,6 +102,7 @@ def count_range(row: Row) -> Iterator[Result]:
             which = np.searchsorted(np.array(SIZE_CLASSES), heads.body_size, side="right")
             classes[:, 0] += np.bincount(which, minlength=len(classes))
             classes[:, 1] += np.bincount(which, weights=chunk.sizes, minlength=len(classes)).astype(np.int64)
+        damaged = [[begin, end] for begin, end, _ in damaged_ranges(folder, wanted, outcome, kernels)]
     except FileNotFoundError:
         gone = True
     finally:
@@ -114,7 +116,6 @@ def count_range(row: Row) -> Iterator[Result]:
             }
         )  # fmt: skip
     yield Result({"kind": "sizes", "classes": classes.tolist()})
-    damaged = [[begin, end] for begin, end, _ in outcome.skipped or []]
     yield Result(
         {
             "kind": "read",
@@ -190,7 +191,7 @@ def inspect(
     progress: Progress = quiet,
     clock: Callable[[], float] = time.monotonic,
 ) -> Report:
-    """Count what is in a store; what cannot be read is passed over and told.
+    """Count what is in a store; what cannot be read is passed over, and an error of the report.
 
     In the report's `facts`: `topics`, `queues`, `days`, `sizes` (rows, the greatest first), and the layout.
     NoInput if there is no store.
@@ -214,13 +215,29 @@ def inspect(
         folder.close()
     report = Report("inspect", inputs={"store": url})
     rows = target.scan_rows([])
-    _collect(runner, rows, report, url, progress)
+    _collect(runner, rows, report, target, progress)
+    _tell_missing(target, report)
     _tell_layout(target, report)
     report.seconds = clock() - begun
     return report
 
 
-def _collect(runner: Runner, rows: list[Row], report: Report, url: str, progress: Progress) -> None:
+def _tell_missing(target: Target, report: Report) -> None:
+    """Files between others that are not there, and what is known to have been behind the end."""
+    url, last = target.facts.url, ""
+    for log in (target.facts.commit_log, target.facts.ledger):
+        for path, begin, end in gaps(log, target.begin, target.end):
+            text = f"{end - begin} bytes behind {path} are in no file: messages are missing"
+            report.add(Finding("file-missing", Level.ERROR, text, url, path, begin, end))
+        last = log.files[-1].path if log.files else last
+    if target.lost is not None and target.options.end is None:
+        level = Level.WARNING if target.lost.crash else Level.ERROR
+        lost = target.lost
+        report.add(Finding("tail-missing", level, lost.text(), url, last, lost.begin, lost.end))
+
+
+def _collect(runner: Runner, rows: list[Row], report: Report, target: Target, progress: Progress) -> None:
+    url = target.facts.url
     queues: dict[tuple[str, int], _Sum] = {}
     topics: dict[str, _Sum] = {}
     days: dict[int, _Sum] = {}
@@ -243,7 +260,9 @@ def _collect(runner: Runner, rows: list[Row], report: Report, url: str, progress
             progress("records", report.bytes_read, total)
             for begin, end in row["damaged"]:
                 text = f"{end - begin} bytes are no records and were passed over; `verify` says what they are"
-                report.add(Finding("damage", Level.WARNING, text, url, row["path"], begin, end))
+                milder = begin >= target.ending.whole and target.repairs and not target.live
+                level = Level.WARNING if milder else Level.ERROR
+                report.add(Finding("damage", level, text, url, row["path"], begin, end))
             if row["gone"]:
                 begin, end = row["gone"]
                 text = (

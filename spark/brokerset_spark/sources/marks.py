@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from brokerset_spark.stores.ending import walk_end
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile
 from brokerset_spark.stores.searching import Range, declared_size, find_start
-from brokerset_spark.stores.tail import walk_end
 
 SUFFIX: Final = "#last"
 """Behind a store's URL in a stream's offset: the key of its mark."""

@@ -18,6 +18,7 @@ from brokerset_spark.sources.columns import arrow_schema, problems_of, schema_of
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError, read_message_options
 from brokerset_spark.sources.plan import Piece, expand, open_store, plan_pieces, plan_store
 from brokerset_spark.sources.reader import read_piece
+from brokerset_spark.sources.replicas import one_of_each
 
 if TYPE_CHECKING:
     from brokerset_spark.sources.stream import MessageStream
@@ -85,7 +86,7 @@ class MessageReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each range of at most `splitSize` bytes."""
         found: list[InputPartition] = []
-        for url in expand(self._options.paths):
+        for url in one_of_each(expand(self._options.paths), self._options.replicas):
             folder, facts = open_store(url)
             try:
                 store = plan_store(folder, facts, self._options)

@@ -38,6 +38,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 Layout = Literal["auto", "commitlog", "dledger"]
 OnCorrupt = Literal["fail", "skip", "stop"]
+Replicas = Literal["one", "all", "fail"]
+REPLICAS: Final[tuple[Replicas, ...]] = ("one", "all", "fail")
 QueueOffsets = dict[str, dict[str, dict[int, int]]]
 """topic -> broker -> queue -> offset, as the Java connector has them; -2 earliest, -1 latest."""
 
@@ -58,6 +60,8 @@ class StoreOptions:
     paths: tuple[str, ...]
     broker_name: str | None = None
     columns: tuple[str, ...] = ()
+    replicas: Replicas = "one"
+    """Of several replicas of one group: the one that reaches furthest, all, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,7 @@ def _store_options(reading: _Reading, columns: Sequence[Column]) -> dict[str, An
         "paths": _paths(reading),
         "broker_name": reading.take("brokerName", None, _name),
         "columns": reading.take("columns", (), _column_names(columns)),
+        "replicas": cast("Replicas", reading.take("replicas", "one", _choice(*REPLICAS))),
     }
 
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import glob
+import logging
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hosts import HOST_SIZE_V6
 from brokerset_formats.records import STORE_TIMESTAMP_POSITION, store_timestamp_at
-from brokerset_spark.sources.batches import Filter
+from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
 from brokerset_spark.stores.places import check_store, is_stream, local_path
 from brokerset_spark.stores.queues import QueueSpan, measure_queue, read_unit
-from brokerset_spark.stores.reading import Range, split
-from brokerset_spark.stores.tail import Bound, LogEnd, bound_of, find_newer, walk_end
+from brokerset_spark.stores.reading import Range, gaps, split
+from brokerset_spark.stores.tail import Bound, bound_of
+
+_LOG: Final = logging.getLogger("brokerset_spark")
 
 CLOCK_SLACK_MS: Final = 10 * 60 * 1000
 """By how much store times may go back, when a clock is set or another master takes over: files are passed
 over for their times only if they are further away."""
 
 _HEAD_SIZE: Final = STORE_TIMESTAMP_POSITION + HOST_SIZE_V6 + 8
-_RESUMES_MAX: Final = 10_000
+
+
+class StoreDamaged(ValueError):
+    """A range of a log cannot be read, and the query asked to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +133,17 @@ def plan_store(
     )
     if bound is None:
         mode, confirmed = options.tail_bound, options.confirmed_offset
-        bound = bound_of(folder, facts, mode=mode, confirmed=confirmed, since=since)
-        if logs and bound.end is not None and bound.reason == "end":
-            bound = Bound(_behind_damage(folder, logs[-1], bound.end), "end", bound.end)
+        bound = bound_of(
+            folder, facts, mode=mode, confirmed=confirmed, since=since, claims=options.layout == "auto"
+        )
     epochs = tuple((each.epoch, each.start_offset) for each in (facts.epochs.entries if facts.epochs else ()))
     return StorePlan(facts.url, facts, broker_name_of(options, facts), epochs, logs, bound)
-
-
-def _behind_damage(folder: StoreFolder, last: tuple[Log, bool], end: LogEnd) -> int:
-    """Where the log ends when damage in its last file is not taken for the end."""
-    log, entries = last
-    for _ in range(_RESUMES_MAX):
-        newer = find_newer(folder, log, end, entries=entries)
-        if newer < 0:
-            break
-        end = walk_end(folder, log, newer, entries=entries)
-    return end.offset
 
 
 def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) -> list[Piece]:
     """Pieces for the tasks of a batch query. ValueError if files are missing and that is to be told."""
     wanted, start, end = cut(folder, store, options)
+    _check_end(store, options, start, end)
     found: list[Piece] = []
     for log, entries in store.logs:
         missing = gaps(log, start, end)
@@ -158,6 +153,9 @@ def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) 
                 f"{store.url}: the log has nothing from {begin} to {until}, behind {path}. Read what there "
                 "is with failOnDataLoss=false, or see the gaps with damagedRanges=rows"
             )
+        lost = store.bound.lost
+        if lost is not None and not lost.crash and end >= store.bound.offset and log is store.logs[-1][0]:
+            missing = (*missing, (log.files[-1].path, lost.begin, lost.end))
         if missing and options.damage_rows:
             found.append(Piece(store.url, (), wanted, store.broker_name, store.epochs, missing))
         ranges = split(
@@ -167,6 +165,7 @@ def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) 
             bound=store.bound.offset,
             start=start,
             end=end,
+            exact_bound=store.bound.exact,
         )
         found += [Piece(store.url, (each,), wanted, store.broker_name, store.epochs) for each in ranges]
     if (
@@ -178,6 +177,53 @@ def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) 
     return found
 
 
+def _check_end(store: StorePlan, options: MessageOptions, start: int, end: int) -> None:
+    """StoreDamaged for damage at the end of the log that is to be told; a warning for what else is not
+    read."""
+    bound = store.bound
+    told = options.on_corrupt == "fail"
+    if bound.end is not None and told:
+        for hole in bound.end.holes:
+            if start <= hole.begin < end:
+                raise StoreDamaged(
+                    f"{store.url}/{hole.path}: no record can be read at {hole.begin} "
+                    f"({reason_of(hole.stop)}), and {follow_text(bound.end.behind)}: this is damage, and not "
+                    "the end of the log. Read around it with onCorrupt=skip, see it with "
+                    "damagedRanges=rows, or look closer with `brokerset store verify`"
+                )
+    if end < bound.offset:
+        return
+    if bound.lost is not None:
+        if not bound.lost.crash and told and options.fail_on_data_loss:
+            raise StoreDamaged(
+                f"{store.url}: {bound.lost.text()}. Read what there is with failOnDataLoss=false, or see the "
+                "gap with damagedRanges=rows"
+            )
+        _LOG.warning("%s: %s", store.url, bound.lost.text())
+    if bound.held_back:
+        _LOG.warning("%s: %s; tailBound=end reads them, too", store.url, held_back_text(bound))
+
+
+def follow_text(count: int) -> str:
+    """What lies behind damage, for people."""
+    if not count:
+        return "the store was closed in order"
+    return f"{count} whole records follow that were stored later" if count > 1 else "a whole record follows"
+
+
+def held_back_text(bound: Bound) -> str:
+    """Why records of a store that was not closed are left out, for people."""
+    why = {
+        "checkpoint": "its checkpoint does not confirm them",
+        "crc": "nothing that follows proves them whole",
+    }
+    many = f"{bound.held_back} records" if bound.held_back != 1 else "the last record"
+    return (
+        f"the store was not closed, and {many} from {bound.offset} on are left out, as a broker may be "
+        f"writing there and {why[bound.reason]}"
+    )
+
+
 def within(files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
     """The files, none of them longer than to the next one."""
     nexts = [each.base for each in files[1:]] + [2**63 - 1]
@@ -185,16 +231,6 @@ def within(files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
         replace(each, size=min(each.size, following - each.base))
         for each, following in zip(files, nexts, strict=True)
     )
-
-
-def gaps(log: Log, start: int, end: int) -> tuple[tuple[str, int, int], ...]:
-    """Ranges of `[start, end)` that no file of the log holds: path of the file before, begin, end."""
-    found = []
-    for before, after in pairwise(log.files):
-        begin, until = max(before.end, start), min(after.base, end)
-        if begin < until:
-            found.append((before.path, begin, until))
-    return tuple(found)
 
 
 def cut(folder: StoreFolder, store: StorePlan, options: MessageOptions) -> tuple[Filter, int, int]:

@@ -10,18 +10,16 @@ import pyarrow as pa
 
 from brokerset_spark.sources.batches import Batches, Source, reason_of
 from brokerset_spark.sources.options import MessageOptions
-from brokerset_spark.sources.plan import Piece
+from brokerset_spark.sources.plan import Piece, StoreDamaged
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 
 _LOG: Final = logging.getLogger("brokerset_spark")
+__all__ = ["EXPIRED", "MISSING", "DataLost", "StoreDamaged", "read_piece"]
+
 EXPIRED: Final = "expired"
 MISSING: Final = "missing-file"
-
-
-class StoreDamaged(ValueError):
-    """A range of a log cannot be read, and the query asked to be told."""
 
 
 class DataLost(ValueError):

@@ -27,12 +27,14 @@ from brokerset_spark.sources.columns import arrow_schema
 from brokerset_spark.sources.marks import SUFFIX, Seen, look_again, make_mark, mark_in, places
 from brokerset_spark.sources.messages import PiecePartition
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError
-from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, gaps, open_store, plan_store, within
+from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, open_store, plan_store, within
 from brokerset_spark.sources.reader import DataLost, read_piece
+from brokerset_spark.sources.replicas import one_of_each
+from brokerset_spark.stores.ending import find_log_end
 from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.reading import Range, split
+from brokerset_spark.stores.reading import Range, gaps, split
 from brokerset_spark.stores.searching import find_start
-from brokerset_spark.stores.tail import Bound, align, measure_end
+from brokerset_spark.stores.tail import Bound, align, state_of
 
 _LOG: Final = logging.getLogger("brokerset_spark")
 Offsets = dict[str, int]
@@ -56,12 +58,15 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets = {}
         """Where walking ended last, to go on from there."""
 
+        self._urls: list[str] = []
+        """The stores that were seen to be of different groups."""
+
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: `startingOffsets` or the other cuts."""
         found: dict[str, Any] = {}
-        for url in expand(self._options.paths):
+        for url in one_of_each(expand(self._options.paths), self._options.replicas, stream=True):
             folder, facts = open_store(url)
             try:
                 store = plan_store(folder, facts, self._options)
@@ -88,6 +93,9 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         found: dict[str, Any] = dict(start)
         urls = expand(self._options.paths)
+        if self._urls != urls:  # also after a restart, and when a store has come
+            one_of_each(urls, self._options.replicas, stream=True)
+            self._urls = urls
         for url in places(start):
             if url not in urls:
                 self._lost(f"{url}: the stream has read it, and it is gone")
@@ -95,6 +103,8 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             folder, facts = open_store(url)
             try:
                 store = plan_store(folder, facts, self._options, since=self._ends.get(url))
+                if store.bound.lost is not None and not store.bound.lost.crash:
+                    self._lost(f"{url}: {store.bound.lost.text()}")
                 begin = places(start).get(url, store.first)
                 seen = look_again(folder, store.logs, mark_in(start, url))
                 if seen is Seen.CHANGED and url in self._ends:  # where walking ended last means nothing now
@@ -151,7 +161,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not store.logs:
             return 0
         log, entries = store.logs[-1]
-        return measure_end(folder, log, entries=entries).offset
+        return find_log_end(folder, log, state=state_of(folder, store.facts), entries=entries).offset
 
     def _lost(self, text: str) -> None:
         """DataLost, or a warning."""

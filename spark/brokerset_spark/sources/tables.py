@@ -37,6 +37,7 @@ from brokerset_spark.sources.options import (
     read_store_options,
 )
 from brokerset_spark.sources.plan import broker_name_of, expand, open_store
+from brokerset_spark.sources.replicas import one_of_each
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import StoreFacts, look
 from brokerset_spark.stores.tail import bound_of, is_written
@@ -97,6 +98,9 @@ class _TableSource(DataSource):
 class _TableReader(DataSourceReader):
     """Plans with one function for each store, reads with another for each partition."""
 
+    one_replica: ClassVar[bool] = True
+    """Whether replicas of one group would give the same rows."""
+
     def __init__(self, options: StoreOptions, schema: pa.Schema) -> None:
         self._options, self._schema = options, schema
 
@@ -111,7 +115,8 @@ class _TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each group of files."""
         found: list[InputPartition] = []
-        for url in expand(self._options.paths):
+        urls = expand(self._options.paths)
+        for url in one_of_each(urls, self._options.replicas) if self.one_replica else urls:
             folder, facts = open_store(url)
             try:
                 name = broker_name_of(self._options, facts)
@@ -247,7 +252,9 @@ class EpochSource(_TableSource):
 
 
 class EpochReader(_TableReader):
-    """One small task for each store."""
+    """One small task for each store, replicas included: rows say whose they are."""
+
+    one_replica = False
 
     def plan(self, folder: StoreFolder, facts: StoreFacts) -> Iterator[tuple[TableFile, ...]]:
         """The epoch file, if there is one. FormatError if it and its copy are damaged."""

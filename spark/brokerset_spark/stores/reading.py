@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,8 @@ from brokerset_formats.records import BLANK_SIZE_MIN
 from brokerset_spark.kernels import KERNELS, Kernels, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder
-from brokerset_spark.stores.layout import LogFile
-from brokerset_spark.stores.searching import RECORD_MAX, Range, declared_size, find_start
+from brokerset_spark.stores.layout import Log, LogFile
+from brokerset_spark.stores.searching import RECORD_MAX, Range, declared_size, find_start, find_whole
 
 PIECE: Final = 4 << 20
 """Bytes that are read at once."""
@@ -33,7 +34,8 @@ THROTTLE_BURST_SECONDS: Final = 1.0
 """How much unused rate a reader may save up."""
 
 __all__ = [
-    "PIECE", "RECORD_MAX", "Chunk", "Outcome", "Range", "Throttle", "damaged_ranges", "read_range", "split",
+    "PIECE", "RECORD_MAX", "Chunk", "Outcome", "Range", "Throttle", "damaged_ranges", "gaps", "read_range",
+    "split",
 ]  # fmt: skip
 
 
@@ -112,6 +114,7 @@ def split(
     bound: int = 2**63 - 1,
     start: int = 0,
     end: int = 2**63 - 1,
+    exact_bound: bool = False,
 ) -> list[Range]:
     """Ranges of at most `size` bytes that cover what begins in `[start, end)`; nothing is read behind
     `bound`."""
@@ -120,9 +123,21 @@ def split(
         begin, until = max(each.base, start), min(each.end, bound, end)
         while begin < until:
             stop = min(begin + size, until)
-            found.append(Range(each.path, each.base, each.size, begin, stop, entries, bound))
+            found.append(
+                Range(each.path, each.base, each.size, begin, stop, entries, bound, exact_bound=exact_bound)
+            )
             begin = stop
     return found
+
+
+def gaps(log: Log, start: int, end: int) -> tuple[tuple[str, int, int], ...]:
+    """Ranges of `[start, end)` that no file of the log holds: path of the file before, begin, end."""
+    found = []
+    for before, after in pairwise(log.files):
+        begin, until = max(before.end, start), min(after.base, end)
+        if begin < until:
+            found.append((before.path, begin, until))
+    return tuple(found)
 
 
 class _Window:
@@ -228,6 +243,10 @@ def read_range(
             stop = Stop.BAD_SIZE
         if stop is Stop.BLANK and until < wanted.limit:
             stop = Stop.BAD_SIZE  # it claims the rest of the file, and records follow
+        if stop is Stop.SHORT and (
+            wanted.exact_bound or find_whole(folder, wanted, reached + 1, kernels=kernels)[0] < wanted.limit
+        ):
+            stop = Stop.BAD_SIZE  # it claims bytes behind the bound, and is not the last one before it
         outcome.stop = Stop.EMPTY if stop is Stop.RANGE_END else stop  # the file ends before its name says
         if not resync or outcome.stop in (Stop.BLANK, Stop.SHORT):
             return

@@ -7,6 +7,7 @@ read at once. A record is sure if `Kernels.resync` says so of a window that begi
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,9 @@ RECORD_MAX: Final = 128 << 20
 FILLER_MAX: Final = 16 << 20
 """How far from the end of a file its blank record is looked for: longer than any record of a broker with the
 usual limits, since a file ends where the next record does not fit."""
+
+WHOLE_WINDOW: Final = 8 << 20
+"""Bytes in which whole records are looked for at once."""
 
 _HEAD: Final = 40
 """Bytes from which a record or an entry tells its own size and offset."""
@@ -56,6 +60,9 @@ class Range:
 
     exact_start: bool = False
     """Whether a record surely begins at `start`, and nothing is to be searched."""
+
+    exact_bound: bool = False
+    """Whether a record surely ends at `bound`, so that one that claims to go on behind it is damaged."""
 
     @property
     def limit(self) -> int:
@@ -100,6 +107,87 @@ def find_start(folder: StoreFolder, wanted: Range, offset: int, kernels: Kernels
         else:  # it has the bytes that it wanted, and is no record yet
             offset, size = offset + 1, WINDOW
     return limit
+
+
+def find_whole(
+    folder: StoreFolder,
+    wanted: Range,
+    offset: int,
+    *,
+    kernels: Kernels = KERNELS,
+    took: Callable[[int], None] | None = None,
+) -> tuple[int, bool]:
+    """Offset of the first whole record of the file at or behind `offset`, and False; of the blank record that
+    closes the file if that comes first, and True; the range's `limit` if there is neither.
+
+    Whole: magic, lengths, place and CRC are right, whatever follows. So unlike a sure one it may be a record
+    that was truncated. OSError as from the folder.
+    """
+    at, limit = offset, wanted.limit
+    while at < limit:
+        data = _read(folder, wanted, at, min(WHOLE_WINDOW, limit - at))
+        if took is not None:
+            took(len(data))
+        if data.any():
+            raw = data.tobytes()
+            blank = _blank_in(raw, at, wanted)
+            for position in _candidates(raw, at, wanted.entries):
+                if 0 <= blank < position:
+                    break
+                if _is_whole(folder, wanted, data, at, position, kernels):
+                    return at + position, False
+            if blank >= 0:
+                return at + blank, True
+        if at + len(data) >= limit or len(data) < WHOLE_WINDOW:
+            break
+        at += len(data) - _HEAD  # a head may lie across the edge
+    return limit, False
+
+
+def _candidates(raw: bytes, base: int, entries: bool) -> Iterator[int]:
+    """Positions that have the magic of a record and give themselves the right offset."""
+    shift, place = (0, 24) if entries else (4, records.OFFSET_POSITION)
+    found: list[int] = []
+    for mark in (_ENTRY_MARK,) if entries else _MARKS:
+        at = raw.find(mark)
+        while at >= 0:
+            start = at - shift
+            said = raw[start + place : start + place + 8] if start >= 0 else b""
+            if len(said) == 8 and int.from_bytes(said, "big") == base + start:
+                found.append(start)
+            at = raw.find(mark, at + 1)
+    yield from sorted(found)
+
+
+def _is_whole(
+    folder: StoreFolder, wanted: Range, data: Bytes, base: int, position: int, kernels: Kernels
+) -> bool:
+    """Whether a record with the right CRC begins there."""
+    size = declared_size(data, position, wanted.entries)
+    if not 0 < size <= RECORD_MAX or base + position + size > wanted.limit:
+        return False
+    piece = data[position : position + size]
+    if len(piece) < size:
+        piece = _read(folder, wanted, base + position, size)
+    start = base + position
+    if wanted.entries:
+        return kernels.walk_entries(piece, 0, 1, start, index=-1, final=True, crc=True).position == size
+    return kernels.walk(piece, 0, 1, start, final=True, crc=True).position == size
+
+
+def _blank_in(raw: bytes, base: int, wanted: Range) -> int:
+    """Position of the blank record that closes the file, -1 if it is not in these data."""
+    end = wanted.base + wanted.size
+    mark = (
+        struct.pack(">i", dledger.MAGIC_BLANK) if wanted.entries else struct.pack(">I", records.MAGIC_BLANK)
+    )
+    at = raw.find(mark)
+    while at >= 0:
+        start, size_at = (at, at + 4) if wanted.entries else (at - 4, at - 4)
+        if start >= 0 and raw[size_at : size_at + 4] == struct.pack(">i", end - base - start):
+            return start
+        at = raw.find(mark, at + 1)
+    return -1
 
 
 def _read(folder: StoreFolder, wanted: Range, offset: int, count: int) -> Bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from brokerset_broker.store import MessageStore
+from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_formats.epochs import encode_epoch_file, history_of
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
@@ -441,7 +442,7 @@ def test_a_flipped_bit_of_an_index_file_is_named(base: Base, copies: Copies, see
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cut_tail_is_named(base: Base, copies: Copies, seed: int) -> None:
     """Zeros from the middle of a record of the last file on: an error of a closed store, a warning after a
-    crash."""
+    crash if the checkpoint does not say that it was on disk."""
     copy, draw = copies(), random.Random(seed)
     in_last = [each for each in base.records if each.path == base.records[-1].path]
     one = draw.choice(in_last[1:])
@@ -450,6 +451,8 @@ def test_a_cut_tail_is_named(base: Base, copies: Copies, seed: int) -> None:
     crashed = draw.random() < 0.5
     if crashed:
         (copy.root / "abort").write_text("1")
+        assert not copy.check().clean, "the checkpoint of a store that was closed says so"
+        (copy.root / "checkpoint").write_bytes(StoreCheckpoint(1_700_000_000_000, 1_700_000_000_000).encode())
 
     report = copy.check(range_bytes=draw.choice(RANGES))
 

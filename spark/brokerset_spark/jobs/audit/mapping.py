@@ -16,11 +16,11 @@ from brokerset_spark.jobs.audit.scanning import TASK, begins_record
 from brokerset_spark.jobs.audit.sighting import PlannedFile, Sighting, look_at, small_problems
 from brokerset_spark.jobs.running import Progress, Runner, quiet
 from brokerset_spark.kernels import Stop
+from brokerset_spark.stores.ending import walk_end
 from brokerset_spark.stores.folder import StoreFolder, open_folder
 from brokerset_spark.stores.layout import look
 from brokerset_spark.stores.reading import Range
 from brokerset_spark.stores.searching import find_start
-from brokerset_spark.stores.tail import walk_end
 
 GONE: Final = "GONE"
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from brokerset_spark.jobs.audit.epoch_facts import EPOCH_BACKUP, EPOCH_FILE, EpochFacts, read_epochs
 from brokerset_spark.jobs.audit.replica_map import Damage
 from brokerset_spark.jobs.report import NoInput
-from brokerset_spark.kernels import PROBLEMS
+from brokerset_spark.stores.ending import LogEnd, follow_log, measure_end
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
-from brokerset_spark.stores.reading import Range
-from brokerset_spark.stores.searching import find_start
-from brokerset_spark.stores.tail import LogEnd, committed_end, is_written, measure_end
+from brokerset_spark.stores.tail import committed_end, is_written, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,8 @@ def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
     end, leftover = None, None
     if confirmed is None:
         end = measure_end(folder, log, entries=entries, crc=True)
-        leftover = _leftover(folder, log, end, entries)
+        state = state_of(folder, facts)
+        leftover = _leftover(follow_log(folder, log, end, state=state, entries=entries, crc=True))
     bound = confirmed if end is None else end.held_back if written else end.offset
     assert bound is not None
     return Sighting(
@@ -117,14 +116,12 @@ def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
     )
 
 
-def _leftover(folder: StoreFolder, log: Log, end: LogEnd, entries: bool) -> Damage | None:
-    """The bad record at the end of a log, if sure ones follow: it is damaged, or they were cut off once."""
-    file = log.at(end.offset)
-    if file is None or end.stop not in PROBLEMS:
+def _leftover(end: LogEnd) -> Damage | None:
+    """The first damage that the log goes on behind."""
+    if not end.holes:
         return None
-    wanted = Range(file.path, file.base, file.size, end.offset, file.end, entries)
-    following = find_start(folder, wanted, end.offset + 1)
-    return Damage(end.offset, following, end.stop.name, file.path) if following < file.end else None
+    hole = end.holes[0]
+    return Damage(hole.begin, hole.end, hole.stop.name, hole.path)
 
 
 def small_problems(facts: StoreFacts) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerset_spark.jobs.export.options import ExportOptions
-from brokerset_spark.jobs.export.planning import Plan, plan_export
+from brokerset_spark.jobs.export.planning import Plan, Told, plan_export
 from brokerset_spark.jobs.export.staging import MANIFEST, Staging, read_manifest
 from brokerset_spark.jobs.export.writing import DATA, TASK, task_row
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
@@ -231,20 +231,46 @@ class _Export:
         for row, result in zip(rows, results, strict=True):
             for begin, end, reason in result["damages"]:
                 found.append({"file": row["range"]["path"], "begin": begin, "end": end, "reason": reason})
+        follows = {each.begin: f"; {each.text}" for each in plan.told if each.code == "hole"}
+        found += self._tell_end(plan)
         skip = self._options.on_corrupt == "skip"
         for each in found:
             said = "were passed over" if skip else f"cannot be read, so nothing was written; {_ADVICE}"
+            place = f"{each['end'] - each['begin']} bytes at {each['begin']} ({each['reason']})"
             self.report.add(
                 Finding(
                     str(each["reason"]),
                     Level.WARNING if skip else Level.ERROR,
-                    f"{each['end'] - each['begin']} bytes at {each['begin']} ({each['reason']}): they {said}",
+                    each.get("text") or f"{place}: they {said}{follows.get(each['begin'], '')}",
                     store=self._url,
                     file=str(each["file"]),
                     offset=each["begin"],
                     end=each["end"],
                 )
             )
+        return found
+
+    def _tell_end(self, plan: Plan) -> list[dict[str, Any]]:
+        """Say what is unusual at the end of the log; what of it is damage."""
+        found = []
+        for each in plan.told:
+            if each.is_damage:
+                text = f"{each.text}; nothing was written; {_ADVICE}"
+                text = each.text if self._options.on_corrupt == "skip" else text
+                found.append(
+                    {
+                        "file": each.file,
+                        "begin": each.begin,
+                        "end": each.end,
+                        "reason": each.code,
+                        "text": text,
+                    }
+                )
+            elif each.code != "hole":
+                level = Level.INFO if each.code == "torn-tail" else Level.WARNING
+                self.report.add(
+                    Finding(each.code, level, each.text, self._url, each.file, each.begin, each.end)
+                )
         return found
 
     def _manifest(
@@ -325,6 +351,7 @@ def _stored(plan: Plan) -> dict[str, Any]:
         "bound": plan.bound,
         "missing": [list(each) for each in plan.missing],
         "wanted": asdict(plan.wanted),
+        "told": [asdict(each) for each in plan.told],
     }
 
 
@@ -338,5 +365,6 @@ def _restored(plan: Plan, stored: dict[str, Any]) -> Plan:
         end=stored["end"],
         bound=stored["bound"],
         missing=missing,
+        told=tuple(Told(**each) for each in stored.get("told", ())),
         ranges=(),
     )

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.report import JobFailed, NoInput
-from brokerset_spark.sources.batches import Filter
+from brokerset_spark.kernels import PROBLEMS
+from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import MessageOptions
-from brokerset_spark.sources.plan import cut, gaps, open_store, plan_store, within
+from brokerset_spark.sources.plan import (
+    StorePlan,
+    cut,
+    follow_text,
+    held_back_text,
+    open_store,
+    plan_store,
+    within,
+)
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.http_folder import HttpFolder
 from brokerset_spark.stores.layout import StoreFacts
-from brokerset_spark.stores.reading import Range, split
+from brokerset_spark.stores.reading import Range, gaps, split
 
 TASKS_MAX: Final = 100_000
 """Tasks of one export; each is a line of its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something about the end of the log that the report says, whatever the tasks find."""
+
+    code: str
+    """`torn-tail`, `held-back`, `tail-missing`; `hole` explains damage that a task finds."""
+
+    text: str
+    file: str
+    begin: int
+    end: int
+    is_damage: bool = False
+    """Whether it counts as damage: messages are surely lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +62,8 @@ class Plan:
     """Ranges that no file holds: path of the file before, begin, end."""
 
     epochs: tuple[tuple[int, int], ...]
+    told: tuple[Told, ...] = ()
+    """What is to be said about the end of the log."""
 
     @property
     def total(self) -> int:
@@ -80,7 +107,12 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
     missing: list[tuple[str, int, int]] = []
     for log, entries in store.logs:  # an earlier export ended where a record begins
         found = split(within(log.files), options.split_size, entries=entries, bound=end, start=start)
-        ranges += [replace(each, bound=store.bound.offset, exact_start=each.start == since) for each in found]
+        ranges += [
+            replace(
+                each, bound=store.bound.offset, exact_start=each.start == since, exact_bound=store.bound.exact
+            )
+            for each in found
+        ]
         missing += gaps(log, start, end)
     if len(ranges) > TASKS_MAX:
         raise JobFailed(f"{len(ranges)} tasks, more than {TASKS_MAX}", "give a larger --split-size")
@@ -93,7 +125,28 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
         tuple(ranges),
         tuple(missing),
         store.epochs,
+        tuple(_told(store, start, end)),
     )
+
+
+def _told(store: StorePlan, start: int, end: int) -> Iterator[Told]:
+    bound, path = store.bound, store.logs[-1][0].files[-1].path if store.logs else ""
+    if bound.end is not None:
+        for hole in bound.end.holes:
+            if start <= hole.begin < end:
+                yield Told("hole", follow_text(bound.end.behind), hole.path, hole.begin, hole.end)
+    if end < bound.offset:
+        return
+    if bound.lost is not None:
+        lost = bound.lost
+        yield Told("tail-missing", lost.text(), path, lost.begin, lost.end, is_damage=not lost.crash)
+    if bound.held_back:
+        text = f"{held_back_text(bound)}; if no broker has it open, --tail-bound end takes them"
+        yield Told("held-back", text, path, bound.offset, bound.offset)
+    if bound.end is not None and bound.state == "left" and bound.end.stop in PROBLEMS:
+        reason = reason_of(bound.end.stop)
+        text = f"no record can be read at {bound.end.offset} ({reason}), and none follows: it was torn"
+        yield Told("torn-tail", text, path, bound.end.offset, bound.end.offset)
 
 
 def _identity(folder: StoreFolder, facts: StoreFacts, options: ExportOptions) -> dict[str, Any]:

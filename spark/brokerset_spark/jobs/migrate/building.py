@@ -3,6 +3,7 @@ already."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ from brokerset_spark.jobs.migrate.staging import Staging
 from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner
+from brokerset_spark.kernels import Stop
+from brokerset_spark.stores.ending import LogEnd as LogPlace
+from brokerset_spark.stores.ending import StoreState, find_lost, follow_log
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, INDEX, QUEUES
 from brokerset_spark.stores.reading import Throttle
 
@@ -165,13 +169,28 @@ class Building:
         return found
 
     def _find_end(self, scanned: list[dict[str, Any]]) -> LogEnd:
-        facts = self._source.facts
+        facts, found = self._source.facts, plan.scan_end(scanned)
+        bounded = self._source.has_ledger and not self._options.take_uncommitted
+        followed, lost = LogPlace(found.offset, -1, found.stop), None
+        if not bounded and not found.problem and found.offset < self._selection.end:
+            entries, folder = self._source.has_ledger, self._source.folder
+            log = facts.ledger if entries else facts.commit_log
+            state: StoreState = "left" if facts.aborted else "closed"
+            if not found.path:
+                followed = replace(followed, stop=Stop.BLANK)
+            followed = follow_log(folder, log, followed, state=state, entries=entries, crc=True)
+            lost = find_lost(
+                folder, facts, log, followed, state, entries=entries, newest_ms=max(self._last_stored, 0)
+            )
         end = plan.find_log_end(
-            scanned,
+            found,
             until=self._selection.end,
             dispatched=self._source.dispatched,
             aborted=facts.aborted,
-            bounded=self._source.has_ledger and not self._options.take_uncommitted,
+            committed=self._source.files[-1].bound if bounded else None,
+            holes=followed.holes,
+            behind=followed.behind,
+            lost=lost,
         )
         if end.problem:
             advice = (

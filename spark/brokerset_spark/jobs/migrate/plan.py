@@ -10,6 +10,7 @@ from brokerset_formats.epochs import EpochHistory, history_of
 from brokerset_spark.jobs.migrate.options import MigrateOptions
 from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
 from brokerset_spark.kernels.contract import Stop
+from brokerset_spark.stores.ending import Hole, Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +59,76 @@ class LogEnd:
     problem: str = ""
     """Why nothing may be migrated; empty if all is well."""
 
+    lost: Lost | None = None
+    """What a crash took from behind the end."""
 
-def find_log_end(
-    results: Sequence[Mapping[str, Any]], *, until: int, dispatched: int, aborted: bool, bounded: bool
-) -> LogEnd:
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Up to where the scan could read."""
+
+    offset: int
+    stop: Stop
+    path: str
+    """The file in which it ended; empty if all files are closed by blank records."""
+
+    problem: str = ""
+
+
+def scan_end(results: Sequence[Mapping[str, Any]]) -> ScanEnd:
     """Put together what the scan of each file, in order, found.
 
     The log ends where a file is not closed by a blank record; files behind are made in advance and hold
     nothing.
-    A clean store never ends before what its queues point to.
     """
     end, stop, ended_in = 0, 0, ""
     for result in results:
         if ended_in and result["records"]:
             text = f"{ended_in}: no record can be read at {end}, and {result['path']} goes on behind"
-            return LogEnd(end, False, text)
+            return ScanEnd(end, Stop(stop), ended_in, text)
         if not ended_in:
             end, stop = result["end"], result["stop"]
             ended_in = "" if result["closed"] else result["path"]
+    return ScanEnd(end, Stop(stop), ended_in)
+
+
+def find_log_end(
+    scan: ScanEnd,
+    *,
+    until: int,
+    dispatched: int,
+    aborted: bool,
+    committed: int | None,
+    holes: Sequence[Hole] = (),
+    behind: int = 0,
+    lost: Lost | None = None,
+) -> LogEnd:
+    """Judge where the scan ended. `holes` are damage from there on, with `behind` whole records behind it,
+    `lost` what others know of; `committed` is the end of a DLedger that is not read further.
+
+    A store that was closed never ends before what its queues point to.
+    """
+    end, place = scan.offset, scan.path or "the log"
+    if scan.problem:
+        return LogEnd(end, False, scan.problem)
     if end >= until:
         return LogEnd(end, True)
+    if committed is not None and end < committed:
+        text = f"{place}: no entry can be read at {end}, and what lies before {committed} is committed"
+        return LogEnd(end, False, text)
+    if holes:
+        follow = f"{behind} whole records follow" if behind != 1 else "a whole record follows"
+        text = f"{holes[0].path}: no record can be read at {holes[0].begin}"
+        text += (
+            f", and {follow} that were stored later" if behind else ", in a store that was closed in order"
+        )
+        return LogEnd(end, False, text)
     if dispatched > end and not aborted:
-        place = ended_in or "the log"
         text = f"{place}: no record can be read at {end}, and queues point behind it (to {dispatched})"
         return LogEnd(end, False, text)
-    return LogEnd(end, stop == Stop.EMPTY or not ended_in or bounded)
+    if lost is not None and not lost.crash:
+        return LogEnd(end, False, lost.text())
+    return LogEnd(end, scan.stop is Stop.EMPTY or not scan.path or committed is not None, "", lost)
 
 
 def starts_at_zero(tallies: Tallies, floors: Mapping[Queue, int], without: Iterable[str]) -> bool:

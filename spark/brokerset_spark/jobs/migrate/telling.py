@@ -52,6 +52,8 @@ def tell_scan(
     for code, (count, text) in told.items():
         if count:
             report.add(Finding(code, Level.INFO, f"{count} {text}", store))
+    if end.lost is not None:
+        report.add(Finding("tail-missing", Level.WARNING, end.lost.text(), store, offset=end.lost.begin))
     if not end.clean:
         text = (
             "what follows the last whole record is no record; it is left out, as a broker would at its start"

@@ -8,17 +8,17 @@ nothing there is whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.kernels import Kernels
+from brokerset_spark.stores.ending import LogEnd, StoreState, follow_log, measure_end, newest_time
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile
 from brokerset_spark.stores.reading import RECORD_MAX
-from brokerset_spark.stores.tail import walk_end
 
 WITNESSES_MAX: Final = 256
 """Witnesses that are tried, newest first, before the last file is walked from its beginning."""
@@ -53,13 +53,16 @@ class Ending:
     """The end of a log."""
 
     whole: int
-    """Offset behind the last record that follows on the ones before."""
+    """Offset behind the last whole record: what cannot be read before it is damaged, crash or not."""
 
     claimed: int
     """Up to where witnesses know of records: at least `whole`; what lies between is damaged or lost."""
 
     claims: tuple[Witness, ...] = ()
     """The witnesses for what lies behind `whole`, also those outside of all files."""
+
+    newest_ms: int = 0
+    """Store time of the last whole record."""
 
 
 def _empty(folder: StoreFolder, file: LogFile) -> bool:
@@ -84,10 +87,6 @@ def _whole_at(
     return found == size
 
 
-def _walk_on(folder: StoreFolder, log: Log, start: int, kernels: Kernels, entries: bool, crc: bool) -> int:
-    return walk_end(folder, log, start, entries=entries, crc=crc, kernels=kernels).offset
-
-
 def find_end(
     folder: StoreFolder,
     log: Log,
@@ -102,22 +101,26 @@ def find_end(
     After a `crash` the last records may be torn, so those that no witness knows of must have the right CRC.
     """
     shift = ENTRY_HEAD_SIZE if entries else 0
+    state: StoreState = "left" if crash else "closed"
     ordered = sorted(witnesses, key=lambda each: each.end, reverse=True)
     files = [file for file in log.files if not _empty(folder, file)] or [log.files[0]]
     anchor = _anchor(folder, log, ordered, kernels, entries, shift)
-    newest = max(files[-1].base, 0)
-    if anchor is None or anchor < newest:
-        # Nobody knows of the last file: it counts if records begin it, or the one before is closed.
-        end = _walk_on(folder, log, newest, kernels, entries, crash)
-        if end == newest and anchor is not None:
-            end = _walk_on(folder, log, anchor, kernels, entries, crash)
-        elif end == newest:
-            end = _last_end(folder, log, files, kernels, entries, crash)
-    else:
-        end = _walk_on(folder, log, anchor, kernels, entries, crash)
-    claims = tuple(each for each in ordered if each.end > end and each.offset >= end)
+    known = anchor if anchor is not None and anchor >= files[-1].base else None
+
+    def walked(since: int | None) -> LogEnd:
+        end = measure_end(folder, log, entries=entries, crc=crash, since=since, kernels=kernels)
+        return follow_log(folder, log, end, state=state, entries=entries, crc=crash, kernels=kernels)
+
+    end = walked(known)
+    if known is None and anchor is not None and end.offset < anchor:
+        end = walked(anchor)
+    last = end.holes[-1] if end.holes and not crash else None
+    if last is not None and last.end == end.offset and any(last.begin <= each.offset for each in ordered):
+        end = replace(end, offset=last.begin)  # a witness tells better how far a damaged end reaches
+    claims = tuple(each for each in ordered if each.end > end.offset and each.offset >= end.offset)
     inside = [min(each.end, log.end) for each in claims if log.first <= each.offset < log.end]
-    return Ending(end, max([end, *inside]), claims)
+    newest = newest_time(folder, log, end, entries=entries)
+    return Ending(end.offset, max([end.offset, *inside]), claims, newest)
 
 
 def _anchor(
@@ -129,13 +132,3 @@ def _anchor(
         if file is not None and _whole_at(folder, file, offset, size, kernels, entries):
             return offset + size
     return None
-
-
-def _last_end(
-    folder: StoreFolder, log: Log, files: list[LogFile], kernels: Kernels, entries: bool, crash: bool
-) -> int:
-    """The first record of the last file is damaged, or it is all that is left of an older life of the
-    file."""
-    if len(files) > 1:
-        return _walk_on(folder, log, files[-2].base, kernels, entries, crash)
-    return files[-1].base

@@ -9,16 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK
-from brokerset_formats.dledger import MAGIC_NORMAL
-from brokerset_formats.records import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    OFFSET_POSITION,
-    PROPERTY_CRC_SIZE,
-    ends_with_property_crc,
-)
+from brokerset_formats.records import OFFSET_POSITION, PROPERTY_CRC_SIZE, ends_with_property_crc
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.codes import OF_STOP
 from brokerset_spark.jobs.verify.found import finding
@@ -26,14 +17,11 @@ from brokerset_spark.jobs.verify.scan import Collector, proper_blank, walked_chu
 from brokerset_spark.kernels import Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.stores.folder import StoreFolder, open_folder
-from brokerset_spark.stores.reading import RECORD_MAX, Throttle
+from brokerset_spark.stores.reading import RECORD_MAX, Range, Throttle
+from brokerset_spark.stores.searching import find_whole
 
 WINDOW: Final = 8 << 20
 """Bytes of a gap in memory at once, unless a record needs more."""
-
-_RECORD_MARKS: Final = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
-_ENTRY_MARK: Final = struct.pack(">i", MAGIC_NORMAL)
-_MARK_POSITION: Final = {False: 4, True: 0}
 
 
 def examine_gap(row: Row) -> Iterator[Result]:
@@ -105,70 +93,8 @@ def _next_whole(
         folder.read_into(row["path"], damaged - row["base"], memoryview(head))
         (size,) = struct.unpack_from(">i", head, 4 if entries else 0)
         return min(damaged + int(size), int(row["end"]))
-    while at < row["end"]:
-        data = _window(folder, row, at, WINDOW, throttle)
-        whole = at + len(data) >= row["end"] or len(data) < WINDOW
-        blank = _blank(data, at, row)
-        for position in _candidates(data, at, entries):
-            if 0 <= blank < position:
-                break
-            if _is_whole(folder, row, data, at, position, kernels, throttle):
-                return at + position
-        if blank >= 0:
-            return at + blank
-        if whole:
-            break
-        at += len(data) - 64  # a head may lie across the edge
-    return int(row["end"])
-
-
-def _blank(data: Bytes, base: int, row: Row) -> int:
-    """Position of the blank record that closes the file, -1 if it is not in these data."""
-    raw, end = data.tobytes(), row["base"] + row["size"]
-    mark = struct.pack(">i", LEDGER_BLANK) if row["entries"] else struct.pack(">I", MAGIC_BLANK)
-    at = raw.find(mark)
-    while at >= 0:
-        start, size_at = (at, at + 4) if row["entries"] else (at - 4, at - 4)
-        inside = start >= 0 and size_at + 4 <= len(raw)
-        if inside and struct.unpack_from(">i", raw, size_at)[0] == end - base - start:
-            return start
-        at = raw.find(mark, at + 1)
-    return -1
-
-
-def _candidates(data: Bytes, base: int, entries: bool) -> Iterator[int]:
-    """Positions that have the magic of a record and give themselves the right offset."""
-    raw = data.tobytes()
-    shift = _MARK_POSITION[entries]
-    place = 24 if entries else OFFSET_POSITION
-    marks = (_ENTRY_MARK,) if entries else _RECORD_MARKS
-    found: list[int] = []
-    for mark in marks:
-        at = raw.find(mark)
-        while at >= 0:
-            start = at - shift
-            if start >= 0 and start + place + 8 <= len(raw):
-                (said,) = struct.unpack_from(">q", raw, start + place)
-                if said == base + start:
-                    found.append(start)
-            at = raw.find(mark, at + 1)
-    yield from sorted(found)
-
-
-def _is_whole(
-    folder: StoreFolder, row: Row, data: Bytes, base: int, position: int, kernels: Kernels, throttle: Throttle
-) -> bool:
-    """Whether a record with the right CRC begins there."""
-    entries = bool(row["entries"])
-    shift = 4 if entries else 0
-    (size,) = struct.unpack_from(">i", data[position + shift : position + shift + 4].tobytes())
-    if not 0 < size <= RECORD_MAX or base + position + size > row["end"]:
-        return False
-    piece = data[position : position + size]
-    if len(piece) < size:
-        piece = _window(folder, row, base + position, size, throttle)
-    chunk, end, _ = walked_chunk(kernels, piece, base + position, entries, True)
-    return end == size and chunk.end > chunk.begin
+    wanted = Range(row["path"], row["base"], row["size"], at, row["end"], entries, row["end"])
+    return find_whole(folder, wanted, at, kernels=kernels, took=throttle.took)[0]
 
 
 def _name(folder: StoreFolder, row: Row, begin: int, end: int, stop: Stop) -> Result:

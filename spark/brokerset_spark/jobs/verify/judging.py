@@ -48,7 +48,7 @@ def judge_gaps(target: Target, gathered: Gathered) -> tuple[int, list[list[int]]
                 said = ", ".join(each.who for each in known[:_LOST_MAX])
                 text = f"the log ends here; {said} knows of records up to {row['end']}"
                 row = {**row, "code": "tail-missing", "text": text}
-        gathered.say(_weaker(Result(row), milder=tail and target.crash))
+        gathered.say(_weaker(Result(row), milder=tail and target.repairs))
         damage.append([row["offset"], row["end"]])
         if row["code"] != "tail-missing":
             end = max(end, row["end"])
@@ -65,7 +65,7 @@ def judge_gaps(target: Target, gathered: Gathered) -> tuple[int, list[list[int]]
         said = ", ".join(each.who for each in outside[:_LOST_MAX])
         text = f"the last file ends at {log.end}; {said} knows of records up to {lost_end}: files are missing"
         found = finding("tail-missing", text, log.files[-1].path, log.end, lost_end)
-        gathered.say(_weaker(found, milder=target.crash))
+        gathered.say(_weaker(found, milder=target.repairs))
         damage.append([log.end, lost_end])
     for log in (target.facts.commit_log, target.facts.ledger):
         for before, after in pairwise(log.files):

@@ -16,7 +16,8 @@ from brokerset_spark.jobs.verify.ledger import LedgerIndex
 from brokerset_spark.jobs.verify.options import VerifyOptions, delays_ms
 from brokerset_spark.jobs.verify.queue_files import last_unit
 from brokerset_spark.jobs.verify.units import UnitReader
-from brokerset_spark.kernels import chosen
+from brokerset_spark.kernels import Stop, chosen
+from brokerset_spark.stores.ending import LogEnd, Lost, StoreState, find_lost
 from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
 from brokerset_spark.stores.layout import DLEDGER_PREFIX, Log, StoreFacts, look
 from brokerset_spark.stores.reading import split
@@ -40,10 +41,18 @@ class Target:
     batched: tuple[str, ...] = ()
     """Topics with batch queues."""
 
+    lost: Lost | None = None
+    """What is known to have been behind the end."""
+
     @property
     def crash(self) -> bool:
         """Whether the store was not closed: a start will cut and complete it."""
         return self.facts.aborted
+
+    @property
+    def repairs(self) -> bool:
+        """Whether what is missing at the end is what a crash takes, and the next start repairs."""
+        return self.crash and (self.lost is None or self.lost.crash)
 
     @property
     def first(self) -> int:
@@ -84,6 +93,7 @@ class Target:
             "end": end,
             "entries": entries,
             "bound": self.ending.claimed,
+            "exact": not self.live,
             "rate": self.options.rate,
             "drop": self.options.drop_cache,
             "kernels": self.options.kernels,
@@ -135,7 +145,10 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
         return Target(facts, options, True, Ending(bound, bound), ())
     witnesses = tuple(find_witnesses(folder, facts))
     ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
-    return Target(facts, options, False, ending, witnesses)
+    end = LogEnd(ending.whole, -1, Stop.EMPTY)
+    state: StoreState = "left" if facts.aborted else "closed"
+    lost = find_lost(folder, facts, log, end, state, entries=entries, newest_ms=ending.newest_ms)
+    return Target(facts, options, False, ending, witnesses, lost=lost)
 
 
 def _left_behind(folder: StoreFolder, facts: StoreFacts) -> bool:

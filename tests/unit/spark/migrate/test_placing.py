@@ -8,7 +8,14 @@ import pytest
 from brokerset_formats.epochs import history_of
 from brokerset_spark.jobs.migrate import MigrateOptions
 from brokerset_spark.jobs.migrate.placing import Marks, Moves, Piece, Placer, RecordTooLong
-from brokerset_spark.jobs.migrate.plan import decide_way, find_log_end, first_epochs, starts_at_zero
+from brokerset_spark.jobs.migrate.plan import (
+    LogEnd,
+    decide_way,
+    find_log_end,
+    first_epochs,
+    scan_end,
+    starts_at_zero,
+)
 from brokerset_spark.jobs.migrate.tallies import Tally
 from brokerset_spark.kernels import Stop
 
@@ -118,8 +125,11 @@ def test_the_log_ends_where_a_file_is_open() -> None:
     torn = result("b", 150, Stop.BAD_CRC, 2)
     behind = result("c", 250, Stop.EMPTY, 3)
 
-    def end(*results: dict[str, object], dispatched: int = -1, aborted: bool = False, until: int = 2**63 - 1):  # type: ignore[no-untyped-def]
-        return find_log_end(results, until=until, dispatched=dispatched, aborted=aborted, bounded=False)
+    def end(
+        *results: dict[str, object], dispatched: int = -1, aborted: bool = False, until: int = 2**63 - 1
+    ) -> LogEnd:
+        found = scan_end(results)
+        return find_log_end(found, until=until, dispatched=dispatched, aborted=aborted, committed=None)
 
     assert (end(whole, last, ahead).offset, end(whole, last, ahead).clean) == (150, True)
     assert (end(whole, torn).offset, end(whole, torn).clean) == (150, False)

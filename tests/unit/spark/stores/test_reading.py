@@ -10,10 +10,11 @@ import pytest
 
 from brokerset_rig.made_stores import STORES, Place, damage, expected, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop, chosen
+from brokerset_spark.stores.ending import measure_end
 from brokerset_spark.stores.folder import LocalFolder, open_folder
 from brokerset_spark.stores.layout import Log, look
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range, split
-from brokerset_spark.stores.tail import bound_of, find_end
+from brokerset_spark.stores.tail import bound_of
 
 PURE = chosen("pure")
 
@@ -38,7 +39,7 @@ def test_every_cut(tmp_path: Path, entries: bool) -> None:
     """Two ranges that meet at any byte have every record of the file once, and meet at a record."""
     places = write_log(tmp_path, [message(n) for n in range(40)], file_size=1 << 14, entries=entries)
     log, folder = log_of(tmp_path, entries), LocalFolder(tmp_path)
-    end, file = find_end(folder, log, entries=entries), log.files[0]
+    end, file = measure_end(folder, log, entries=entries).offset, log.files[0]
 
     for at in range(1, end):
         first = Range(file.path, file.base, file.size, 0, at, entries, end)
@@ -62,7 +63,9 @@ def test_small_pieces(tmp_path: Path, entries: bool) -> None:
 
     for piece in (64, 100, 333, 5000):
         found: list[int] = []
-        for wanted in split(log.files, 700, entries=entries, bound=find_end(folder, log, entries=entries)):
+        for wanted in split(
+            log.files, 700, entries=entries, bound=measure_end(folder, log, entries=entries).offset
+        ):
             offsets, _ = read(folder, wanted, piece=piece, crc=True)
             found += offsets
         assert found == [each.offset for each in places], piece
@@ -73,7 +76,7 @@ def test_record_longer_than_the_search_window(tmp_path: Path) -> None:
     records = [message(n, body=bytes(range(256)) * 4 * (1024 if n == 3 else 1)) for n in range(6)]
     places = write_log(tmp_path, records, file_size=2 << 20)
     folder, file = LocalFolder(tmp_path), log_of(tmp_path).files[0]
-    end = find_end(folder, log_of(tmp_path))
+    end = measure_end(folder, log_of(tmp_path)).offset
 
     for at in (places[2].offset + 1, places[3].offset, places[3].offset + 1):
         offsets, outcome = read(folder, Range(file.path, 0, file.size, at, end, bound=end))
@@ -191,7 +194,7 @@ def test_stale_records_behind_a_blank(tmp_path: Path) -> None:
         found += read(folder, wanted)[0]
 
     assert found == [each.offset for each in places[:20]]
-    assert find_end(folder, log) == 1 << 14
+    assert measure_end(folder, log).offset == 1 << 14
 
 
 def test_file_shorter_than_its_name_says(tmp_path: Path) -> None:

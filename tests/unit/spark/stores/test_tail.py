@@ -15,19 +15,11 @@ import pytest
 from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_rig.made_stores import Place, damage, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop
+from brokerset_spark.stores.ending import find_newer, measure_end
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import look
 from brokerset_spark.stores.reading import Outcome, read_range, split
-from brokerset_spark.stores.tail import (
-    Bound,
-    align,
-    bound_of,
-    find_end,
-    find_newer,
-    is_expired,
-    is_written,
-    measure_end,
-)
+from brokerset_spark.stores.tail import Bound, align, bound_of, is_expired, is_written
 
 
 def made(
@@ -46,7 +38,7 @@ def test_end(tmp_path: Path, entries: bool) -> None:
     """The end of a log lies behind its last record, also when files were made in advance."""
     folder, places = made(tmp_path, entries=entries)
     log = look(folder).ledger if entries else look(folder).commit_log
-    assert find_end(folder, log, entries=entries) == end_of(places[-1])
+    assert measure_end(folder, log, entries=entries).offset == end_of(places[-1])
 
     for _ in range(2):
         last = places[-1].file.parent / f"{log.end:020d}"
