@@ -383,7 +383,9 @@ def test_the_reference_has_every_annotation() -> None:
     asked = (names.PAUSED, names.SWITCH_OVER, names.FENCE, names.APPROVE, names.BELOW_MINIMUM)
 
     assert [
-        name for name in (*asked, names.DISCARD_GROUP, names.DELETE_CLAIMS, names.OPERATOR) if f"| `{name}` |" not in text
+        name
+        for name in (*asked, names.DISCARD_GROUP, names.DELETE_CLAIMS, names.OPERATOR)
+        if f"| `{name}` |" not in text
     ] == []
 
 
