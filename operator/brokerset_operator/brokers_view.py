@@ -47,6 +47,9 @@ REFUSED: Final = frozenset({"identity_conflict", "group_owned", "id_retired", "n
 (`brokerset_broker.membership.diagnosis.ProblemKind`)."""
 
 
+TRIES_AGAIN: Final = "it tries again by itself; if that lasts, see the runbook BrokersetReplicaNotInSync"
+
+
 class BrokerSilent(Exception):
     """A broker did not answer, or refused; the text names it."""
 
@@ -93,7 +96,7 @@ def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) 
         text = table.get("brokersetProblem") or identity.registration or identity.problem
         return Trouble(text, table.get("brokersetAdvice", ""), identity.problem in REFUSED)
     text = table.get("brokersetFollowProblem", "")
-    return Trouble(text, table.get("brokersetFollowAdvice", "")) if text else None
+    return Trouble(text, table.get("brokersetFollowAdvice") or TRIES_AGAIN) if text else None
 
 
 async def _figures(brokers: Brokers, address: str) -> Mapping[str, str]:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from brokerset_broker.membership import diagnosis
-from brokerset_operator.brokers_view import REFUSED, Trouble, look_for_troubles, master_address, trouble_of
+from brokerset_operator.brokers_view import (
+    REFUSED,
+    TRIES_AGAIN,
+    Trouble,
+    look_for_troubles,
+    master_address,
+    trouble_of,
+)
 from brokerset_operator.controllers_view import controller_addresses, look_at_controllers, pod_address
 from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
@@ -428,6 +435,6 @@ def test_a_slave_that_cannot_follow_says_why() -> None:
     assert trouble_of(fine, {}) is None
     assert trouble_of(fine, starts) is None
     assert trouble_of(None, {}) is None
-    assert trouble_of(fine, follows) == Trouble("the master did not answer in time")
+    assert trouble_of(fine, follows) == Trouble("the master did not answer in time", TRIES_AGAIN)
     assert str(trouble_of(bad, refuses | follows)) == "the log has no epoch in common; replace it"
     assert trouble_of(bad, {}) == Trouble("the log has no epoch in common")
