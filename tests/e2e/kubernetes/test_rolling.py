@@ -99,3 +99,36 @@ def test_a_supervised_roll_waits_for_approval_before_the_master(cluster: Cluster
     orders.wait_replaced({master: before[master]})
     orders.wait_settled()
     assert orders.master() != master
+
+
+def test_a_roll_that_crashes_is_degraded_and_stops_and_heals(cluster: Cluster, namespace: str) -> None:
+    """Too little memory: the first new broker crashes, the set says so with its exit code, and no second one goes."""
+    orders = Deployed(cluster, namespace)
+    orders.create()
+    orders.wait_settled()
+    before = orders.uids()
+
+    orders.change(podTemplate={"resources": {"limits": {"memory": "16Mi"}}})
+
+    def told() -> str:
+        found = orders.condition("Degraded")
+        if found["status"] == "True" and "ended with exit code" in found["message"]:
+            return str(found["message"])
+        raise ValueError(f"{found}")
+
+    message = until("the crash is told", told, 120)
+    new = [name for name, uid in orders.uids().items() if before.get(name) != uid]
+    say(f"{new}: {message}")
+    assert len(new) == 1
+    assert f"{new[0]}: " in message
+    assert "container broker ended with exit code" in message
+    assert "one loss more, and it refuses sends" in message
+    assert orders.condition("Ready")["status"] == "False"
+    problems = {b.get("pod"): b.get("problem") for b in orders.status["groups"][0]["brokers"]}
+    assert "ended with exit code" in str(problems[new[0]])
+
+    orders.change(podTemplate={"resources": None})
+    orders.wait_settled()
+    assert orders.condition("Degraded")["status"] == "False"
+    now = orders.uids()
+    assert [name for name in now if before[name] != now[name]] == new
