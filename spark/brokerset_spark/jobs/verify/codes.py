@@ -31,7 +31,7 @@ CODES: Final[dict[str, tuple[Level, str]]] = {
     "blank-missing": (_E, "A file that others follow does not end with a blank record."),
     "tail-missing": (
         _E,
-        "Queues or marks know of records behind the last one of the log. After a crash: a warning.",
+        "Queues or marks know of records behind the last one of the log. A warning if a crash explains it.",
     ),
     "time-back": (_W, "A record was stored earlier than the one before it."),
     "record-queue": (_E, "Topic, queue or queue offset of a record differ from where its queue unit is."),
