@@ -270,6 +270,14 @@ class MemberService:
         """Ask the controllers soon what is in force."""
         self.membership.ask_soon()
 
+    def relieve(self, epoch: int, needed: int, *, begin: bool) -> bool:
+        """Hand over, as no replica is heard. RocketMQ's controllers know of no such thing."""
+        membership = self.membership
+        if (membership.now.role, membership.now.epoch) != (Role.MASTER, epoch) or self._closing:
+            return False
+        begin = begin and membership.lease.required and membership.may_serve()
+        return self.switch_over.relieve(needed, begin=begin)
+
     # -- a change of role (`SwitchTargets`) ---------------------------------------------------------------
 
     def hold_writes(self) -> None:
@@ -452,6 +460,10 @@ class MemberService:
     async def hand_over(self, to_broker_id: int | None, epoch: int) -> Told:
         """Ask the controllers for the successor."""
         return await self.membership.hand_over(to_broker_id, epoch)
+
+    async def be_relieved(self, epoch: int, needed: int) -> Told:
+        """Ask the controllers for a successor that hears enough replicas."""
+        return await self.membership.hand_over(None, epoch, relief=needed)
 
     async def serves(self, address: str, epoch: int) -> bool:
         """Whether the broker there is master in this epoch."""

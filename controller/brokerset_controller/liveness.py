@@ -113,6 +113,18 @@ class LiveView:
     lease_seconds: float = 0.0
     """How long a lease that some controller gave in the group may run yet; 0 when none can."""
 
+    now: float = 0.0
+    """When this look was taken, on the clock of `LiveReplica.heard_at`."""
+
+    def lately(self, seconds: float) -> LiveView:
+        """The same look, in which nobody is alive who was not heard in these last seconds."""
+        silent = {key for key, live in self.lives.items() if self.now - live.heard_at > seconds}
+        found = {
+            key: Standing.UNKNOWN if standing is Standing.ALIVE and key in silent else standing
+            for key, standing in self.standings.items()
+        }
+        return replace(self, standings=found)
+
     def standing(self, broker_id: int) -> Standing:
         """Whether the replica is alive, as far as is known."""
         return self.standings.get(broker_id, Standing.UNKNOWN)
@@ -417,6 +429,7 @@ class Liveness:
                 for broker_id, record in records.items()
             },
             self._lease_seconds(broker_name, now),
+            now,
         )
 
     def _record(self, key: ReplicaKey) -> _Record | None:

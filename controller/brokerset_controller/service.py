@@ -28,6 +28,7 @@ from brokerset_controller.liveness import (
 from brokerset_controller.machine import Change, ReplicasMachine
 from brokerset_controller.notices import Notices
 from brokerset_controller.questions import UNKNOWN, Questions
+from brokerset_controller.reliefs import Reliefs
 from brokerset_controller.replicas.codec import encode_event
 from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
 from brokerset_controller.replicas.decide_election import decide_elect
@@ -36,7 +37,7 @@ from brokerset_controller.replicas.decide_identity import decide_apply_id, decid
 from brokerset_controller.replicas.decide_sync_set import decide_alter_sync_state_set
 from brokerset_controller.replicas.decisions import Decision
 from brokerset_controller.replicas.describe import decide_replica_info, describe_group, describe_sync_states
-from brokerset_controller.replicas.election import HANDED_OVER
+from brokerset_controller.replicas.election import HANDED_OVER, RELIEVED
 from brokerset_controller.replicas.events import (
     Applied,
     Event,
@@ -102,6 +103,7 @@ class ControllerService:
         self.figures = figures if figures is not None else Figures()
         self._electing: dict[str, dict[MasterElected, int]] = {}
         """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""
+        self._reliefs = Reliefs()
         self._notices = Notices(asker, self.figures)
         self._questions = Questions(
             asker=asker,
@@ -314,6 +316,8 @@ class ControllerService:
         self._must_lead()
         name = header.broker_name
         hands_over = header.handover_epoch is not None
+        if hands_over and header.relief is not None:
+            self._check_relief(name)
         if not header.designate_elect and not hands_over:
             self._hear_candidate(header, connection)
         group = self._group(name)
@@ -332,6 +336,16 @@ class ControllerService:
         elif decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED:
             self.figures.election_done(header.cluster_name, name, "no_master_elected")
         return decision
+
+    def _check_relief(self, broker_name: str) -> None:
+        """Raise `Rejected` when the group's last relief is not long enough ago."""
+        wait = self._reliefs.wait_seconds(broker_name, self.clock.monotonic())
+        if wait > 0:
+            raise Rejected(
+                ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+                f"a master of {broker_name} that heard no replica was relieved a moment ago; the next one may"
+                f" be in {wait:.0f} s: look at the network between the brokers",
+            )
 
     # -- administrators -----------------------------------------------------------------------------------
 
@@ -554,6 +568,7 @@ class ControllerService:
                 self.liveness.forget(ReplicaKey(event.broker_name, broker_id))
             if not group.known:
                 self._watch.forget(event.broker_name)
+                self._reliefs.forget(event.broker_name)
         if not self.engine.status.leading:
             return
         if isinstance(event, MasterElected):
@@ -581,6 +596,8 @@ class ControllerService:
         self.figures.elected(event.reason)
         if event.reason == HANDED_OVER:
             self.figures.hand_overs += 1
+        if event.reason == RELIEVED:
+            self._reliefs.relieved(event.broker_name, self.clock.monotonic())
         log.info(
             "elected master",
             broker=group.broker_name,

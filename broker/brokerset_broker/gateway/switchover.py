@@ -8,7 +8,7 @@ that ended: they may have named another one without waiting for the lease. So it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -37,6 +37,9 @@ WAITING_LOOK_SECONDS: Final = 0.005
 
 HAND_OVER_PAUSE_SECONDS: Final = 0.1
 """Between two requests to the controllers whose end is unclear."""
+
+RELIEF_PAUSE_SECONDS: Final = 0.4
+"""Between two tries to be relieved: each costs the lease for a moment."""
 
 TAKEN_SECONDS_MAX: Final = 10.0
 """How long this broker may take to become a slave, while it holds sends; without a lease it refuses them."""
@@ -98,6 +101,10 @@ class SwitchOverParts(Protocol):
         """
         ...
 
+    async def be_relieved(self, epoch: int, needed: int) -> Told:
+        """As `hand_over`, to whomever the controllers choose, who needs `needed` living replicas."""
+        ...
+
     async def serves(self, address: str, epoch: int) -> bool:
         """Whether the broker at `address` says that it is master in this epoch; `says_master` does it."""
         ...
@@ -153,7 +160,8 @@ class SwitchOver:
     def __init__(self, broker_name: str, parts: SwitchOverParts) -> None:
         self._broker_name = broker_name
         self._parts = parts
-        self._task: asyncio.Task[SwitchOverResponse] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._relief_not_before = 0.0
         self.completed = 0
         """Switch-overs that succeeded since the start."""
 
@@ -182,6 +190,42 @@ class SwitchOver:
         self._task = task
         await asyncio.wait([task], timeout=seconds)
         return self._parts.now.role is not Role.MASTER
+
+    def relieve(self, needed: int, *, begin: bool) -> bool:
+        """Hand over to whomever the controllers choose, for this master hears no replica.
+
+        Returns whether that, or another switch-over, is being tried.
+        """
+        if self._task is not None:
+            return True
+        now, loop = self._parts.now, asyncio.get_running_loop()
+        if now.role is not Role.MASTER or not begin:
+            return False
+        if loop.time() >= self._relief_not_before:
+            self._task = loop.create_task(self._be_relieved(now, needed))
+            self._task.add_done_callback(self._relief_ended)
+        return True
+
+    async def _be_relieved(self, now: RoleChange, needed: int) -> None:
+        """Nothing can be drained: sends that wait are answered when the role goes, not acknowledged."""
+        parts = self._parts
+        log.warning("this master hears no replica and asks to be relieved", epoch=now.epoch)
+        parts.set_switching(True)
+        try:
+            told = await self._until_known(now, lambda: parts.be_relieved(now.epoch, needed))
+            log.info("relieved", master_id=told.master_id, epoch=told.epoch)
+            await self._wait_taken(now)
+        finally:
+            parts.set_switching(False)
+
+    def _relief_ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._relief_not_before = asyncio.get_running_loop().time() + RELIEF_PAUSE_SECONDS
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Rejected):
+            log.info("not relieved, goes on", reason=error.remark)
+        elif error is not None:
+            log.error("not relieved", exc_info=error)
 
     async def close(self) -> None:
         """Give up; this broker must not serve as master afterwards."""
@@ -299,10 +343,13 @@ class SwitchOver:
 
         Raises `Rejected` if this broker stays master.
         """
+        return await self._until_known(now, lambda: self._parts.hand_over(target, now.epoch))
+
+    async def _until_known(self, now: RoleChange, ask: Callable[[], Awaitable[Told]]) -> Told:
         parts = self._parts
         while True:
             try:
-                return await parts.hand_over(target, now.epoch)
+                return await ask()
             except NoAnswer as error:
                 log.warning("hand-over without an answer, asking again", reason=str(error))
             except Rejected as rejected:

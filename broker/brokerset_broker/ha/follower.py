@@ -15,7 +15,7 @@ from brokerset_broker.ha.links import HaNetwork, LinkClosed, MasterLink
 from brokerset_broker.ha.rebuilding import Rebuilding
 from brokerset_broker.ha.repairs import DAMAGE_ADVICE
 from brokerset_broker.ha.replica_log import ReplicaLog, ReplicaLogFailed
-from brokerset_broker.ha.views import FollowerView, GroupLink
+from brokerset_broker.ha.views import FollowerView, GroupLink, MasterTarget
 from brokerset_broker.ha.waiting import Rate
 from brokerset_broker.membership.epoch_file import EpochFile
 from brokerset_broker.membership.role import RoleChange
@@ -34,6 +34,18 @@ FIND_SECONDS_MAX: Final = 10.0
 """For asking the master who it is; the membership gives up earlier."""
 
 HANDSHAKE_SECONDS_MAX: Final = 5.0
+
+AGAIN_SECONDS_MAX: Final = 0.5
+"""For another connection to a master of ours that was followed before: it takes one at once, or its network
+is away. A new attempt finds it back sooner than the kernel does, which waits longer after each packet."""
+
+SILENCE_MORE_SECONDS: Final = 1.0
+"""A master of ours that is silent for `haMaxTimeSlaveNotCatchup` and so much longer is connected to anew.
+Before that it may hand over, as long as this replica's connection has not ended. The kernel sends again what
+was lost after 0.2, 0.6, 1.4, 3 and 6.2 s."""
+
+LOOK_AGAIN_SECONDS: Final = 0.05
+"""After a silence: what had come already is read first."""
 
 PAUSE_SECONDS_MIN: Final = 0.02
 PAUSE_SECONDS_MAX: Final = 1.0
@@ -133,6 +145,12 @@ class Follower:
         self._session: _Session | None = None
         self._view = FollowerView("off")
         self._rate: Rate | None = None
+        self._known: tuple[RoleChange, MasterTarget] | None = None
+        """Where the master is that was followed last; its handshake tells whether it still is."""
+
+        self._unanswered = False
+        """Whether it did not answer at all, which took its time."""
+
         self._rebuilding = Rebuilding(
             parts.log, parts.epochs, parts.group, parts.run_blocking, parts.on_cut, parts.in_force
         )
@@ -233,7 +251,7 @@ class Follower:
                     await self._news.wait()
             except TimeoutError:
                 pass
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            pause = PAUSE_SECONDS_MIN if self._unanswered else min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _try(self, change: RoleChange) -> None:
         """Follow over one connection until it ends; raises why it ended."""
@@ -248,10 +266,7 @@ class Follower:
         await self._whole(self._rebuilding.cut_damage(own.broker_id, change.epoch))
         # While it is tried again what failed last is still told: who asks in that moment gets an answer.
         self._view = replace(self._view, state="looking")
-        async with asyncio.timeout(FIND_SECONDS_MAX):
-            target = await parts.group.find_master(change)
-        self._view = replace(self._view, state="connecting", master_address=target.ha_address)
-        link = await parts.network.connect(target.ha_address, CONNECT_SECONDS_MAX)
+        target, link = await self._connect(change)
         session: _Session | None = None
         reason = "this replica stops following"
         try:
@@ -279,6 +294,7 @@ class Follower:
                 asyncio.get_running_loop().time(),
                 apart,
             )
+            self._known = (change, target) if target.is_ours else None
             await self._receive(session, change)
         except (LinkClosed, CannotFollow, ReplicaLogFailed, OSError) as error:
             reason = str(error)
@@ -290,6 +306,26 @@ class Follower:
             link.close(reason)
             if session is not None and session.work:
                 await self._whole(_all_done(list(session.work)))
+
+    async def _connect(self, change: RoleChange) -> tuple[MasterTarget, MasterLink]:
+        """A connection to the master: where it was the last time, else where it says that it is."""
+        network = self._parts.network
+        known, self._known = self._known, None
+        self._unanswered = False
+        if known is not None and _target(known[0]) == _target(change):
+            self._view = replace(self._view, state="connecting", master_address=known[1].ha_address)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                return known[1], await network.connect(known[1].ha_address, AGAIN_SECONDS_MAX)
+            except LinkClosed:
+                if loop.time() - began >= AGAIN_SECONDS_MAX:  # refused at once, it is elsewhere
+                    self._known, self._unanswered = known, True
+                raise
+        async with asyncio.timeout(FIND_SECONDS_MAX):
+            target = await self._parts.group.find_master(change)
+        self._view = replace(self._view, state="connecting", master_address=target.ha_address)
+        return target, await network.connect(target.ha_address, CONNECT_SECONDS_MAX)
 
     def _check(
         self, answer: MasterHandshake, own: PeerIdentity, change: RoleChange, *, is_ours: bool
@@ -401,12 +437,17 @@ class Follower:
             offset=0 if session.anew else self._log.received_end,
         )
         while True:
-            silence = self._parts.settings().ha_housekeeping_interval / 1000
+            silence = _silence_seconds(self._parts.settings(), is_ours=session.is_ours)
             try:
                 async with asyncio.timeout(max(0.0, session.heard_at + silence - loop.time()) + 0.001):
                     reason = await link.closed()
                 break
             except TimeoutError:
+                if loop.time() - session.heard_at <= silence:
+                    continue
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)  # if this process stood still, something waits here
+                if session.work:  # the disk keeps it from listening
+                    session.heard_at = loop.time()
                 if loop.time() - session.heard_at > silence:
                     raise LinkClosed(f"nothing heard from the master for {silence:g} s") from None
         if session.failure:
@@ -584,6 +625,14 @@ class CannotBegin(LinkClosed):
             f"the master begins to send at {offset}, which is no multiple of {segment_bytes}:"
             " mappedFileSizeCommitLog must be the same on both brokers"
         )
+
+
+def _silence_seconds(settings: BrokerSettings, *, is_ours: bool) -> float:
+    """For how long a master may be silent. Ours say something four times in `haMaxTimeSlaveNotCatchup`."""
+    housekeeping = settings.ha_housekeeping_interval / 1000
+    if not is_ours:
+        return housekeeping
+    return min(housekeeping, settings.ha_max_time_slave_not_catchup / 1000 + SILENCE_MORE_SECONDS)
 
 
 def _target(change: RoleChange) -> tuple[object, ...]:

@@ -66,6 +66,12 @@ ROUNDING_SECONDS: Final = 0.0001
 GATHER_BYTES_MAX: Final = 64 * 1024
 """So much does not wait for an acknowledgement."""
 
+RELIEF_SECONDS: Final = 1.0
+"""For so long a master that hears no replica tries to be relieved; then it makes the in-sync set smaller."""
+
+SILENT_PART: Final = 0.75
+"""Of `haMaxTimeSlaveNotCatchup`: who was heard since still is, though it lags."""
+
 CHECK_SECONDS_MIN: Final = 0.02
 CHECK_SECONDS_MAX: Final = 0.25
 """Between two looks at who lags: a tenth of `haMaxTimeSlaveNotCatchup` within these limits."""
@@ -160,6 +166,9 @@ class Leader:
         """Slaves try again every second: the same reason is a warning once."""
         self._wake = asyncio.Event()
         self._push: asyncio.TimerHandle | None = None
+        self._relief_until: float | None = None
+        """Until when it is tried to have another one lead; None while replicas are heard."""
+
         self._reached: list[tuple[int, int, asyncio.Future[None]]] = []
         if not self.in_sync.known:
             log.warning("the in-sync set is not known yet, nothing is confirmed", epoch=epoch)
@@ -294,6 +303,8 @@ class Leader:
                 wanted = self.in_sync.decide(now, states)
                 if wanted is not None and self.keeps_set and not wanted >= self.in_sync.committed:
                     wanted = None
+                if wanted is not None and not late and self._is_being_relieved(wanted, now, settings):
+                    wanted = None
                 if wanted is not None and not late:
                     self.in_sync.proposed(wanted)
                     self.refresh()  # from here on it may be in force
@@ -301,6 +312,25 @@ class Leader:
                 pause = min(CHECK_SECONDS_MAX, max(CHECK_SECONDS_MIN, lag / 10))
                 await _wait(self._wake, pause)
                 late = self._loop.time() - now > pause + STALL_SECONDS
+
+    def _is_being_relieved(self, wanted: frozenset[int], now: float, settings: BrokerSettings) -> bool:
+        """Whether somebody else is to lead, instead of `wanted` being proposed.
+
+        With less than `minInSyncReplicas` members this master could confirm nothing, and who left the set
+        could not lead. So before it is made that small because none of its other members is heard, the
+        controllers are asked whether those live, and one can lead. Whose connection has ended is gone.
+        """
+        needed, own = settings.min_in_sync_replicas, frozenset((self.own_id,))
+        silence = SILENT_PART * settings.ha_max_time_slave_not_catchup / 1000
+        others = sorted(self.in_sync.committed - own)
+        slaves = [self._slaves.get(each) for each in others]
+        cut_off = all(slave is None or now - slave.last_heard > silence for slave in slaves) and any(slaves)
+        if not (cut_off and len(wanted) < needed and settings.all_ack_in_sync_state_set):
+            self._relief_until = None
+            return False
+        if self._relief_until is None:
+            self._relief_until = now + RELIEF_SECONDS
+        return self._parts.group.relieve(self.epoch, needed, begin=now < self._relief_until)
 
     def _nonces(self, members: frozenset[int]) -> dict[int, str]:
         """The processes that follow now and are to be members."""

@@ -57,6 +57,13 @@ class GroupLink(Protocol):
         `nonces` are the starts of our own brokers whose acknowledgements it rests on, by id.
         """
 
+    def relieve(self, epoch: int, needed: int, *, begin: bool) -> bool:
+        """As master of `epoch` that hears no replica, have another one lead, who needs `needed` replicas.
+
+        Returns whether that is being tried; without `begin` it is not begun. The set must stay as it is
+        meanwhile, for the successor must be in it.
+        """
+
     def ask_soon(self) -> None:
         """Ask the controllers soon what is in force (1004)."""
 

@@ -370,12 +370,12 @@ class Membership:
         self._asked = True
         self._wake.set()
 
-    async def hand_over(self, to_broker_id: int | None, epoch: int) -> Told:
+    async def hand_over(self, to_broker_id: int | None, epoch: int, *, relief: int | None = None) -> Told:
         """As the master of `epoch`, which has stopped serving, ask for a successor (1002).
 
-        None: whoever is the furthest. This broker may serve again only with a lease that it asked for later,
-        so also when the outcome stays unknown. Raises `NoAnswer` (nobody knows), or `Rejected`: this broker
-        is still master.
+        None: whoever is the furthest. `relief`: as no replica is heard; whoever leads needs so many. This
+        broker may serve again only with a lease that it asked for later, so also when the outcome stays
+        unknown. Raises `NoAnswer` (nobody knows), or `Rejected`: this broker is still master.
         """
         self._leases.give_up()
         header = headers.ElectMaster(
@@ -386,6 +386,7 @@ class Membership:
             invoke_time=self._clock.now_ms(),
             handover_epoch=epoch,
             nonce=self.nonce,
+            relief=relief,
         )
         try:
             reply = await ask_leader(self.controllers, RequestCode.CONTROLLER_ELECT_MASTER, header)

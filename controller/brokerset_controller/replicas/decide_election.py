@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brokerset_controller.liveness import LiveView
 from brokerset_controller.replicas import election
 from brokerset_controller.replicas.decisions import Decision, refused
@@ -15,6 +17,9 @@ from brokerset_protocol.headers.controller import ElectMaster, ElectMasterRespon
 
 NOBODY = -1
 """The broker id of a request that names no broker."""
+
+RELIEF_HEARD_SECONDS = 1.0
+"""Brokers beat twice in that time; who vanished when its master heard it last was not heard for longer."""
 
 
 def decide_elect(
@@ -102,8 +107,27 @@ def decide_hand_over(
             empty,
         )
     wanted = None if header.broker_id == NOBODY else header.broker_id
-    found = election.choose_successor(group, view, wanted)
+    if header.relief is not None:
+        found = _relieve(group, view.lately(RELIEF_HEARD_SECONDS), wanted, header.relief)
+    else:
+        found = election.choose_successor(group, view, wanted)
     return _elected(group, view, found, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED)
+
+
+def _relieve(group: Group, view: LiveView, wanted: int | None, needed: int) -> Choice | NoChoice:
+    """A successor for a master that hears no replica, if that one could confirm anything.
+
+    Replicas that have vanished are silent for their master and for controllers alike, and still count as
+    alive for a while: so only who was heard a moment ago counts.
+    """
+    others = [key for key in group.replicas.keys() - group.fenced - {group.master_id} if view.fit(key)]
+    if len(others) < needed:
+        return NoChoice(
+            f"whoever leads {group.broker_name} needs {needed} living replicas to confirm anything; without"
+            f" the master {len(others)} were heard a moment ago: its replicas, or their network, are down"
+        )
+    found = election.choose_successor(group, view, wanted)
+    return replace(found, reason=election.RELIEVED) if isinstance(found, Choice) else found
 
 
 def decide_failover(group: Group | None, view: LiveView, *, unclean_allowed: bool) -> Decision | None:

@@ -11,6 +11,9 @@ from brokerset_controller.replicas.state import Group
 HANDED_OVER = "handed over by the master"
 """Reason of an election that the master asked for itself."""
 
+RELIEVED = "handed over by a master that hears no replica"
+"""Reason of an election that such a master asked for."""
+
 BEST_IN_SYNC = "the best living replica of the in-sync set"
 STUCK_MASTER = "the master's log takes nothing any more: the best living replica of the in-sync set"
 LOST_CACHES = "every in-sync replica lost its page cache; the one with the longest log won"

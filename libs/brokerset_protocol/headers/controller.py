@@ -93,6 +93,10 @@ class ElectMaster(Header):
     nonce: str | None = None
     """Start nonce of the process that hands over."""
 
+    relief: Int | None = None
+    """The master hands over because it hears no replica: whoever leads then needs so many living replicas,
+    itself included, to confirm anything."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectMasterResponse(Header):

@@ -458,6 +458,7 @@ class FakeNetwork:
     def __init__(self) -> None:
         self.pairs: list[_Pair] = []
         self.unreachable: set[str] = set()
+        self.silent: set[str] = set()
         self._listeners: dict[str, Callable[[SlaveLink], None]] = {}
 
     def network(self, name: str) -> _Port:
@@ -472,6 +473,13 @@ class FakeNetwork:
         for pair in self.pairs:
             if pair.broken_promise is not None:
                 raise pair.broken_promise
+
+    def silence(self, name: str) -> None:
+        """Drop whatever goes to a broker or comes from it; nobody is told."""
+        self.silent.add(name)
+        for pair in self.pairs:
+            if name in pair.names:
+                pair.acks_held, pair.lose_packets = True, 1_000_000
 
     def isolate(self, name: str) -> None:
         """Cut a broker off."""
@@ -489,6 +497,9 @@ class _Port:
 
     async def connect(self, address: str, timeout: float) -> FakeMasterLink:
         await asyncio.sleep(LATENCY_SECONDS)
+        if {address, self._name} & self._network.silent:
+            await asyncio.sleep(timeout)
+            raise LinkClosed(f"{address}: no answer in time")
         listener = self._network._listeners.get(address)
         if listener is None or {address, self._name} & self._network.unreachable:
             raise LinkClosed(f"{address}: connection refused")
@@ -565,6 +576,8 @@ class FakeGroup:
         self.controllers = controllers
         self.broker: FakeBroker | None = None
         self.asked = 0
+        self.reliefs: list[tuple[int, int]] = []
+        self.tries_relief = True
         self.is_ours = True
 
     async def find_master(self, change: RoleChange) -> MasterTarget:
@@ -575,6 +588,12 @@ class FakeGroup:
         self, wanted: frozenset[int], set_epoch: int, master_epoch: int, nonces: Mapping[int, str]
     ) -> ProposalResult:
         return await self.controllers.propose(wanted, set_epoch, master_epoch)  # it has one process an id
+
+    def relieve(self, epoch: int, needed: int, *, begin: bool) -> bool:
+        """Try as long as it may be begun; these controllers elect nobody by themselves."""
+        if begin:
+            self.reliefs.append((epoch, needed))
+        return begin and self.tries_relief
 
     def ask_soon(self) -> None:
         self.asked += 1

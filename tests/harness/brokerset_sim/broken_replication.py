@@ -17,15 +17,17 @@ from brokerset_broker.ha.leader import Leader
 from brokerset_broker.ha.progress import Progress
 from brokerset_broker.ha.replication import Replication
 from brokerset_broker.ha.transfer import Chunk
+from brokerset_broker.member_service import MemberService
 from brokerset_broker.membership.epoch_file import EpochFile
 from brokerset_broker.membership.membership import Membership
 from brokerset_broker.store.errors import PutStatus
+from brokerset_controller.reliefs import Reliefs
 from brokerset_controller.replicas import apply as rules
 from brokerset_controller.replicas import election
 from brokerset_formats.epochs import EpochEntry, EpochHistory
 from brokerset_protocol.ha_packets import Ack
 from brokerset_protocol.headers.controller import BrokerHeartbeatAnswer
-from brokerset_sim import group_checker, lease_checker, log_checker
+from brokerset_sim import drills, group_checker, lease_checker, log_checker
 from brokerset_sim.broken import Patch, Variant
 from brokerset_sim.plan import Plan
 
@@ -225,6 +227,14 @@ def _unclean_stop_trusted() -> list[Patch]:
     return [(rules, "_start", trusting)]
 
 
+def _never_relieved() -> list[Patch]:
+    return [(MemberService, "relieve", lambda self, epoch, needed, begin: False)]
+
+
+def _relieved_at_will() -> list[Patch]:
+    return [(Reliefs, "wait_seconds", lambda self, broker_name, now: 0.0)]
+
+
 # -- leases ----------------------------------------------------------------------------------------
 
 
@@ -269,7 +279,8 @@ _DOUBTED = replace(_BUSY, clients=3, lanes=4, faults={}, drill="join in doubt")
 _SHORTENED = replace(_ALONE, brokers=(2,), faults={}, drill="tail lost")
 _EMPTIED = replace(_ALONE, faults={}, drill="everything lost")
 _ROLLED_BACK = replace(_ALONE, controllers=3, brokers=(2,), faults={}, drill="rolled back")
-_OUT_OF_REACH = replace(_BUSY, faults={}, drill="slaves out of reach")
+_OUT_OF_REACH = replace(_BUSY, brokers=(2,), faults={}, drill="slaves out of reach")
+_CUT_OFF = replace(_BUSY, controllers=3, faults={}, drill="cut off from slaves")
 _MOVING = replace(
     _BUSY,
     admin={"elect": 3, "switch over": 2},
@@ -301,6 +312,8 @@ _KEPT = (log.ACKED_KEPT, log.CONFIRMED_KEPT, log.ENOUGH_COPIES)
 _HAS = (log.ACKED_BY_ALL, log.ACKED_KEPT, log.CONFIRMED_KEPT)
 
 VARIANTS: tuple[Variant, ...] = (
+    Variant("a master that hears no slave stays", _never_relieved, (drills.RELIEVED,), _CUT_OFF),
+    Variant("masters are relieved all the time", _relieved_at_will, (drills.RELIEVED,), _CUT_OFF),
     Variant("a send is acknowledged before anybody else has it", _acknowledged_at_once, _KEPT, _BUSY),
     Variant("a send that waited for too long is acknowledged", _late_is_done, _KEPT, _OUT_OF_REACH),
     Variant("a deposed master acknowledges what still waits", _deposed_says_done, _KEPT, _MOVING),

@@ -292,6 +292,8 @@ class Chaos:
             if identity.broker_id in in_sync and len(in_sync) > 1:
                 choices += [(node, identity.broker_id, each) for each in self._new_backups(node)]
         if not choices:
+            for node in world.brokers:  # for the next time
+                node.back_up()
             return False
         node, broker_id, (files, log) = self.dice.choice(choices)
         node.stop(power=False)

@@ -15,6 +15,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import ElectMaster, GetReplicaInfo
 from brokerset_runtime.remoting.connection import ConnectionClosed, RequestTimeout
+from brokerset_sim.history import Violation
 from brokerset_sim.network import SimAsker
 from brokerset_sim.replica_node import ReplicaNode
 
@@ -51,6 +52,18 @@ JOINING_SECONDS: Final = 1.0
 
 ON_ITS_WAY_SECONDS: Final = 0.2
 """Longer than it takes to connect and to send something."""
+
+RELIEVED: Final = "a master that hears no slave is relieved, once in a while"
+MENDED: Final = "sends are acknowledged soon after the network is mended"
+
+RELIEVED_SECONDS_MAX: Final = 4.0
+"""Of `haMaxTimeSlaveNotCatchup` (2 s), the election, and a slave that follows the next master."""
+
+RELIEF_PAUSE_SECONDS: Final = 10.0
+"""Between two reliefs, at the least."""
+
+MENDED_SECONDS_MAX: Final = 1.0
+"""Until slaves of a master that stayed are in sync again."""
 
 READS: Final = 3
 """Requests that wait at a stopped controller."""
@@ -233,6 +246,52 @@ async def rolled_back(world: World) -> bool:
     return came_back and await _until(lambda: master.role.role is Role.MASTER)
 
 
+async def cut_off_from_slaves(world: World) -> bool:
+    """A master that clients and controllers reach does not reach its slaves, who reach each other; later the
+    next one does not.
+
+    The first time another one leads, and sends are acknowledged during the cut. That soon after it the second
+    one stays master, and sends are acknowledged soon when its network is mended.
+    """
+    first = 0.0
+    for number in range(2):
+        roles = await _in_sync(world)
+        if roles is None:
+            return False
+        await asyncio.sleep(TRAFFIC_SECONDS)
+        master, *slaves = roles
+        for slave in slaves:
+            _cut(world, master, slave)
+        if number == 0:
+            first = world.loop.time()
+            await _demand_service(world, RELIEVED, RELIEVED_SECONDS_MAX, other_than=master)
+        else:
+            await asyncio.sleep(OUT_OF_REACH_SECONDS)
+        allowed = 1 + (world.loop.time() - first) // RELIEF_PAUSE_SECONDS
+        if world.witness.counts["elected: relieved"] > allowed:
+            raise Violation(RELIEVED, "masters are relieved one after the other")
+        world.network.heal()
+        await _demand_service(world, MENDED, MENDED_SECONDS_MAX)
+    return True
+
+
+async def _demand_service(
+    world: World, promise: str, seconds: float, other_than: ReplicaNode | None = None
+) -> None:
+    """A master that has enough replicas is there in time, and clients, who may know an old one, find it."""
+
+    def serves() -> bool:
+        found = [node for node in world.brokers_of(GROUP) if node is not other_than and node.up]
+        masters = [node for node in found if isinstance(node, ReplicaNode) and node.serves_with_enough()]
+        return bool(masters)
+
+    if not await _until(serves, seconds):
+        raise Violation(promise, f"no master had enough replicas in {seconds} s: {_in_force(world)}")
+    begun = world.loop.time()
+    if not await _until(lambda: any(each.last_acknowledged > begun for each in world.clients)):
+        raise Violation(promise, f"nothing was acknowledged in {STEP_SECONDS} s")
+
+
 DRILLS: Final[dict[str, Drill]] = {
     "join in doubt": join_in_doubt,
     "tail lost": tail_lost,
@@ -241,6 +300,7 @@ DRILLS: Final[dict[str, Drill]] = {
     "deposed controller": deposed_controller,
     "everything lost": everything_lost,
     "rolled back": rolled_back,
+    "cut off from slaves": cut_off_from_slaves,
 }
 """By the name that plans use."""
 

@@ -112,6 +112,17 @@ class ReplicaNode(BrokerNode):
     def _became_master(self) -> None:
         """Nothing is synced for that."""
 
+    def serves_with_enough(self) -> bool:
+        """Whether its process is master, and has replicas enough to confirm anything."""
+        running = self.running
+        return (
+            self.up
+            and running is not None
+            and running.serves_as_master
+            and running.replication.enough_in_sync
+            and running.membership.may_serve()
+        )
+
     # -- the process --------------------------------------------------------------------------------------
 
     async def _main(self, process: Process, handle: DiskHandle) -> None:

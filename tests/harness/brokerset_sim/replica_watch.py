@@ -91,6 +91,7 @@ class ReplicaWatch:
         log, plan = self.logs(now.broker_name), self._world.plan
         handed_over = event.reason == election.HANDED_OVER
         self._witness.counts["elected: " + ("handed over" if handed_over else "otherwise")] += 1
+        self._witness.counts["elected: relieved"] += event.reason == election.RELIEVED
         log.elected(now.master_epoch, was.master_epoch if was is not None else 0, handed_over=handed_over)
         if (plan.acknowledges_alone or event.unclean) and not handed_over:
             self.leases.elected(now.broker_name, now.master_epoch, self._world.loop.time())

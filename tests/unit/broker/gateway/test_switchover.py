@@ -79,6 +79,9 @@ class Parts:
             asyncio.get_running_loop().call_later(0.02, self._take, answer)
         return answer
 
+    async def be_relieved(self, epoch: int, needed: int) -> Told:
+        return await self.hand_over(-needed, epoch)
+
     def _take(self, told: Told) -> None:
         self.steps.append("take")
         self.now = RoleChange(
@@ -322,5 +325,31 @@ def test_a_java_successor_serves_when_it_calls_itself_0_in_the_epoch(
 
     async def main() -> None:
         assert await says_master(Answers(Command(0, {}, body, flag=1)), "127.0.0.1:1", 6) is expected
+
+    run(main())
+
+
+def test_a_master_that_hears_no_replica_waits_for_nothing_before_it_hands_over() -> None:
+    """Its sends cannot be confirmed; it must not serve before it knows who leads. A refusal costs a pause."""
+
+    async def main() -> None:
+        parts = Parts()
+        parts.answers = [Rejected(2012, "they are down"), NoAnswer("?"), TOLD]
+        switch = SwitchOver("b", parts)
+
+        assert not switch.relieve(2, begin=False)
+        assert switch.relieve(2, begin=True)
+        assert switch.relieve(2, begin=False)  # it is being tried
+        await asyncio.sleep(0.01)
+        assert parts.steps == ["hold", "hand over -2 5", "unhold"]
+        assert switch.relieve(2, begin=True)
+        assert not switch.running
+        await asyncio.sleep(0.5)
+        switch.relieve(2, begin=True)
+        await asyncio.sleep(0.5)
+
+        assert parts.steps[3:] == ["hold", "hand over -2 5", "hand over -2 5", "take", "unhold"]
+        assert not switch.running
+        assert not switch.relieve(2, begin=True)  # it is master no more
 
     run(main())
