@@ -125,6 +125,10 @@ def _slaves_show_everything() -> list[Patch]:
     return [(follower, "_AcknowledgingLog", Showing)]
 
 
+def _ends_at_once() -> list[Patch]:
+    return [(Replication, "epoch_confirmed", property(lambda self: True))]
+
+
 # -- transfer and following ------------------------------------------------------------------------
 
 
@@ -326,6 +330,12 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("a replica joins before it has everything", _joins_too_early, _HAS, _REBOOTS),
     Variant(
         "slaves let consumers read what they received", _slaves_show_everything, (log.TOLD_CONFIRMED,), _BUSY
+    ),
+    Variant(
+        "a new master says at once where its log ends",
+        _ends_at_once,
+        (log.ENDS_CURRENT,),
+        replace(_DYING, send_pause=0.05),
     ),
     Variant("a piece goes across an epoch", _across_epochs, (log.ONE_EPOCH,), _MOVING),
     Variant("logs are compared by their lengths", _cut_by_length, (log.ACK_TRUE,), _MOVING),

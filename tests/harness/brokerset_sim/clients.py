@@ -137,6 +137,9 @@ class Client(RoutedClient):
                 if self.dice.random() < 0.2:
                     await self._asker.ask(address, Command(RequestCode.LOCK_BATCH_MQ), 1.0)
                     continue
+                if self.dice.random() < 0.3:
+                    await self._ask_end(address)
+                    continue
                 command = Command(RequestCode.PULL_MESSAGE, {OFFSET: str(self._position)})
                 reply = await self._asker.ask(address, command, 1.0)
             except (ConnectionClosed, RequestTimeout):
@@ -147,6 +150,13 @@ class Client(RoutedClient):
             found = [_placed(text) for text in reply.ext[RECORDS].split(";") if text]
             self.world.watch.consumed(self.group, address, found)
             self._position = max(self._position, int(reply.ext[NEXT]))
+
+    async def _ask_end(self, address: str) -> None:
+        """As one does who begins at the end, reads to the end, or watches how far a group is behind."""
+        before = self.world.watch.logs(self.group).furthest_told()
+        reply = await self._asker.ask(address, Command(RequestCode.GET_MAX_OFFSET), 1.0)
+        if reply.code == ResponseCode.SUCCESS:
+            self.world.watch.ends_at(self.group, address, int(reply.ext[OFFSET]), before)
 
 
 def shown(placed: Placed) -> str:

@@ -21,6 +21,7 @@ ONE_ANSWER = "7 an attempt is stored once, and acknowledged where it is"
 OLD_MASTER = "7 a master whose epoch is over takes no sends that it acknowledges alone"
 CONFIRMED_KEPT = "8 a new master has what was confirmed"
 CONFIRMED_WHOLE = "8 the confirmed offset lies between two records"
+ENDS_CURRENT = "8 no answer ends the log before what was acknowledged"
 READ_CONFIRMED = "8 consumers read confirmed messages only"
 TOLD_CONFIRMED = "8 a slave confirms what a master has confirmed"
 CONFIRMED_SAME = "9 replicas agree below the confirmed offset"
@@ -80,6 +81,9 @@ class LogChecker:
         self._confirmed: dict[int, Placed] = {}
         self._by_number: dict[int, int] = {}
         self._confirmed_end = 0
+        self._told: Acknowledged | None = None
+        """Of what clients were told to be stored, that which lies furthest."""
+
         self._led_end = 0
         """The highest offset that a master has confirmed."""
 
@@ -157,6 +161,23 @@ class LogChecker:
         if (message, offset) not in [(each.message, each.offset) for each in answered]:
             raise Violation(
                 ONE_ANSWER, f"{self.name}: message {message} is said to be at {offset}; promised: {answered}"
+            )
+        kept = self.acknowledged.get(attempt)
+        told = self.furthest_told()
+        if kept is not None and (told is None or kept.end > told.end):
+            self._told = kept
+
+    def furthest_told(self) -> Acknowledged | None:
+        """What every later answer about the end of the log must have behind it; None where a loss took it."""
+        told = self._told
+        return None if told is None or told.attempt not in self.acknowledged else told
+
+    def ends_at(self, who: str, offset: int, before: Acknowledged | None) -> None:
+        """A broker says that the log ends at `offset`; `before` is `furthest_told` of when it was asked."""
+        self.counts["told where the log ends"] += 1
+        if before is not None and before.attempt in self.acknowledged and offset < before.end:
+            raise Violation(
+                ENDS_CURRENT, f"{self.name}: {who} says that the log ends at {offset}, but {before} was told"
             )
 
     def copies(self, acked: Acknowledged, having: Mapping[str, bool], needed: int) -> None:

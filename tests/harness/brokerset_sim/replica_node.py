@@ -208,6 +208,7 @@ class Running(MemberService):
             RequestCode.SEND_MESSAGE: cast(Handler, self._send),
             RequestCode.PULL_MESSAGE: cast(Handler, self._pull),
             RequestCode.LOCK_BATCH_MQ: cast(Handler, self._lock),
+            RequestCode.GET_MAX_OFFSET: cast(Handler, self._end),
         }
         if world.plan.metadata_clients:
             handlers |= self._keep_metadata(handle)
@@ -291,6 +292,10 @@ class Running(MemberService):
         )
         position = found[-1].record.end if found else begin
         return command.reply(ext={RECORDS: ";".join(map(shown, found)), NEXT: str(position)})
+
+    def _end(self, connection: SimConnection, command: Command) -> Command:
+        self._serve_with_lease("ends")
+        return command.reply(ext={OFFSET: str(self.log.confirmed_offset)})
 
     def _lock(self, connection: SimConnection, command: Command) -> Command:
         self._serve_with_lease("locks")

@@ -196,6 +196,10 @@ class ReplicaWatch:
         """A client was told that an attempt is stored."""
         self._witness.guard(lambda: self.logs(group).told(attempt, message, offset))
 
+    def ends_at(self, group: str, address: str, offset: int, before: Acknowledged | None) -> None:
+        """A consumer was told where the log ends."""
+        self._witness.guard(lambda: self.logs(group).ends_at(address, offset, before))
+
     def served(self, process: Process, epoch: int, what: str) -> None:
         """A process serves as master what needs a lease."""
         self._witness.guard(lambda: self.leases.served(process, epoch, self._world.loop.time(), what))
