@@ -17,8 +17,11 @@ from brokerset_operator.plan.owner import Decision, read_owner
 
 log = structlog.get_logger(__name__)
 
-ASKED_SECONDS: Final = 10.0
-"""How long an answer about another installation is believed."""
+ASKED_SECONDS: Final = 2.0
+"""How long an answer about another installation is believed: it is the same for all sets that it has."""
+
+AGAIN_SECONDS: Final = 60.0
+"""How soon to ask again about a set that another installation has: nobody tells when that is gone."""
 
 INSTALLATIONS_MAX: Final = 256
 """Other installations of which answers are remembered; all are forgotten when there are more."""

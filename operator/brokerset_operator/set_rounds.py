@@ -16,7 +16,7 @@ from brokerset_operator.kube.patches import digest
 from brokerset_operator.model.actions import EmitEvent, Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
-from brokerset_operator.owners import NotOurs, Owners
+from brokerset_operator.owners import AGAIN_SECONDS, NotOurs, Owners
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import IDLE_SECONDS
 from brokerset_operator.round_queue import GONE, Key, RetryAfter
@@ -139,7 +139,7 @@ class SetRounds:
             outcome = await carry_out(plan, seen, means)
         except NotOurs:
             self.on_status(key, {})
-            return self._resync()
+            return min(AGAIN_SECONDS, self._resync())
         except Unavailable as error:
             raise RetryAfter(str(error), error.retry_after) from error
         except (KubeError, NotLeading) as error:
