@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from isal import isal_zlib
+
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
@@ -80,6 +82,7 @@ PROPERTY_CRC_SIZE = len(PROPERTY_CRC_NAME) + 10 + 1
 PROPERTIES_BESIDE_CRC_MAX = PROPERTIES_SIZE_MAX - PROPERTY_CRC_SIZE
 """Bytes of all other properties of a record with that property, the last separator included."""
 
+_crc32 = isal_zlib.crc32
 _LENGTH = struct.Struct(">h")
 _SIZE_AND_MAGIC = struct.Struct(">II")
 
@@ -219,7 +222,7 @@ def property_crc_of(covered: Buffer) -> bytes:
 
     It covers everything before it, the fields that are only known when the record gets its place, too.
     """
-    return (b"\x02%010d\x01#23CRC__" % crc31(covered))[::-1]
+    return (b"\x02%010d\x01#23CRC__" % (_crc32(covered) & 0x7FFFFFFF))[::-1]  # no call more than needed
 
 
 def ends_with_property_crc(properties: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,16 @@ from brokerset_formats.identity import BrokerIdentity
 from brokerset_formats.index_file import IndexHeader
 from brokerset_formats.message_ids import decode_offset_id, encode_offset_id
 from brokerset_formats.properties import decode_properties, encode_properties, find_property
+from brokerset_formats.records import (
+    MAGIC_V2,
+    Record,
+    RecordHead,
+    check_record,
+    decode_record,
+    encode_record,
+    ends_with_property_crc,
+    without_property_crc,
+)
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -99,6 +110,53 @@ def test_java_hash(text: str) -> None:
 def test_batches(items: list[BatchItem]) -> None:
     """A batch comes back as it was."""
     assert iterate_batch(encode_batch(items)) == items
+
+
+records = st.builds(
+    Record,
+    magic=st.just(MAGIC_V2),
+    queue_id=st.integers(0, 7),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    queue_offset=st.integers(0, 2**40),
+    offset=st.integers(0, 2**40),
+    born_timestamp=st.integers(0, 2**40),
+    born_host=st.sampled_from([Host(bytes(4), 1), Host(bytes(16), 2)]),
+    store_timestamp=st.integers(0, 2**40),
+    store_host=st.sampled_from([Host(bytes(4), 1), Host(bytes(16), 2)]),
+    body=st.binary(max_size=300),
+    topic=st.text(max_size=40),
+    properties=st.binary(max_size=300),
+)
+
+
+@given(records, st.booleans())
+def test_records(record: Record, property_crc: bool) -> None:
+    """What is written is read, with a CRC over all of it and without; the CRC changes no other property."""
+    record = replace(record, properties=without_property_crc(record.properties))
+    data = encode_record(record, property_crc=property_crc)
+
+    found = decode_record(data, verify_crc=property_crc)
+
+    assert ends_with_property_crc(found.properties) is property_crc
+    left = without_property_crc(found.properties)
+    assert replace(found, properties=record.properties) == record
+    assert decode_properties(left) == decode_properties(record.properties)
+
+
+@given(records, st.data())
+def test_a_property_crc_finds_any_lost_or_changed_bytes(record: Record, data: st.DataObject) -> None:
+    """Wherever bytes of a record are zeroed or changed, but in the name of the property itself."""
+    whole = encode_record(record, property_crc=True)
+    changed = bytearray(whole)
+    begin = data.draw(st.integers(0, len(whole) - 22))
+    end = data.draw(st.integers(begin + 1, len(whole) - 21))
+    changed[begin:end] = data.draw(
+        st.one_of(st.just(bytes(end - begin)), st.binary(min_size=end - begin, max_size=end - begin))
+    )
+
+    found = check_record(changed, 0, len(changed), verify_crc=True)
+
+    assert isinstance(found, RecordHead) is (bytes(changed) == whole)
 
 
 @given(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), int32, int64)

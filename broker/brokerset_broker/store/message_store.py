@@ -36,7 +36,6 @@ from brokerset_formats.properties import PROPERTIES_SIZE_MAX
 from brokerset_formats.queue_units import UNIT_SIZE, units_struct
 from brokerset_formats.records import (
     PROPERTIES_BESIDE_CRC_MAX,
-    PROPERTY_CRC_NAME,
     PROPERTY_CRC_SIZE,
     SysFlag,
     fixed_struct,
@@ -57,6 +56,9 @@ TOPIC_SIZE_MAX = 255
 DAMAGED_AGE_MS = 24 * 3_600_000
 """What a store whose log is damaged tells as the age of its oldest append: it can store nothing."""
 
+
+_HASH_SIGN = ord("#")
+"""In the name `__CRC32#`, and in few properties else; bytes find a number ten times as fast as bytes."""
 
 _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """A message that is stored again may name hosts of other sizes than its new record has."""
@@ -438,7 +440,7 @@ class MessageStore:
         if self._refusal is not None:
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
         queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
-        if b"#" in properties and PROPERTY_CRC_NAME in properties:  # one byte is found much faster
+        if _HASH_SIGN in properties:
             properties = without_property_crc(properties)
         crc_size = 0
         if self._appends_crc:
@@ -526,7 +528,7 @@ class MessageStore:
         appends_crc = self._appends_crc
         crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
         texts = [
-            without_property_crc(item.properties) if b"#" in item.properties else item.properties
+            without_property_crc(item.properties) if _HASH_SIGN in item.properties else item.properties
             for item in items
         ]
         if appends_crc:
