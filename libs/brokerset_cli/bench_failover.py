@@ -325,7 +325,18 @@ def _show(ours: dict[str, Any], javas: dict[str, dict[str, Any]]) -> None:
         rows.append(_row("brokerset", name, figures, f"≤ {KINDS[name].goal_ms:,}"))
     for variant, found in javas.items():
         rows += [_row(f"Java, {variant}", name, figures, "") for name, figures in found.items()]
-    columns = ("servers", "fault", "runs", "p50 ms", "p99 ms", "max ms", "goal p99", "unserved", "lost")
+    columns = (
+        "servers",
+        "fault",
+        "runs",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "goal p99",
+        "later ms",
+        "unserved",
+        "lost",
+    )
     write_table((*columns, "twice", "failed sends", "acknowledged", "broken promises"), rows)
     for name, figures in ours.items():
         if "notMeasured" in figures:
@@ -342,6 +353,7 @@ def _row(who: str, name: str, figures: dict[str, Any], goal: str) -> Sequence[ob
         figures["p99Ms"],
         figures["maxMs"],
         goal,
+        figures["laterPauseMsMax"],
         figures["unserved"],
         figures["lost"],
         figures["duplicates"],

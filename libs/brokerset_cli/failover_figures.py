@@ -30,6 +30,15 @@ def takeover_gap(acks: Sequence[Ack], fault: float, old: str) -> float | None:
     return first - before[-1] if before else None
 
 
+def pause_after_takeover(acks: Sequence[Ack], fault: float, old: str, end: float) -> float | None:
+    """Longest time in seconds without acknowledgement from another master's first one until `end`.
+
+    A takeover that acknowledges once and then stalls has a short gap. None when no other broker acknowledged.
+    """
+    first = next((ack.t for ack in acks if ack.t > fault and ack.broker != old), None)
+    return None if first is None else longest_pause(acks, first, end)
+
+
 def longest_pause(acks: Sequence[Ack], begin: float, end: float) -> float:
     """Longest time in seconds without any acknowledgement that overlaps the time from `begin` to `end`."""
     last = max((ack.t for ack in acks if ack.t <= begin), default=begin)
@@ -63,6 +72,10 @@ class RunResult:
     """Seconds from the end of the load until all brokers were in sync and had equal logs; None: not in
     time."""
 
+    later_pause: float | None = None
+    """Longest time in seconds without acknowledgement after another master's first one, until the load ended;
+    None when nobody took over."""
+
     switch_pause_ms: int | None = None
     """What a master said about how long it had held sends (planned switch-over)."""
 
@@ -87,6 +100,7 @@ class KindResult:
         """Return the figures for JSON; times in milliseconds."""
         gaps = sorted(run.gap * 1000 for run in self.runs if run.gap is not None)
         whole = [run.whole_after for run in self.runs if run.whole_after is not None]
+        later = [run.later_pause for run in self.runs if run.later_pause is not None]
         violations: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         for run in self.runs:
@@ -98,6 +112,7 @@ class KindResult:
             "p50Ms": round(percentile(gaps, 0.5), 1) if gaps else None,
             "p99Ms": round(percentile(gaps, 0.99), 1) if gaps else None,
             "maxMs": round(gaps[-1], 1) if gaps else None,
+            "laterPauseMsMax": round(max(later) * 1000, 1) if later else None,
             "lost": sum(run.verdict.lost for run in self.runs),
             "duplicates": sum(run.verdict.duplicates for run in self.runs),
             "failedSends": sum(run.failed for run in self.runs),

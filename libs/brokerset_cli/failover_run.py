@@ -11,7 +11,13 @@ from typing import Final
 
 from brokerset_cli.failover_check import check
 from brokerset_cli.failover_faults import PAUSE_SECONDS, Kind, inject
-from brokerset_cli.failover_figures import KindResult, RunResult, longest_pause, takeover_gap
+from brokerset_cli.failover_figures import (
+    KindResult,
+    RunResult,
+    longest_pause,
+    pause_after_takeover,
+    takeover_gap,
+)
 from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
 from brokerset_cli.failover_history import History
 from brokerset_cli.failover_load import QUEUES, Route, Writer
@@ -132,10 +138,13 @@ class _Run:
             if not self._history.acks:
                 raise RunFailed(f"nothing was acknowledged in {self._load.warm:g} s: {writer.reasons}")
             look = await self._asker.look(self._bench.controller_addresses, self._bench.group)
+            fault = time.monotonic()
             gap = await self._fault(look)
+            acks, loaded_until = self._history.acks, time.monotonic()
             stop.set()
             await writing
             ended = time.monotonic()
+            later = pause_after_takeover(acks, fault, look.master, loaded_until)
             # The consumer may only be asked to be at the end when everybody serves again.
             whole_after: float | None = None
             try:
@@ -158,6 +167,7 @@ class _Run:
             writer.failed_at_old,
             dict(writer.reasons),
             whole_after,
+            later,
             self._switch_pause_ms,
         )
 

@@ -63,6 +63,7 @@ COUNTS_SHOWN = (
     "shrunk",
     "snapshot: ",
     "switch-over ",
+    "told ",
     "weak send ",
 )
 """What a run of many seeds tells of what happened in it."""

@@ -48,6 +48,7 @@ HAPPENS = (
     "shrunk",
     "switch-over done",
     "switch-over failed",
+    "told where the log ends",
     "unfenced",
     "weak send handed over",
     f"answer: {SEND} {int(ResponseCode.FLUSH_SLAVE_TIMEOUT)}",

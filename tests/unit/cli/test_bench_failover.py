@@ -13,7 +13,13 @@ from click.testing import CliRunner
 from brokerset_cli import bench_failover
 from brokerset_cli.failover_check import Verdict
 from brokerset_cli.failover_faults import KINDS, inject
-from brokerset_cli.failover_figures import KindResult, RunResult, longest_pause, takeover_gap
+from brokerset_cli.failover_figures import (
+    KindResult,
+    RunResult,
+    longest_pause,
+    pause_after_takeover,
+    takeover_gap,
+)
 from brokerset_cli.failover_group import GroupLook
 from brokerset_cli.failover_history import Ack, History, body_of, checksum, number_of, read_events
 from brokerset_cli.failover_set import BenchSet, our_set
@@ -48,6 +54,15 @@ def test_there_is_no_gap_when_nobody_takes_over() -> None:
     assert takeover_gap([], 1.5, "a") is None
 
 
+def test_a_stall_behind_the_first_acknowledgement_of_a_new_master_is_told() -> None:
+    """Neither the gap itself counts, nor what the old one acknowledges before it."""
+    seen = acks((1.0, "a"), (2.0, "b"), (2.1, "b"), (3.4, "b"), (3.5, "b"))
+
+    assert pause_after_takeover(seen, 1.05, "a", 3.6) == pytest.approx(1.3)
+    assert pause_after_takeover(seen, 1.05, "a", 5.5) == pytest.approx(2.0)
+    assert pause_after_takeover(acks((1.0, "a")), 1.05, "a", 9.0) is None
+
+
 def test_the_longest_pause_may_begin_before_and_end_after_the_time_that_is_watched() -> None:
     seen = acks((1.0, "a"), (2.0, "a"), (2.5, "b"), (6.0, "b"))
 
@@ -66,7 +81,7 @@ def test_runs_are_summed_up() -> None:
     result = KindResult(
         [
             RunResult(0.1, verdict, 4, 1, {"connection closed": 4}, 0.5),
-            RunResult(0.3, verdict, 0, 0, {}, 0.1, 40),
+            RunResult(0.3, verdict, 0, 0, {}, 0.1, 0.0624, 40),
             RunResult(None, bad, 1, 0, {"connection closed": 1}, 2.0),
             RunResult(0.2, Verdict(acked=1), 0, 0, {}, None),
         ]
@@ -83,6 +98,7 @@ def test_runs_are_summed_up() -> None:
     assert figures["reasons"] == {"connection closed": 5}
     assert figures["gapsMs"] == [100.0, 300.0, None, 200.0]
     assert figures["neverWhole"] == 1
+    assert figures["laterPauseMsMax"] == 62.4
     assert (figures["wholeAfterMsMax"], figures["toldPauseMsMax"]) == (2000, 40)
 
 
