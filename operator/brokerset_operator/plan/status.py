@@ -10,7 +10,7 @@ from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import owner, reasons
 from brokerset_operator.plan.controllers import lost_majority, retained_text
-from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.draft import WAIT_SECONDS, Draft
 from brokerset_operator.plan.external import external_access, external_status
 from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of
@@ -335,6 +335,8 @@ def _controllers(draft: Draft) -> Verdict:
         return True, reasons.AS_WANTED, "those of another set lead"
     begun = draft.controller
     failing = {n: why for n, pod in known.pods.items() if (why := _failing(draft, pod)) is not None}
+    if failing:
+        draft.look(WAIT_SECONDS)  # nothing is heard of it when one has run for long enough
     silent = [n for n in range(known.wanted) if n not in known.voting or n in failing]
     replaced = begun is not None and all(begun.pod.endswith(f"-{n}") for n in silent)
     stuck = any(n in failing for n in silent)

@@ -322,6 +322,23 @@ def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(
     assert decided.status["workflow"]["groups"] == work["groups"]
 
 
+@pytest.mark.parametrize("pod", ["orders-0-1", "orders-controller-1"])
+def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(
+    settled: Settled, decide: Decide, pod: str
+) -> None:
+    """Also while it is ready between two crashes; it is looked at again soon, for nobody tells of the end."""
+    world = settled()
+
+    decided = decide(_with_container(world.observe_now(), pod, CRASHING["between two crashes"]))
+    found = decide(world.observe_now())
+
+    told = next(c for c in decided.status["conditions"] if c["type"] == "Degraded")
+    assert told["status"] == "True"
+    assert f"{pod}: it was started again 3 times" in told["message"]
+    assert decided.look_again_seconds <= 15
+    assert condition(dict(found.status), "Degraded") == ("False", "None")
+
+
 def test_a_pod_that_is_replaced_may_take_minutes_but_not_for_ever() -> None:
     """Up to five it starts; a container that crashed long ago is forgiven."""
     now = 1_790_000_000.0
