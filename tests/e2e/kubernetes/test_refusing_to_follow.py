@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from tests.e2e.kubernetes.deployed import Deployed
 from tests.e2e.kubernetes.rig import Cluster, say, until
 
@@ -17,6 +18,7 @@ path.write_bytes(encode_epoch_file(history_of([(known[-1].epoch + 7, known[0].st
 """Makes a store whose epochs its group never had, as that of a volume from another time."""
 
 
+@pytest.mark.slow
 def test_a_broker_that_refuses_to_follow_says_why(cluster: Cluster, namespace: str) -> None:
     """Its epochs are not the master's: conditions and the list of brokers have its name, the reason and the advice."""
     orders = Deployed(cluster, namespace)
