@@ -963,7 +963,25 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
                 "storage": {"className": None},
                 "tls": {"secretName": None},
                 "acl": {"secretName": None},
+                "external": None,
                 "podTemplate": {"priorityClassName": None},
+            }
+        },
+    ),
+    "clients outside": (
+        SET,
+        None,
+        {
+            "spec": {
+                "external": {
+                    "type": "NodePort",
+                    "perBroker": True,
+                    "advertisedHost": "mq.example.com",
+                    "preferredNodeAddressType": "ExternalIP",
+                    "nameServers": {"nodePort": 30876, "annotations": {"example.com/a": "b"}},
+                    "masters": [{"group": "broker-a", "advertisedHost": "fd00::1", "advertisedPort": 443}],
+                    "brokers": [{"pod": "orders-0-1", "nodePort": 30920}],
+                }
             }
         },
     ),
