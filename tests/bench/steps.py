@@ -47,9 +47,12 @@ def send_frame() -> bytes:
     return encode(Command(310, ext, BODY, opaque=1))
 
 
-def new_store(folder: str, *, index: bool) -> MessageStore:
+def new_store(folder: str, *, index: bool, crc: bool = False) -> MessageStore:
     settings = BrokerSettings(
-        store_path_root_dir=Path(folder), mapped_file_size_commit_log=1 << 28, message_index_enable=index
+        store_path_root_dir=Path(folder),
+        mapped_file_size_commit_log=1 << 28,
+        message_index_enable=index,
+        enabled_append_prop_crc=crc,
     )
     store = MessageStore(settings, SystemClock())
     store.load()
@@ -86,9 +89,13 @@ def measure(calls: int) -> list[tuple[str, float]]:
     rows.append(("batch: take it apart", best(lambda: iterate_batch(batch), calls, BATCH)))
     offsets = list(range(0, 1200 * BATCH, 1200))
     rows.append(("batch: message ids", best(lambda: replies.message_ids(offsets), calls, BATCH)))
-    for index, words in ((False, "without the index"), (True, "with the index")):
+    for index, crc, words in (
+        (False, False, "without the index"),
+        (False, True, "without the index, with property CRCs"),
+        (True, False, "with the index"),
+    ):
         with tempfile.TemporaryDirectory() as folder:
-            store = new_store(folder, index=index)
+            store = new_store(folder, index=index, crc=crc)
             rows += store_rows(store, words, calls, numbers)
             asyncio.run(store.close())
     return rows
