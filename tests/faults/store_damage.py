@@ -45,7 +45,10 @@ def by_command(places: Places, case: Case, given: Given, folder: Path) -> list[s
             str(folder / f"c{case.number}"),
         ]
         done = subprocess.run(
-            [*command, "--include-system-topics"], capture_output=True, text=True, timeout=COMMAND_SECONDS
+            [*command, "--include-system-topics", "--workers", "1"],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
         )
     said = done.stdout[-300:] + done.stderr[-300:]
     if (done.returncode == 0) != (not given.error):

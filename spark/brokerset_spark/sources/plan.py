@@ -217,9 +217,9 @@ def held_back_text(bound: Bound) -> str:
         "checkpoint": "its checkpoint does not confirm them",
         "crc": "nothing that follows proves them whole",
     }
-    many = f"{bound.held_back} records" if bound.held_back != 1 else "the last record"
+    many = f"{bound.held_back} records" if bound.held_back != 1 else "one record"
     return (
-        f"the store was not closed, and {many} from {bound.offset} on are left out, as a broker may be "
+        f"the store was not closed, and {many} from {bound.offset} on left out, as a broker may be "
         f"writing there and {why[bound.reason]}"
     )
 

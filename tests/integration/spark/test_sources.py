@@ -271,3 +271,33 @@ def test_stream_behind_a_store_that_was_replaced(spark: SparkSession, tmp_path: 
     places = write_log(store, records, file_size=1 << 14)
     collect_stream(stream(), checkpoint, again, availableNow=True)
     assert again == [each.offset for each in places[40:]]
+
+
+def test_replicas_of_one_group_give_each_message_once(spark: SparkSession, fixture_store: Unpack) -> None:
+    """The guide's own pattern over the brokers of a group: one replica is read, or all if that is asked
+    for."""
+    stores = fixture_store("controller-mode") / "broker-*" / "store"
+
+    frame = load(spark, stores, columns="topic,queueId,queueOffset,commitLogOffset")
+
+    total = frame.count()
+    assert total == frame.distinct().count() > 0
+    assert load(spark, stores, replicas="all").count() > total
+    units = spark.read.format("rocketmq-consumequeue").load(str(stores))
+    assert units.count() == units.distinct().count() > 0
+    with pytest.raises(Exception, match="are replicas of"):
+        load(spark, stores, replicas="fail").count()
+
+
+def test_a_bad_bit_in_a_crashed_store_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """The newest file of a store with `abort`: the query names the place and what follows; nothing is
+    dropped."""
+    places = write_log(tmp_path, [message(number) for number in range(100)], file_size=1 << 15)
+    (tmp_path / "abort").touch()
+    damage(places[60])
+    said = rf"no record can be read at {places[60].offset} .*39 whole records follow"
+
+    with pytest.raises(Exception, match=said):
+        load(spark, tmp_path, includeSystemTopics=True).count()
+    around = load(spark, tmp_path, includeSystemTopics=True, damagedRanges="rows", tailBound="end")
+    assert (around.where("damage is null").count(), around.where("damage is not null").count()) == (99, 1)
