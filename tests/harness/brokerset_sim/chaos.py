@@ -60,7 +60,7 @@ class Chaos:
                     if self._do(fault):
                         world.witness.counts[f"fault: {fault}"] += 1
                 for broker in world.brokers:
-                    if self.dice.random() < 0.1:
+                    if self.dice.random() < (0.5 if "roll back replica" in plan.faults else 0.1):
                         broker.back_up()
                 await asyncio.sleep(self.dice.expovariate(1 / plan.pause_between))
         finally:
@@ -292,8 +292,6 @@ class Chaos:
             if identity.broker_id in in_sync and len(in_sync) > 1:
                 choices += [(node, identity.broker_id, each) for each in self._new_backups(node)]
         if not choices:
-            for node in world.brokers:  # for the next time
-                node.back_up()
             return False
         node, broker_id, (files, log) = self.dice.choice(choices)
         node.stop(power=False)

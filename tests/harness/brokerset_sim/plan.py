@@ -211,7 +211,7 @@ REPLICA_ADMIN = {
     "transfer": 0.3,
 }
 
-ROLLED_BACK = {"roll back replica": 3.0}
+ROLLED_BACK = {"roll back replica": 6.0}
 """What a part of the seeds does besides, where controllers keep their data."""
 
 ROLLED_BACK_CHANCE = 0.25
