@@ -283,6 +283,7 @@ class Schedule:
 
     seed: int
     planner: Planner = plan_now
+    recreated: bool = False
     rng: random.Random = field(init=False)
     world: Kubernetes = field(init=False)
     checker: Checker = field(init=False)
@@ -313,7 +314,7 @@ class Schedule:
         rate = rng.choice((0.02, 0.08, 0.2))
         for second in range(CHAOS_SECONDS + quiet):
             if second >= quiet and rng.random() < rate:
-                rng.choice(EVENTS)(self)
+                rng.choice(RECREATIONS if self.recreated else EVENTS)(self)
             self.second()
         self.heal()
 
@@ -592,7 +593,6 @@ def _delete_set(run: Schedule) -> None:
 
 
 EVENTS: Final = (
-    _delete_set,
     _change_replicas,
     _change_replicas,
     _change_groups,
@@ -614,6 +614,9 @@ EVENTS: Final = (
     _stop_operator,
 )
 
+RECREATIONS: Final = (*EVENTS, _delete_set, _delete_set)
+"""The same in a set that is deleted now and then; apart, so that the other schedules stay what they are."""
+
 
 @pytest.mark.parametrize("block", range(8))
 def test_every_schedule_is_safe_and_converges(block: int) -> None:
@@ -629,6 +632,12 @@ def run_schedule(seed: int) -> None:
     except Exception as error:
         error.add_note(f"schedule {seed}")
         raise
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_set_that_is_deleted_and_made_again_is_safe_and_converges(seed: int) -> None:
+    """Its volumes stay, and the number of controllers is another one, in the middle of other faults."""
+    Schedule(seed, recreated=True).run()
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def test_annotations_and_labels_exist(page: Path) -> None:
         names.BELOW_MINIMUM,
         names.DISCARD_GROUP,
         names.DELETE_CLAIMS,
+        names.OPERATOR,
         AUDIT_NOW,
     )
     known = {*annotations, OWNER, *(f"{names.DOMAIN}/{label}" for label in LABELS)}
