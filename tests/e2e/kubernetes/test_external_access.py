@@ -24,7 +24,13 @@ ADDRESS_SECONDS = 60.0
 PUBLISHED_SECONDS = 180.0
 """Longest time until name servers have new addresses: the kubelet refreshes a ConfigMap every minute or so."""
 
+ANSWERS = 30
+"""Right answers in a row, each on a connection of its own, after which every name server has given some."""
+
 GOES_ON_SECONDS = 60.0
+CONSUMED_SECONDS = 150.0
+"""A Java consumer tells the next master of itself every 30 s, and waits 30 s for an answer to a pull."""
+
 PAUSE_SECONDS = 0.02
 MESSAGES = 100
 
@@ -190,17 +196,18 @@ async def addresses_told(namesrv: str) -> dict[str, dict[int, str]]:
 
 
 def wait_published(namesrv: str, masters: list[Object]) -> None:
-    """Wait until name servers tell clients outside these addresses of masters."""
+    """Wait until all name servers tell clients outside these addresses of masters; each reads its own file."""
     wanted = {one["group"]: one["address"] for one in masters}
     began = time.monotonic()
 
     def check() -> bool:
-        try:
-            told = asyncio.run(addresses_told(namesrv))
-        except ClientError as error:
-            raise ValueError(str(error)) from error
-        if {name: group.get(0) for name, group in told.items()} != wanted:
-            raise ValueError(f"{told}, wanted {wanted}")
+        for _ in range(ANSWERS):
+            try:
+                told = asyncio.run(addresses_told(namesrv))
+            except ClientError as error:
+                raise ValueError(str(error)) from error
+            if {name: group.get(0) for name, group in told.items()} != wanted:
+                raise ValueError(f"{told}, wanted {wanted}")
         return True
 
     until("name servers tell the addresses outside", check, PUBLISHED_SECONDS, pause=1.0)
@@ -243,7 +250,13 @@ async def fail_over(orders: Deployed, namesrv: str) -> None:
             acked = producer.acked
             await all_received(namesrv, set(acked))
             wanted = set(acked) | set(account.acked)
-            until("Java consumes all of it", lambda: wanted <= set(consumer.got), GOES_ON_SECONDS)
+
+            def all_consumed() -> bool:
+                if missing := sorted(wanted - set(consumer.got)):
+                    raise ValueError(f"{len(missing)} of {len(wanted)} are missing: {missing[:10]}")
+                return True
+
+            until("Java consumes all of it", all_consumed, CONSUMED_SECONDS)
             say(f"outside, Java: {len(acked)} acknowledged, {len(set(consumer.got))} consumed")
 
 
