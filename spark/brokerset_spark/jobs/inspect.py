@@ -226,7 +226,8 @@ def _tell_missing(target: Target, report: Report) -> None:
     """Files between others that are not there, and what is known to have been behind the end."""
     url, last = target.facts.url, ""
     for log in (target.facts.commit_log, target.facts.ledger):
-        for path, begin, end in gaps(log, target.begin, target.end):
+        until = log.end if target.options.end is None else target.end
+        for path, begin, end in gaps(log, target.begin, until):
             text = f"{end - begin} bytes behind {path} are in no file: messages are missing"
             report.add(Finding("file-missing", Level.ERROR, text, url, path, begin, end))
         last = log.files[-1].path if log.files else last
