@@ -236,6 +236,7 @@ def follow_log(
     crc: bool = False,
     near: bool = False,
     kernels: Kernels = KERNELS,
+    throttle: Throttle | None = None,
 ) -> LogEnd:
     """The end of a log of which a walk has found the first place without a record; see `find_log_end`.
 
@@ -244,7 +245,7 @@ def follow_log(
     holes: list[Hole] = []
     records, behind, retries = end.records, 0, 0
     while len(holes) < HOLES_MAX:
-        newer = find_newer(folder, log, end, entries=entries, near=near, kernels=kernels)
+        newer = find_newer(folder, log, end, entries=entries, near=near, kernels=kernels, throttle=throttle)
         if newer < 0:
             break
         if state != "closed" and retries < _RETRIES_MAX:
@@ -283,6 +284,7 @@ def find_newer(
     entries: bool = False,
     near: bool = False,
     kernels: Kernels = KERNELS,
+    throttle: Throttle | None = None,
 ) -> int:
     """Offset of the first whole record behind the end that was not stored earlier than what lies before it
     (or of the blank record that closes the file): damage lies between; -1 if there is none.
@@ -302,7 +304,9 @@ def find_newer(
         wanted = Range(file.path, file.base, file.size, at, limit, entries, limit)
         stale = file.base > end.offset or end.stop is Stop.BLANK
         while at < limit and left:
-            at, is_blank = find_whole(folder, wanted, at, kernels=kernels)
+            at, is_blank = find_whole(
+                folder, wanted, at, kernels=kernels, took=throttle.took if throttle is not None else None
+            )
             if at >= limit:
                 break
             if is_blank:  # behind it nothing counts; behind old records it is as old

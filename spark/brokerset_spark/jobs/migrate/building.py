@@ -178,7 +178,9 @@ class Building:
             state: StoreState = "left" if facts.aborted else "closed"
             if not found.path:
                 followed = replace(followed, stop=Stop.BLANK)
-            followed = follow_log(folder, log, followed, state=state, entries=entries, crc=True)
+            followed = follow_log(
+                folder, log, followed, state=state, entries=entries, crc=True, throttle=Throttle(self._rate)
+            )
             lost = find_lost(
                 folder, facts, log, followed, state, entries=entries, newest_ms=max(self._last_stored, 0)
             )
