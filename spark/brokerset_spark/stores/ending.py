@@ -263,7 +263,8 @@ def follow_log(
     for file in log.files:
         if not file.base <= end.offset < file.end:
             continue
-        if end.stop not in PROBLEMS or not _is_damage(folder, file, end, state, entries):
+        bad = end.stop in PROBLEMS and _is_damage(folder, file, end, state, entries)
+        if not bad and not _has_debris(folder, file, end, state):
             break
         holes.append(Hole(end.offset, file.end, end.stop, file.path))
         on = walk_end(folder, log, file.end, entries=entries, crc=crc, kernels=kernels)
@@ -349,7 +350,8 @@ def _is_damage(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreStat
     """
     if state == "live":
         return False
-    ours = end.stop in (Stop.BAD_OFFSET, Stop.BAD_CRC, Stop.BAD_INDEX)  # what is checked before is right
+    # What is checked before these is right; the magic of a record is not in the middle of one.
+    ours = end.stop in (Stop.BAD_LENGTHS, Stop.BAD_OFFSET, Stop.BAD_CRC, Stop.BAD_INDEX)
     if not ours and file.end - end.offset >= BLANK_SIZE_MIN:
         place = 24 if entries else OFFSET_POSITION  # of pos in an entry, of physicalOffset in a record
         raw = bytearray(place + 8)
@@ -357,6 +359,17 @@ def _is_damage(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreStat
         ours = int.from_bytes(raw[place:], "big") == end.offset
     at_base = end.offset == file.base
     return ours or at_base if state == "closed" else at_base and not ours and end.stop is Stop.BAD_MAGIC
+
+
+def _has_debris(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreState) -> bool:
+    """Whether a file that has no record at its beginning has something: one made in advance has zeros only.
+
+    Of a closed store queues and checkpoint tell, and a live one may be written at this moment.
+    """
+    if state != "left" or end.offset != file.base:
+        return False
+    raw = bytearray(min(file.size, ZEROS_MAX))
+    return any(raw[: folder.read_into(file.path, 0, memoryview(raw))])
 
 
 # -- what others know of ------------------------------------------------------------------------------------

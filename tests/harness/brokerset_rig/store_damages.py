@@ -47,6 +47,9 @@ BASES: Final = ("whole", "log", "ledger")
 
 SEGMENT: Final = 4096
 MESSAGES: Final = 70
+HEAD_BYTES: Final = 8
+"""Size and magic of a record: without them nothing shows that one began there."""
+
 HOST: Final = Host.from_text("10.0.0.1", 54321).encode()
 LOG_CODES: Final = (
     "record-magic", "record-size", "record-lengths", "record-offset", "crc-mismatch", "chain-", "blank-", "tail-missing", "file-missing", "file-size", "entry-index",
@@ -540,11 +543,12 @@ def judge_reading(places: Places, case: Case) -> tuple[list[str], Given]:
 
 
 def _gone(base: Base, case: Case, one: Stored) -> bool:
-    """Whether a log without queues tells nothing of a message at its end: only zeros are there and behind."""
+    """Whether a log without queues tells nothing of a message at its end: of its size and magic a part is there
+    at most, and zeros behind it."""
     path = next(each for each in reversed(base.logs) if int(each[-20:]) <= one.offset)
     data = case.changed.get(path, base.image[path]) or b""
     at = one.offset - int(path[-20:]) - (48 if base.name == "ledger" else 0)
-    return base.name != "whole" and path == base.logs[-1] and not data[at:].strip(b"\0")
+    return base.name != "whole" and path == base.logs[-1] and not data[at + HEAD_BYTES - 1 :].strip(b"\0")
 
 
 def _first_there(base: Base, case: Case) -> str:

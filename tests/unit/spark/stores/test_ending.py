@@ -104,6 +104,35 @@ def test_a_bad_last_record_is_torn_after_a_crash_and_damage_in_a_closed_store(tm
     assert [hole.begin for hole in closed.holes] == [places[-1].offset]
 
 
+def test_a_record_that_turns_into_zeros_is_damage_in_a_closed_store(tmp_path: Path) -> None:
+    """However little of it is left: its size and magic are no middle of a record that was truncated."""
+    folder, places, log = made(tmp_path, 40, size=1 << 14)
+    damage(places[-1], 12, bytes(len(places[-1].data) - 12))
+
+    end = find_log_end(folder, log, state="closed")
+
+    assert [hole.begin for hole in end.holes] == [places[-1].offset]
+
+
+def test_a_file_of_a_crashed_broker_without_any_record_is_damage_unless_it_has_zeros_only(
+    tmp_path: Path,
+) -> None:
+    """Files that are made in advance have zeros; something else in one was a record."""
+    folder, places, log = made(tmp_path)
+    last = places[-1].file
+    before = [each for each in places if each.file != last][-1]
+    size = last.stat().st_size
+
+    last.write_bytes(bytes(size))
+    assert find_log_end(folder, log, state="left", crc=True).holes == ()
+
+    last.write_bytes(bytes(300) + b"\xa7" * (size - 300))
+    end = find_log_end(folder, log, state="left", crc=True)
+    assert [(hole.begin, hole.end) for hole in end.holes] == [
+        (end_of(before) // size * size + size, end.offset)
+    ]
+
+
 class Writing(LocalFolder):
     """A broker finishes a record, and writes more, after it was read for the first time."""
 
