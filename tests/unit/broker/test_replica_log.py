@@ -109,6 +109,12 @@ def send(
             data = data[size:]
 
 
+def confirm_all(*logs: StoreReplicaLog) -> None:
+    """Let everything be read, as it is in a group when all in sync have it."""
+    for log in logs:
+        log.confirm(log.max_offset)
+
+
 def units(log: StoreReplicaLog) -> dict[tuple[str, int], list[tuple[int, int, int] | None]]:
     store = store_of(log)
     return {
@@ -165,8 +171,10 @@ def test_a_follower_has_the_same_bytes_queues_and_index(replicas: Replicas, chun
 
     assert follower.failure() is None
     assert_equal(leader, follower)
+    confirm_all(leader, follower)
     for key in ("a", "b", "id-5"):
         found = store_of(leader).query("T", key, 64, 0, 2**62).records
+        assert found
         assert store_of(follower).query("T", key, 64, 0, 2**62).records == found
 
 
@@ -351,6 +359,7 @@ def test_records_with_and_without_property_crcs_are_received(replicas: Replicas,
 
     assert follower.failure() is None
     assert_equal(leader, follower)
+    confirm_all(leader, follower)
     for key in ("a", "b", "id-5"):
         found = store_of(leader).query("T", key, 64, 0, 2**62).records
         assert found
