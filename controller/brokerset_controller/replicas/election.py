@@ -163,7 +163,7 @@ def choose_unclean(group: Group, view: LiveView, wanted: int | None = None) -> C
     """
     if wanted is not None and wanted in group.fenced:
         return _is_fenced(group, wanted)
-    if group.master_id != wanted:
+    if wanted is None or group.master_id != wanted:
         blocked = master_in_the_way(group, view) or lease_in_the_way(group, view)
         if blocked is not None:
             return blocked

@@ -467,10 +467,10 @@ def check_election(
         assert view.lease_seconds <= 0 or surely_dead or no_leases or before.master_epoch == 0
     if event.master_id not in sound:
         assert not any(view.fit(key) for key in sound)
-        if event.master_id in before.unproven == before.suspects and not sound:
+        if event.loss is None:
+            assert event.master_id in before.unproven == before.suspects
+            assert not sound
             assert all(view.fit(key) for key in before.suspects)
-        else:
-            assert event.loss is not None
         assert before.master_id is None or view.election_standing(before.master_id) is Standing.DEAD
 
 

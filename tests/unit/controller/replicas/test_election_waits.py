@@ -101,6 +101,15 @@ def test_a_lost_mastership_may_leave_a_lease_behind() -> None:
     assert failover(group, replace(waiting, lease_seconds=0.0)) is not None
 
 
+def test_an_unclean_election_of_a_group_without_a_master_waits_for_the_lease_of_the_last_one() -> None:
+    """It takes whoever is there, so nobody may still acknowledge what that one lacks."""
+    group = replace(GROUP, master_id=None, master_epoch=5)
+    waiting = view_of(3, dead=(1, 2), lease_seconds=1.0)
+
+    assert failover(group, waiting, unclean=True) is None
+    assert failover(group, replace(waiting, lease_seconds=0.0), unclean=True) is not None
+
+
 def test_brokers_without_leases_are_not_waited_for() -> None:
     """Java's have no nonce; and a group without an earlier master has nobody with a lease."""
     java = group_of(1, 2, master=1, epoch=4, in_sync=(1, 2), nonces=False)
