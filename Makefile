@@ -115,14 +115,16 @@ coverage: setup  ## which lines of raft and controller run under simulation; at 
 evidence: setup  ## what a decision says about another library, shown on that library's own code (needs the package index)
 	python tests/evidence/raftos.py
 
-bench: setup  ## against Java RocketMQ in one run (BENCH=smoke|small|full; smoke: ours only; replication with small: ours only)
+bench: setup  ## against Java RocketMQ in one run (BENCH=smoke|small|full; smoke: ours only, without replication, of which small measures ours)
 	python tests/bench/run.py $(if $(filter smoke,$(BENCH)),--size small --only ours,--size $(BENCH))
 ifeq ($(BENCH),full)
 	python tests/bench/replication.py --size full
 	python tests/bench/failover.py --runs 20
-else
+else ifeq ($(BENCH),small)
 	python tests/bench/replication.py --size small --only ours
 	@echo "not measured here: Java's replication and failover; \`make bench BENCH=full\` does"
+else
+	@echo "not measured here: replication, and all of Java; \`make bench BENCH=full\` does"
 endif
 
 bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full; small: one process, one run each)

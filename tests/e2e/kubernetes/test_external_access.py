@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from tests.e2e.kubernetes.deployed import Deployed
 from tests.e2e.kubernetes.gap import master_of, slice_of
 from tests.e2e.kubernetes.java_client import FETCH, FETCH_SECONDS, has_java_client
@@ -310,6 +311,7 @@ async def send_and_receive(namesrv: str) -> None:
     await all_received(namesrv, set(account.acked))
 
 
+@pytest.mark.slow
 def test_load_balancers_lead_in_when_they_have_addresses(cluster: Cluster, namespace: str) -> None:
     """The status says what is waited for; with the addresses of load balancers clients outside send and receive.
 
