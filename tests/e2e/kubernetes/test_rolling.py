@@ -108,7 +108,8 @@ def test_a_roll_that_crashes_is_degraded_and_stops_and_heals(cluster: Cluster, n
     orders.wait_settled()
     before = orders.uids()
 
-    orders.change(podTemplate={"resources": {"limits": {"memory": "16Mi"}}})
+    little = {"memory": "16Mi"}
+    orders.change(podTemplate={"resources": {"requests": little, "limits": little}})
 
     def told() -> str:
         found = orders.condition("Degraded")

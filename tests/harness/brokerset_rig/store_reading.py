@@ -9,12 +9,20 @@ from pathlib import Path
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, LedgerBlank, decode_entry
 from brokerset_formats.errors import FormatError
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE, decode_unit
-from brokerset_formats.records import Blank, Record, RecordHead, check_record, decode_record
+from brokerset_formats.records import (
+    PROPERTY_CRC_SIZE,
+    Blank,
+    Record,
+    RecordHead,
+    check_record,
+    decode_record,
+    ends_with_property_crc,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record, where it lies, and its bytes without its two offsets."""
+    """A record, where it lies, and its bytes without its two offsets and the CRC over them."""
 
     record: Record
     offset: int
@@ -24,7 +32,9 @@ class Stored:
 
 
 def _content(raw: bytes) -> bytes:
-    """Without physicalOffset (at 28) and preparedTransactionOffset (before the body's length)."""
+    """Without physicalOffset (at 28), preparedTransactionOffset (before the body's length), and a CRC of both."""
+    if ends_with_property_crc(raw[-PROPERTY_CRC_SIZE - 1 :]):
+        raw = raw[:-PROPERTY_CRC_SIZE]
     sys_flag = struct.unpack_from(">i", raw, 36)[0]
     prepared = 76 + 12 * (bool(sys_flag & 0x10) + bool(sys_flag & 0x20))
     return raw[:28] + bytes(8) + raw[36:prepared] + bytes(8) + raw[prepared + 8 :]
