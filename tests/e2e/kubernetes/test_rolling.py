@@ -107,6 +107,7 @@ def test_a_roll_that_crashes_is_degraded_and_stops_and_heals(cluster: Cluster, n
     orders.create()
     orders.wait_settled()
     before = orders.uids()
+    asked = orders.pods("broker")["orders-0-0"]["spec"]["containers"][0]["resources"]
 
     little = {"memory": "16Mi"}
     orders.change(podTemplate={"resources": {"requests": little, "limits": little}})
@@ -128,7 +129,7 @@ def test_a_roll_that_crashes_is_degraded_and_stops_and_heals(cluster: Cluster, n
     problems = {b.get("pod"): b.get("problem") for b in orders.status["groups"][0]["brokers"]}
     assert "ended with exit code" in str(problems[new[0]])
 
-    orders.change(podTemplate={"resources": None})
+    orders.change(podTemplate={"resources": {"limits": None, **asked}})
     orders.wait_settled()
     assert orders.condition("Degraded")["status"] == "False"
     now = orders.uids()
