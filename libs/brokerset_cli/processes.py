@@ -22,6 +22,9 @@ FREE_PORTS_END: Final = 32_768
 FREE_PORTS_ROOM: Final = 200
 """Distance that is kept from the ports for outgoing connections."""
 
+FREE_PORTS_LEAST: Final = 2_000
+"""So many are enough to choose from: controllers and brokers of a set are to be far apart."""
+
 FREE_PORT_TRIES_MAX: Final = 1_000
 """Ports that are tried before giving up."""
 
@@ -84,11 +87,14 @@ def free_port(host: str, *offsets: int) -> int:
     """Return a port that nobody listens on now, nor on those at these distances from it.
 
     It lies below the range from which the kernel takes ports for outgoing connections, since one that is kept
-    for the next start must not be lost to such a connection. Raises `OSError` for a foreign address.
+    for the next start must not be lost to such a connection. Where nearly all are
+    for those, any will do. Raises `OSError` for a foreign address.
     """
     end = min(_outgoing_ports_start() - FREE_PORTS_ROOM, FREE_PORTS_END)
+    if end < FREE_PORTS_START + FREE_PORTS_LEAST:
+        end = FREE_PORTS_END
     for _ in range(FREE_PORT_TRIES_MAX):
-        port = random.randrange(FREE_PORTS_START, max(end, FREE_PORTS_START + FREE_PORTS_ROOM))
+        port = random.randrange(FREE_PORTS_START, end)
         if all(port_is_free(host, port + offset) for offset in (0, *offsets)):
             return port
     raise OSError(errno.EADDRINUSE, f"no free port after {FREE_PORT_TRIES_MAX} tries")

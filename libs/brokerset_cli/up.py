@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -31,6 +32,7 @@ from brokerset_spec.local_ports import (
 )
 from brokerset_spec.manifest import BrokerSet, ManifestError, default_manifest, read_manifest_text
 from brokerset_spec.plan import LocalPlan, plan_local
+from brokerset_spec.set_memory import SetMemory
 
 DETACH_SECONDS_MAX: Final = 660.0
 """Longest time that `up --detach` waits for the set to serve."""
@@ -138,8 +140,8 @@ def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> N
         lock.release()
 
 
-def choose_ports(host: str, wanted: PortWishes, *, kept: bool) -> PortWishes:
-    """Replace each 0 by a free port, but that of the name server when the folder keeps one (`kept`).
+def choose_ports(host: str, wanted: PortWishes, *, kept: Collection[int]) -> PortWishes:
+    """Replace each 0 by a free port, but that of the name server where controllers keep theirs (`kept`).
 
     Raises `OSError` when `host` is no address of this machine.
     """
@@ -147,10 +149,16 @@ def choose_ports(host: str, wanted: PortWishes, *, kept: bool) -> PortWishes:
     if namesrv == 0:
         namesrv = None if kept else free_port(host, *range(1, CONTROLLER_PORTS))
     if broker == 0:
+        others = kept if namesrv is None else (namesrv,)
         broker = free_port(host, -SECOND_PORT_OFFSET, HA_PORT_OFFSET)
-        while namesrv is not None and abs(broker - namesrv) < FREE_PORTS_APART:
+        while any(abs(broker - other) < FREE_PORTS_APART for other in others):
             broker = free_port(host, -SECOND_PORT_OFFSET, HA_PORT_OFFSET)
     return PortWishes(namesrv, broker, free_port(host) if http == 0 else http)
+
+
+def kept_ports(memory: SetMemory) -> tuple[int, ...]:
+    """The first ports of the controllers that have run, which nobody listens on while the set is down."""
+    return tuple(each.namesrv_port for each in memory.controllers if each.ports)
 
 
 def _fail_host(host: str, error: OSError) -> NoReturn:
@@ -191,7 +199,7 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
             folder.path,
             memory=memory,
             is_free=lambda port: port_is_free(host, port),
-            wishes=choose_ports(host, wanted, kept=bool(with_data)),
+            wishes=choose_ports(host, wanted, kept=kept_ports(memory) if with_data else ()),
             host=host,
             with_data=with_data,
         )

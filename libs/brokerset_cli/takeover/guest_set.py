@@ -150,7 +150,7 @@ def join(
         lock.release()
     wishes = PortWishes()
     if not memory.broker_ports:
-        wishes = choose_ports(host, PortWishes(None, 0, 0), kept=True)
+        wishes = choose_ports(host, PortWishes(None, 0, 0), kept=())
     detach_set(manifest, folder.path, memory.host or host, wishes, err=True)
 
 

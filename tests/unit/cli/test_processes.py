@@ -26,6 +26,17 @@ def test_a_free_port_is_free() -> None:
     assert port_is_free("127.0.0.1", free_port("127.0.0.1"))
 
 
+def test_where_the_kernel_takes_nearly_all_ports_for_connections_free_ports_still_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`net.ipv4.ip_local_port_range = 1024 65535` is a common setting."""
+    monkeypatch.setattr("brokerset_cli.processes._outgoing_ports_start", lambda: 1024)
+
+    ports = [free_port("127.0.0.1") for _ in range(200)]
+
+    assert max(ports) - min(ports) > 1_000
+
+
 def test_an_address_of_another_machine_is_an_error() -> None:
     with pytest.raises(OSError, match="assign"):
         port_is_free("192.0.2.1", 23001)

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.main import main
+from brokerset_cli.up import choose_ports
+from brokerset_spec.local_ports import PortWishes
 from brokerset_spec.plan import controller_data_folder
 from brokerset_spec.set_memory import ControllerMemory, SetMemory
 
@@ -206,3 +208,15 @@ def test_a_start_that_was_refused_leaves_the_manifest_of_the_last_one(tmp_path: 
             assert code == 1
 
     assert (folder.path / "manifest.json").read_text() == _manifest_of("orders")
+
+
+def test_a_free_port_for_brokers_is_far_from_those_that_controllers_of_the_folder_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody listens on those while the set is down, so that they look free."""
+    offered = iter([20_003, 20_150, 19_801, 20_300])
+    monkeypatch.setattr("brokerset_cli.up.free_port", lambda host, *offsets: next(offered))
+
+    chosen = choose_ports("127.0.0.1", PortWishes(0, 0), kept=(20_000, 20_010))
+
+    assert chosen == PortWishes(None, 20_300, None)
