@@ -142,6 +142,9 @@ class FakeBroker:
         self.nonce = nonce
         self.port = 0
         self.asked = 0
+        self.epochs: tuple[EpochEntry, ...] = ()
+        """Of its log; before the first election there is none, or the group would begin behind it."""
+
         self.notices: list[NotifyBrokerRoleChanged] = []
         self.answers: dict[str, BrokerHeartbeatAnswer] = {}
         """The last answer to a heartbeat, by controller."""
@@ -288,7 +291,7 @@ class FakeBroker:
     def _epochs(self, connection: Connection, command: Command) -> Command:
         self.asked += 1
         if self.nonce is None:
-            cache = EpochEntryCache(CLUSTER, GROUP, self.broker_id, (EpochEntry(1, 0, 2**63 - 1),), 100)
+            cache = EpochEntryCache(CLUSTER, GROUP, self.broker_id, self.epochs, 100)
             return command.reply(body=cache.to_json())
         header = BrokerIdentityAnswer(
             replica_id=self.broker_id, nonce=self.nonce, log_epoch=1, log_offset=100, registration="done"
@@ -316,6 +319,8 @@ async def brokers(
             await broker.join(group)
         elected = await found[0].elect(group)
         assert elected.code == 0, elected.remark
+        for broker in found:
+            broker.epochs = (EpochEntry(1, 0, 2**63 - 1),)
         if count > 1:
             await found[0].announce(group, set(range(1, count + 1)))
         yield found
