@@ -163,6 +163,16 @@ def encode_save(records: Iterable[Record], *, sequence: int, position: int) -> b
     return b"".join(parts)
 
 
+def ends_in_one_bit(save: bytes, *, position: int) -> bool:
+    """Whether a save at `position` leaves one set bit in its last sector.
+
+    Losing that sector would look like that bit changed, so such a save needs another record behind it.
+    """
+    end = position + len(save)
+    tail = save[max(0, end - 1 - (end - 1) % SECTOR_BYTES - position) :]
+    return int.from_bytes(tail, "big").bit_count() == 1
+
+
 def decode_record(content: bytes, position: int, *, sequence: int) -> Whole | Broken:
     """The record at `position` of a segment's content."""
     left = len(content) - position
@@ -329,10 +339,13 @@ def _judge(content: bytes, position: int, reason: str, sequence: int, last: bool
         if found.save > position:
             return Damaged(position, f"{reason}; the record at {later} was written after it had been synced")
         end = min(end, later)
-    if _is_one_bit_off(content, position, sequence):
-        return Damaged(position, f"{reason}; one changed bit, or another length, explains that")
     left = end - position
     length = int.from_bytes(content[position : position + 4], "big")
+    if _has_other_length(content, position, sequence) or (
+        _is_one_bit_off(content, position, sequence)
+        and not _is_sector_lost_behind(content, position + _PREFIX.size + length)
+    ):
+        return Damaged(position, f"{reason}; one changed bit, or another length, explains that")
     if left < _HEADER.size or _PREFIX.size + length > left:
         cut_short = end == len(content) and (left < _HEADER.size or _REST_MIN <= length <= _REST_MAX)
         if cut_short:
@@ -354,15 +367,31 @@ def _has_lost_sector(content: bytes, begin: int, end: int) -> bool:
     return False
 
 
-def _is_one_bit_off(content: bytes, position: int, sequence: int) -> bool:
-    """Whether the record would be whole with one bit changed, or with another length."""
+def _is_sector_lost_behind(content: bytes, end: int) -> bool:
+    """Whether the file goes on behind a record in the sector that it ends in, which is all zeros."""
+    begin = (end - 1) - (end - 1) % SECTOR_BYTES
+    sector = content[begin : begin + SECTOR_BYTES]
+    return begin + len(sector) > end and not any(sector)
+
+
+def _has_other_length(content: bytes, position: int, sequence: int) -> bool:
+    """Whether the record would be whole with a length one bit off, or with that of what is left."""
     left = len(content) - position - _PREFIX.size
     if left < _REST_MIN:
         return False
     length, crc = _PREFIX.unpack_from(content, position)
-    for other in (length, left, *(length ^ 1 << bit for bit in range(32))):
-        if _REST_MIN <= other <= min(left, _REST_MAX) and _crc(content, position, other, sequence) == crc:
-            return True
+    return any(
+        _REST_MIN <= other <= min(left, _REST_MAX) and _crc(content, position, other, sequence) == crc
+        for other in (length, left, *(length ^ 1 << bit for bit in range(32)))
+    )
+
+
+def _is_one_bit_off(content: bytes, position: int, sequence: int) -> bool:
+    """Whether the record would be whole with one bit of its CRC, or of what follows that, changed."""
+    left = len(content) - position - _PREFIX.size
+    if left < _REST_MIN:
+        return False
+    length, crc = _PREFIX.unpack_from(content, position)
     if not _REST_MIN <= length <= min(left, FLIP_SEARCH_BYTES_MAX):
         return False
     difference = crc ^ _crc(content, position, length, sequence)

@@ -310,6 +310,9 @@ class Storage:
         if self._start is not None:
             records = [log_records.segment_record(self._start), *records]
         data = log_records.encode_save(records, sequence=self._sequences[-1], position=self._size)
+        while log_records.ends_in_one_bit(data, position=self._size):
+            records = [*records, log_records.hard_state_record(self._hard_state)]
+            data = log_records.encode_save(records, sequence=self._sequences[-1], position=self._size)
         self._disk.append(name, data)
         self._disk.sync(name)
         if self._start is not None:

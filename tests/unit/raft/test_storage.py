@@ -198,6 +198,32 @@ def test_no_changed_bit_of_the_last_save_makes_a_node_forget_it(
         assert disk.read("log-0000000000000001") == changed
 
 
+@pytest.mark.parametrize("filler", range(400, 450))
+def test_a_vote_across_two_sectors_is_torn_when_one_is_lost_and_damaged_when_a_bit_changed(
+    tmp_path: Path, filler: int
+) -> None:
+    """Losing the second sector never looks like a changed bit: no save ends in a sector with one set bit."""
+    name = "log-0000000000000001"
+    disk = RealDisk(tmp_path)
+    storage = Storage(disk)
+    storage.load()
+    storage.save(HardState(1, 2), [Entry(1, 1, EntryKind.DATA, bytes(filler))])
+    begin = disk.size(name)
+    storage.save(HardState(2, 4), [])
+    content = disk.read(name)
+    sector = (len(content) - 1) // 512 * 512
+
+    if begin < sector:
+        disk.write(name, content[:sector] + bytes(len(content) - sector))
+        assert opened(tmp_path)[1].hard_state == HardState(1, 2)
+    for bit in range(8 * begin, 8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        disk.write(name, bytes(changed))
+        with pytest.raises(LogDamaged):
+            opened(tmp_path)
+
+
 @pytest.mark.parametrize("tail", [b"\0" * 3000, b"\0\0\0\x30torn", b"\0\0\0\x60" + b"torn" * 20])
 def test_a_torn_end_is_cut_for_good(tmp_path: Path, tail: bytes) -> None:
     """It is gone from the file before anything is appended, so that it can never look like damage."""
