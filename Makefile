@@ -16,6 +16,7 @@ IMAGE ?= brokerset:dev
 IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
+WORKERS ?= 2
 MUTATIONS ?= 0
 HISTORIES ?= 60
 DAMAGES ?= 10000
@@ -69,13 +70,13 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
-test: setup  ## everything quick
-	pytest -q -m "not slow" $(TESTS)
+test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
+	pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
 
 mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day)
 	python -m tests.mutation.run --count $(MUTATIONS)
 
-interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core|all)
+interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core: the suites of the day|all)
 	python tests/interop/run.py --size $(INTEROP)
 
 fuzz: setup  ## mutated frames against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
@@ -106,8 +107,8 @@ failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each
 	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
 
 sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
-	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q tests/simulation --seeds $(SEEDS); \
-	else set -x; pytest -q tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
+	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) tests/simulation --seeds $(SEEDS); \
+	else set -x; pytest -q -n $(WORKERS) tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
 
 coverage: setup  ## which lines of raft and controller run under simulation; at least 90 % (SEEDS=number)
 	python tests/simulation/run.py --seeds $(SEEDS) --coverage
@@ -133,7 +134,7 @@ bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=sm
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 
 e2e-processes: setup  ## processes started, killed and restarted as a user does
-	pytest -q tests/e2e --ignore tests/e2e/kubernetes
+	pytest -q -n $(WORKERS) tests/e2e --ignore tests/e2e/kubernetes
 
 e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, the one of KUBECONFIG, or tests/cluster
 	pytest -q tests/unit/chart tests/e2e/kubernetes $(KUBERNETES)

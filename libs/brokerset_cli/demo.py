@@ -61,7 +61,8 @@ def demo(count: int) -> None:
     touches neither running sets nor their data.
     """
     began = time.perf_counter()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it runs in the background ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     top = Path(tempfile.mkdtemp(prefix="brokerset-demo-"))
     folder = top / "data"
     try:

@@ -103,7 +103,7 @@ def test_a_slave_that_is_behind_copies_only_what_it_lacks(old: Old, group: stack
 
         person.complete()
 
-        assert person.kills >= 2
+        assert person.kills >= 1
         panel = controllers.Panel(group.ports)
         found = panel.master(GROUP)
         assert found is not None

@@ -9,12 +9,14 @@ changes of the master under load), `mixed-groups` (the master goes to and fro be
 servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
 gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
+Without `--only` the suites of the day run, which are most of them, and with `--size all` all.
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -61,6 +63,7 @@ class Outcome:
         self.name = name
         self.passed = 0
         self.failed: list[str] = []
+        self.seconds = 0.0
 
     def add(self, what: str, problems: list[str], seconds: float) -> None:
         if problems:
@@ -273,13 +276,19 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=["core", "all"], default="core")
-    parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES))
+    parser.add_argument("--only", nargs="*", choices=list(SUITES))
     parser.add_argument("--switches", type=int, help="how often `switches` changes the master")
     parser.add_argument(
         "--mixes", default="", help="names of mixes for `mixed-groups`, with commas between them"
     )
     parser.add_argument("--lanes", type=int, choices=[1, 2], default=2, help="suites side by side")
     options = parser.parse_args()
+    if options.only is None:
+        today = datetime.datetime.now(datetime.UTC).date()
+        options.only = list(SUITES) if options.size == "all" else suite_lanes.of_the_day(list(SUITES), today)
+        left_out = [name for name in SUITES if name not in options.only]
+        if left_out:
+            print(f"not today: {', '.join(left_out)}; `--only NAME`, or all with `--size all`", flush=True)
     mixes = [name for name in options.mixes.split(",") if name]
     SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
     SUITES["mixed-groups"] = lambda outcome, size: mixed_groups.run(outcome.add, size, mixes)
@@ -293,14 +302,17 @@ def main() -> int:
     for name in options.only:
         outcome = Outcome(name)
         outcomes.append(outcome)
+        before = time.monotonic()
         try:
             SUITES[name](outcome, options.size)
         except Exception as error:
             outcome.add("the suite itself", [f"{type(error).__name__}: {error}"], 0.0)
+        outcome.seconds = time.monotonic() - before
     print()
     for outcome in outcomes:
         tail = f"; failed: {', '.join(outcome.failed)}" if outcome.failed else ""
-        print(f"{outcome.name:<13} {outcome.passed} as Java's, {len(outcome.failed)} different{tail}")
+        counts = f"{outcome.passed} as Java's, {len(outcome.failed)} different"
+        print(f"{outcome.name:<13} {counts} ({outcome.seconds:.0f} s){tail}")
     passed, failed = sum(o.passed for o in outcomes), sum(len(o.failed) for o in outcomes)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

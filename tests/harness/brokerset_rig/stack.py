@@ -23,8 +23,10 @@ ROOT = Path(__file__).parents[3]
 PEERS = ROOT / "tests" / "peers"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 40.0
-PORTS = range(15_000, 30_000)
-PORTS_BLOCK = 1_000
+PORTS = (range(11_500, 15_000), range(61_000, 65_000))
+"""Neither those that `brokerset up` takes when it may choose, nor those of outgoing connections."""
+
+PORTS_BLOCK = 500
 PORTS_EDGE = 4
 """Left free at both ends of a block: what servers open right beside the port they are given."""
 _last_given = [0]
@@ -37,8 +39,8 @@ class StackError(Exception):
 def free_ports(count: int, *, below: int = 0) -> list[int]:
     """`count` loopback ports that nobody listens on now, each with `below` free ports right below it.
 
-    They lie under the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile; in a block
-    that no other run of this user takes from; and none is given again soon, so that who is stopped can come back.
+    They lie outside the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile; in a
+    block that no other run of this user takes from; and none is given again soon, so that who is stopped can come back.
     """
     block, after = _own_block(), _last_given
     found: list[int] = []
@@ -60,7 +62,8 @@ def free_port() -> int:
 @cache
 def _own_block() -> range:
     """The ports of this process: a lock, which the system gives back at its end, keeps others from them."""
-    blocks = [range(start, start + PORTS_BLOCK) for start in range(PORTS.start, PORTS.stop, PORTS_BLOCK)]
+    starts = [start for ports in PORTS for start in range(ports.start, ports.stop, PORTS_BLOCK)]
+    blocks = [range(start, start + PORTS_BLOCK) for start in starts]
     random.SystemRandom().shuffle(blocks)
     path = Path(tempfile.gettempdir()) / f"brokerset-test-ports-{os.getuid()}.lock"
     taken = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -68,7 +71,7 @@ def _own_block() -> range:
         with suppress(OSError):
             fcntl.lockf(taken, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, block.start)
             return range(block.start + PORTS_EDGE, block.stop - PORTS_EDGE)
-    raise StackError(f"{len(blocks)} runs use all ports of {PORTS}: end some of them")
+    raise StackError(f"{len(blocks)} runs use all ports for tests: end some of them")
 
 
 def _is_free(port: int) -> bool:
