@@ -133,8 +133,8 @@ bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=sm
 
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 
-e2e-processes: setup  ## processes started, killed and restarted as a user does
-	pytest -q -n $(WORKERS) tests/e2e --ignore tests/e2e/kubernetes
+e2e-processes: setup  ## processes started, killed and restarted as a user does (PROCESSES="-m 'not slow'")
+	pytest -q -n $(WORKERS) tests/e2e --ignore tests/e2e/kubernetes $(PROCESSES)
 
 e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, the one of KUBECONFIG, or tests/cluster
 	pytest -q tests/unit/chart tests/e2e/kubernetes $(KUBERNETES)
@@ -156,7 +156,7 @@ wheel: setup  ## build the wheel, install it into an empty environment, start it
 	./tests/wheel.sh
 
 full: check test e2e wheel coverage evidence  ## all of it at full size
-	pytest -q -m slow
+	pytest -q -m slow tests/unit tests/property tests/scenario tests/simulation tests/integration
 	$(MAKE) sim SEEDS=10000
 	$(MAKE) mutation
 	$(MAKE) interop INTEROP=all

@@ -146,6 +146,7 @@ def test_a_set_leaves_the_cluster_that_it_joined_whoever_kills_the_command(
     assert guest.finish()["steps"] == [], "a call too many finds nothing to do"
 
 
+@pytest.mark.slow
 def test_the_pause_is_told_and_the_host_forgets_who_left(host: LocalSet, guest: Guest) -> None:
     """Without a kill: the JSON has the seconds in which nobody took messages; the host has one group less.
 
@@ -180,6 +181,7 @@ async def order_topic(name_server: str, value: str | None = None) -> str | None:
         return await admin.kv_get(ORDER_TOPICS, "in-order")
 
 
+@pytest.mark.slow
 def test_a_set_whose_host_has_ended_leaves_it_all_the_same(host: LocalSet, guest: Guest) -> None:
     """Once every group was seen to be ours the other controllers may be stopped: our brokers tell enough."""
     guest.finish(code=YOURS)

@@ -31,8 +31,8 @@ def processes_of(folder: str) -> list[str]:
     [
         ("1. Start", 0.0, signal.SIGINT),
         ("1. Start", 1.5, signal.SIGTERM),
-        ("2. Kill the master", 1.0, signal.SIGINT),
-        ("4. Kill every broker", 0.3, signal.SIGTERM),
+        pytest.param("2. Kill the master", 1.0, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("4. Kill every broker", 0.3, signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupted_demo_leaves_neither_processes_nor_folders(

@@ -131,6 +131,7 @@ def bodies(local: Set, topic: str, count: int) -> set[str]:
     return {json.loads(line)["body"] for line in shown.splitlines()}
 
 
+@pytest.mark.slow
 def test_a_broker_that_crashes_again_and_again_waits_longer_each_time_and_loses_nothing(local: Set) -> None:
     """Three times `kill -9`, each right after acknowledged messages: pauses double, all messages are there."""
     local.up()

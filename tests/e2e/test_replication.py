@@ -373,6 +373,7 @@ def test_requests_that_make_no_sense_are_refused_with_their_reason(trio: LocalSe
     assert group_of(whole(trio))["masterEpoch"] == before["masterEpoch"]
 
 
+@pytest.mark.slow
 def test_one_broker_becomes_three_five_and_two_while_a_producer_sends(tmp_path: Path) -> None:
     """Ids are never given twice, the least number in sync follows, and a restart keeps the number."""
     with local_set(tmp_path, MANIFEST.replace("replicas: 3", "replicas: 1")) as trio:

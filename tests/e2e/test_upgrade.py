@@ -163,6 +163,7 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words(
     assert [tree_digest(store) for store in old.stores()] == before
 
 
+@pytest.mark.slow
 def test_two_hosts_lead_a_group_over_with_files_of_facts(old: Old, group: stack.Controllers) -> None:
     """Each host has one store. The master's compares; the slave's waits for that, and for the master to be elected."""
     master, slave = old.stores()
