@@ -19,6 +19,7 @@ def chart(cluster: Cluster) -> Iterator[Cluster]:
     assert set(cluster.operator_pods()) != set(before), "the chart was not changed"
 
 
+@pytest.mark.slow
 def test_an_upgraded_chart_leaves_unchanged_sets_alone(chart: Cluster, namespace: str) -> None:
     """Both operators are replaced; no pod of the set is, no send fails, and the new operator does its work."""
     orders = Deployed(chart, namespace)

@@ -261,6 +261,7 @@ async def fail_over(orders: Deployed, namesrv: str) -> None:
             say(f"outside, Java: {len(acked)} acknowledged, {len(set(consumer.got))} consumed")
 
 
+@pytest.mark.slow
 def test_clients_outside_follow_a_failover_at_node_ports(cluster: Cluster, namespace: str) -> None:
     """Given only the outer name servers, clients send and receive before and after the master is killed.
 

@@ -20,6 +20,7 @@ def no_pods(orders: Deployed) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_deleted_set_comes_back_with_the_same_manifest(cluster: Cluster, namespace: str) -> None:
     """Same ids, same topics, every message; the epoch goes on, and so do sends."""
     orders = Deployed(cluster, namespace)

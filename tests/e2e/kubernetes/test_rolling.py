@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from tests.e2e.kubernetes.deployed import SETTLE_SECONDS, Deployed
 from tests.e2e.kubernetes.rig import IMAGE, Cluster, say, until
 
@@ -25,6 +26,7 @@ def replaced_in_order(orders: Deployed, before: dict[str, str], seconds: float =
     return order
 
 
+@pytest.mark.slow
 def test_a_changed_setting_is_rolled_out_without_a_failed_send(cluster: Cluster, namespace: str) -> None:
     """Slaves first, then a switch-over, the old master last; and the setting is in force."""
     orders = Deployed(cluster, namespace)
@@ -72,6 +74,7 @@ def test_a_new_image_is_rolled_out_without_a_failed_send(cluster: Cluster, names
     assert verdict["failed"] == 0, verdict
 
 
+@pytest.mark.slow
 def test_a_supervised_roll_waits_for_approval_before_the_master(cluster: Cluster, namespace: str) -> None:
     """All slaves are replaced; the master is only when the annotation names the group and its epoch."""
     orders = Deployed(cluster, namespace)
