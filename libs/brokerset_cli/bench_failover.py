@@ -166,7 +166,8 @@ def failover(
     if java_only and java is None:
         raise click.UsageError("--java-only needs --java DIR")
     wish = Wish(kinds, runs, rate, size, replicas, settings, port, keep)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it runs in the background ignore SIGINT
+    # A shell lets what it runs in the background ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     # A client that loses its brokers on purpose has nothing to tell about it.
     configure_logs("error", json=False)

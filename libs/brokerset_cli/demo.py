@@ -61,7 +61,8 @@ def demo(count: int) -> None:
     touches neither running sets nor their data.
     """
     began = time.perf_counter()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it runs in the background ignore SIGINT
+    # A shell lets what it runs in the background ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     top = Path(tempfile.mkdtemp(prefix="brokerset-demo-"))
     folder = top / "data"
