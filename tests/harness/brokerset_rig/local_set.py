@@ -10,11 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brokerset_cli.options import controller_address, namesrv_address
+from brokerset_cli.status import look
+
 WAIT_SECONDS = 60.0
+LOOK_SECONDS = 0.05
 FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
 
 
@@ -60,10 +65,19 @@ class LocalSet:
         """The first status that meets the condition."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            view = self.status()
+            view = self._look()
             if condition(view):
                 return view
             assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}; {view['problems']}"
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> dict[str, Any]:
+        """What `status` finds, without a process of its own: who waits asks often, and starting Python takes long."""
+        addresses = namesrv_address(None, self.data), controller_address(None, self.data)
+        with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
+            view = thread.submit(look, addresses[0], self.data, addresses[1]).result()
+        found: dict[str, Any] = json.loads(json.dumps(view.to_json()))
+        return found
 
     def until_healthy(self) -> dict[str, Any]:
         """The first status without problems."""
