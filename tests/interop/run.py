@@ -283,6 +283,8 @@ def main() -> int:
     )
     parser.add_argument("--lanes", type=int, choices=[1, 2], default=2, help="suites side by side")
     options = parser.parse_args()
+    # Servers live for seconds or minutes here: they would compile for later all the time.
+    os.environ.setdefault("JAVA_OPT_EXT", "-XX:TieredStopAtLevel=1")
     if options.only is None:
         today = datetime.datetime.now(datetime.UTC).date()
         options.only = list(SUITES) if options.size == "all" else suite_lanes.of_the_day(list(SUITES), today)
