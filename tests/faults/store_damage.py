@@ -30,7 +30,7 @@ from brokerset_rig.store_damages import (
 )
 
 SHOWN_MAX = 30
-COMMAND_SECONDS = 120
+COMMAND_SECONDS = 600
 
 
 def by_command(places: Places, case: Case, given: Given, folder: Path) -> list[str]:

@@ -89,6 +89,10 @@ class LogEnd:
     behind: int = 0
     """Whole records behind the first hole."""
 
+    debris: bool = field(default=False, compare=False)
+    """Whether bytes that are no record lie behind the end of a store that nobody surely writes: of a record
+    that was torn or truncated, or whose beginning is damaged."""
+
     @property
     def held_back(self) -> int:
         """The end without the last record, unless something that was written later follows it."""
@@ -264,7 +268,10 @@ def follow_log(
         if not file.base <= end.offset < file.end:
             continue
         bad = end.stop in PROBLEMS and _is_damage(folder, file, end, state, entries)
-        if not bad and not _has_debris(folder, file, end, state):
+        debris = state != "live" and _has_bytes(folder, file, end.offset)
+        # A file made in advance has zeros only. Of a closed store queues and checkpoint tell.
+        if not bad and not (debris and state == "left" and end.offset == file.base):
+            end = replace(end, debris=debris)
             break
         holes.append(Hole(end.offset, file.end, end.stop, file.path))
         on = walk_end(folder, log, file.end, entries=entries, crc=crc, kernels=kernels)
@@ -361,15 +368,11 @@ def _is_damage(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreStat
     return ours or at_base if state == "closed" else at_base and not ours and end.stop is Stop.BAD_MAGIC
 
 
-def _has_debris(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreState) -> bool:
-    """Whether a file that has no record at its beginning has something: one made in advance has zeros only.
-
-    Of a closed store queues and checkpoint tell, and a live one may be written at this moment.
-    """
-    if state != "left" or end.offset != file.base:
-        return False
-    raw = bytearray(min(file.size, ZEROS_MAX))
-    return any(raw[: folder.read_into(file.path, 0, memoryview(raw))])
+def _has_bytes(folder: StoreFolder, file: LogFile, offset: int) -> bool:
+    """Whether something else than zeros follows an offset, as far as `ZEROS_MAX`."""
+    raw = bytearray(min(file.end - offset, ZEROS_MAX))
+    count = folder.read_into(file.path, offset - file.base, memoryview(raw))
+    return raw.count(0, 0, count) < count
 
 
 # -- what others know of ------------------------------------------------------------------------------------

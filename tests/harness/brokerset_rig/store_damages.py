@@ -463,20 +463,18 @@ def silent(base: Base, case: Case, given: Given, told: list[tuple[int, int]]) ->
             found.append(f"{len(missing)} messages from {first.offset} on are not given of a running store")
         return found[:3]
     told = [*told, *([(bound, 2**63)] if given.bound is not None and given.bound.held_back else [])]
+    path = next(each for each in reversed(base.logs) if int(each[-20:]) <= first.offset)
+    data = case.changed.get(path, base.image[path]) or b""
+    rest = data[first.offset - int(path[-20:]) :]
+    for each in missing:
+        if any(begin < each.end and each.offset < end for begin, end in told):
+            continue
+        if rest.strip(b"\0"):
+            found.append(f"nothing is said about the message at {each.offset}")
     if case.state == "abort":
-        path = next(each for each in reversed(base.logs) if int(each[-20:]) <= first.offset)
-        data = case.changed.get(path, base.image[path]) or b""
-        rest = data[first.offset - int(path[-20:]) :]
-        for each in missing:
-            if any(begin < each.end and each.offset < end for begin, end in told):
-                continue
-            if rest.strip(b"\0"):
-                found.append(f"nothing is said about the message at {each.offset}")
         return found[:3]
     if base.name == "whole" and not any(path.startswith(("cons", "check")) for path in case.changed):
         found.append(f"{len(missing)} messages from {first.offset} on are missing, and queues know them")
-    path = next(each for each in reversed(base.logs) if int(each[-20:]) <= first.offset)
-    data = case.changed.get(path, base.image[path]) or b""
     head = 48 if base.name == "ledger" else 0
     place = data[max(first.offset - head - int(path[-20:]), 0) :][:4]
     if place.strip(b"\0") and base.name != "whole" and _says_its_place(base, data, path, first):
@@ -503,7 +501,7 @@ def told_of(given: Given) -> list[tuple[int, int]]:
         return found
     if bound.lost is not None:
         found.append((bound.lost.begin, 2**63))
-    if bound.end is not None and bound.state == "left" and bound.end.stop.name.startswith("BAD"):
+    if bound.end is not None and bound.end.debris:  # `judge_jobs` sees that `export` says it
         found.append((bound.end.offset, 2**63))
     if bound.end is not None and bound.end.holes and bound.end.holes[-1].end == bound.end.offset:
         found.append((bound.end.holes[-1].begin, 2**63))  # the end itself is damaged
@@ -576,6 +574,14 @@ def judge_jobs(places: Places, case: Case, given: Given, folder_of_targets: Path
             found.append(
                 f"export gives {report.counters['messages']} messages instead of {len(given.bodies)}"
             )
+        end = given.bound.end if given.bound is not None else None
+        if (
+            report is not None
+            and end is not None
+            and end.debris
+            and "finding.torn-tail" not in report.counters
+        ):
+            found.append(f"export says nothing about what lies behind the end, at {end.offset}")
         verified, report, _ = run_job(lambda: verify(runner, url))
         errors = [each for each in report.findings if each.level is Level.ERROR] if report else []
         of_log = [each for each in errors if each.code.startswith(LOG_CODES)]

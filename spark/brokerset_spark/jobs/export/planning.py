@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.report import JobFailed, NoInput
-from brokerset_spark.kernels import PROBLEMS
 from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import MessageOptions
 from brokerset_spark.sources.plan import (
@@ -143,9 +142,12 @@ def _told(store: StorePlan, start: int, end: int) -> Iterator[Told]:
     if bound.held_back:
         text = f"{held_back_text(bound)}; if no broker has it open, --tail-bound end takes them"
         yield Told("held-back", text, path, bound.offset, bound.offset)
-    if bound.end is not None and bound.state == "left" and bound.end.stop in PROBLEMS:
+    if bound.end is not None and bound.end.debris:
         reason = reason_of(bound.end.stop)
-        text = f"no record can be read at {bound.end.offset} ({reason}), and none follows: it was torn"
+        text = (
+            f"no record can be read at {bound.end.offset} ({reason}), and none follows, but other bytes than "
+            "zeros: a record was torn or truncated there, or its beginning is damaged"
+        )
         yield Told("torn-tail", text, path, bound.end.offset, bound.end.offset)
 
 

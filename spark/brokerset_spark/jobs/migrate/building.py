@@ -193,6 +193,7 @@ class Building:
             holes=followed.holes,
             behind=followed.behind,
             lost=lost,
+            debris=followed.debris,
         )
         if end.problem:
             advice = (

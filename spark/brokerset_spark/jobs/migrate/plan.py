@@ -102,9 +102,11 @@ def find_log_end(
     holes: Sequence[Hole] = (),
     behind: int = 0,
     lost: Lost | None = None,
+    debris: bool = False,
 ) -> LogEnd:
     """Judge where the scan ended. `holes` are damage from there on, with `behind` whole records behind it,
-    `lost` what others know of; `committed` is the end of a DLedger that is not read further.
+    `lost` what others know of, `debris` bytes behind the end that are no record; `committed` is the end of a
+    DLedger that is not read further.
 
     A store that was closed never ends before what its queues point to.
     """
@@ -128,7 +130,8 @@ def find_log_end(
         return LogEnd(end, False, text)
     if lost is not None and not lost.crash:
         return LogEnd(end, False, lost.text())
-    return LogEnd(end, scan.stop is Stop.EMPTY or not scan.path or committed is not None, "", lost)
+    clean = not debris and (scan.stop is Stop.EMPTY or not scan.path or committed is not None)
+    return LogEnd(end, clean, "", lost)
 
 
 def starts_at_zero(tallies: Tallies, floors: Mapping[Queue, int], without: Iterable[str]) -> bool:

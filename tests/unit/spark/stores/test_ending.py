@@ -114,6 +114,27 @@ def test_a_record_that_turns_into_zeros_is_damage_in_a_closed_store(tmp_path: Pa
     assert [hole.begin for hole in end.holes] == [places[-1].offset]
 
 
+@pytest.mark.parametrize(
+    ("position", "data", "debris"),
+    [(0, bytes(50), True), (7, b"\x55" * 100, True), (7, b"", False), (0, b"", False)],
+)
+def test_bytes_behind_the_end_that_are_no_record_are_told(
+    tmp_path: Path, position: int, data: bytes, debris: bool
+) -> None:
+    """In a closed store, too, where without size and magic they may be what a truncation left; of less than
+    those, and zeros behind, nobody can say that a record began there."""
+    folder, places, log = made(tmp_path, 40, size=1 << 14)
+    last = places[-1]
+    damage(last, position, data or bytes(len(last.data) - position))
+    if data == b"" and position:
+        damage(last, 0, bytes(position))
+
+    ends = [find_log_end(folder, log, state=state, crc=True) for state in ("closed", "left", "live")]
+
+    assert [(end.offset, end.holes) for end in ends] == [(last.offset, ())] * 3
+    assert [end.debris for end in ends] == [debris, debris, False]
+
+
 def test_a_file_of_a_crashed_broker_without_any_record_is_damage_unless_it_has_zeros_only(
     tmp_path: Path,
 ) -> None:
