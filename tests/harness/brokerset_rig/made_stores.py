@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -122,3 +125,21 @@ def damage(place: Place, position: int = 4, data: bytes = b"\xff\xff\xff\xff") -
     with place.file.open("r+b") as file:
         file.seek(place.position + position)
         file.write(data)
+
+
+@contextmanager
+def locked_elsewhere(file: Path) -> Iterator[None]:
+    """Another process holds the lock as a broker does."""
+    program = (
+        "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX,1,0)\n"
+        "print('held',flush=True)\nsys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+    finally:
+        process.communicate(b"", timeout=10)

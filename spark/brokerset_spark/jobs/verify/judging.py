@@ -37,7 +37,7 @@ def judge_gaps(target: Target, gathered: Gathered) -> tuple[int, list[list[int]]
     read_end = max((last for _, last, _ in gathered.sections.covered()), default=target.begin)
     end = read_end if target.options.partial or target.live else max(min(whole, target.end), read_end)
     for row in sorted(gathered.gaps, key=lambda row: int(row["offset"])):
-        if target.live and row["empty"] and row["end"] >= target.end:
+        if target.live and not target.exact and row["empty"] and row["end"] >= target.end:
             continue  # the record that is being written
         tail = row["offset"] >= whole and not target.live
         if tail:
@@ -132,7 +132,7 @@ class _Queues:
                 self._say_unclaimed(row)
         if not self._target.options.partial:
             for queue, claims in sorted(self._gathered.claims.items()):
-                if not claims.absent:
+                if not claims.absent or not self._target.facts.queues:
                     self._judge_holes(queue, claims)
 
     def _say(self, found: Result, *, milder: bool = False) -> None:

@@ -44,6 +44,9 @@ class Target:
     lost: Lost | None = None
     """What is known to have been behind the end."""
 
+    exact: bool = False
+    """Whether a record surely ends where a live store is read to; what is confirmed may end inside one."""
+
     @property
     def crash(self) -> bool:
         """Whether the store was not closed: a start will cut and complete it."""
@@ -141,8 +144,9 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
         bound = min(told, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
     if is_written(folder, facts) and not _left_behind(folder, facts):
-        bound = min(bound_of(folder, facts, kernels=kernels).offset, log.end)
-        return Target(facts, options, True, Ending(bound, bound), ())
+        told_bound = bound_of(folder, facts, kernels=kernels)
+        bound = min(told_bound.offset, log.end)
+        return Target(facts, options, True, Ending(bound, bound), (), exact=told_bound.exact)
     witnesses = tuple(find_witnesses(folder, facts))
     ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
     end = LogEnd(ending.whole, -1, Stop.EMPTY)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_rig.made_stores import Place, message, write_log
+from brokerset_rig.made_stores import Place, damage, locked_elsewhere, message, write_log
+from brokerset_spark.jobs.report import Level
+from brokerset_spark.jobs.running import LocalRunner
+from brokerset_spark.jobs.verify import verify
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import find_target
 from brokerset_spark.stores.folder import LocalFolder
@@ -64,3 +67,30 @@ def test_nothing_is_read_behind_the_last_file(store: tuple[Told, list[Place]]) -
     folder.confirmed = 10**9
 
     assert find_target(folder, VerifyOptions()).ending.claimed == 4096 * 3
+
+
+def test_zeros_right_before_the_bound_are_damage_if_a_whole_record_proves_the_bound(tmp_path: Path) -> None:
+    """Nobody is writing there: the record that may be being written is the one behind the bound."""
+    places = write_log(tmp_path, [message(n) for n in range(40)], file_size=1 << 14)
+    (tmp_path / "abort").touch()
+    (tmp_path / "lock").touch()
+    lost = places[-2]
+    damage(lost, 0, bytes(len(lost.data)))
+    with locked_elsewhere(tmp_path / "lock"):
+        report = verify(LocalRunner(), str(tmp_path))
+
+    assert report.facts["live"]
+    errors = [each for each in report.findings if each.level is Level.ERROR]
+    assert [(each.code, each.offset, each.end) for each in errors] == [
+        ("chain-gap", lost.offset, places[-1].offset)
+    ]
+
+
+def test_zeros_right_before_what_a_broker_confirms_may_be_being_written(
+    store: tuple[Told, list[Place]],
+) -> None:
+    """What is confirmed may end inside a record, so only a bound that is one's end or beginning is exact."""
+    folder, places = store
+    folder.confirmed = places[30].offset
+
+    assert not find_target(folder, VerifyOptions()).exact

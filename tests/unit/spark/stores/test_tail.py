@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from brokerset_formats.checkpoints import StoreCheckpoint
-from brokerset_rig.made_stores import Place, damage, message, unpack_fixture, write_log
+from brokerset_rig.made_stores import Place, damage, locked_elsewhere, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import find_newer, measure_end
 from brokerset_spark.stores.folder import LocalFolder
@@ -202,24 +198,6 @@ def test_committed_entries(tmp_path: Path) -> None:
         entries += sum(len(chunk.starts) for chunk in read_range(folder, wanted, outcome))
         assert outcome.stop is Stop.RANGE_END
     assert entries == 10
-
-
-@contextmanager
-def locked_elsewhere(file: Path) -> Iterator[None]:
-    """Another process holds the lock as a broker does."""
-    program = (
-        "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX,1,0)\n"
-        "print('held',flush=True)\nsys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        yield
-    finally:
-        process.communicate(b"", timeout=10)
 
 
 def test_lock_of_a_broker(tmp_path: Path) -> None:
