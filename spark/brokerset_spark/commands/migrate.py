@@ -94,6 +94,11 @@ class Moment(click.ParamType[int]):
 @click.option("--index-units", type=click.IntRange(2), help="The broker's maxIndexNum. [default: as before]")
 @click.option("--drop-timers", is_flag=True, help="Give up messages that wait in the timer wheel.")
 @click.option(
+    "--accept-queue-faults",
+    is_flag=True,
+    help="Put place holders where no record has a queue offset, and let the newer of two count.",
+)
+@click.option(
     "--delay-levels", metavar="LEVELS", help="The broker's messageDelayLevel. [default: RocketMQ's]"
 )
 @job_options
@@ -130,6 +135,7 @@ def migrate(
         index_slots=given["index_slots"],
         index_units=given["index_units"],
         drop_timers=given["drop_timers"],
+        accept_queue_faults=given["accept_queue_faults"],
         delay_levels=delay_levels or DELAY_LEVELS,
     )
     with job.running() as (runner, progress):

@@ -407,14 +407,26 @@ class Building:
         results = self._run("queues", queues.TASK, rows, [len(row["queues"]) for row in rows])
         firsts = dict.fromkeys(self._source.queue_ends, 0)  # queues that lose all messages begin at 0 again
         ends = dict(firsts)
-        missing = replaced = messages = 0
-        for topic, queue_id, first, end, count, holes, older in (
+        faults: dict[str, queues.Faults] = {}
+        replaced = messages = 0
+        for topic, queue_id, first, end, count, older, wrong in (
             queue for result in results for queue in result["queues"]
         ):
             firsts[topic, queue_id], ends[topic, queue_id] = first, end
-            missing, replaced, messages = missing + holes, replaced + older, messages + count
+            replaced, messages = replaced + older, messages + count
+            if wrong is not None:
+                faults[f"{topic}/{queue_id}"] = queues.Faults(**wrong)
+        problem = queues.describe_faults(faults)
+        can_lay = all(each.can_lay for each in faults.values())
+        if problem and not (can_lay and self._options.accept_queue_faults):
+            accept = "; --accept-queue-faults takes it as it is, and `verify` will name it" if can_lay else ""
+            raise JobFailed(
+                f"{self._source.root}: {problem}: records are lost, or name a wrong topic, queue or offset",
+                "run `brokerset store verify` to look closer; --drop-topic, --from-offset and --until-offset"
+                f" leave out where it is{accept}",
+            )
         self._report.counters["queueMessages"] = messages
-        telling.tell_queues(self._report, str(self._source.root), missing, replaced)
+        telling.tell_queues(self._report, str(self._source.root), problem, replaced)
         return firsts, ends
 
     def _queue_file_size(self) -> int:

@@ -91,6 +91,9 @@ class MigrateOptions:
     drop_timers: bool = False
     """Whether messages that wait in the timer wheel may be lost."""
 
+    accept_queue_faults: bool = False
+    """Whether queues may get place holders where no record has a queue offset, and two records the same."""
+
     delay_levels: str = DELAY_LEVELS
     """`messageDelayLevel` of the broker."""
 

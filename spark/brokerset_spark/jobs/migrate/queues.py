@@ -7,8 +7,8 @@ any message ends with a unit that points before the log, so that its numbers go 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,12 @@ from brokerset_spark.stores.reading import Throttle
 
 TASK: Final = "brokerset_spark.jobs.migrate.queues:build"
 QUEUE_FILE_SIZE: Final = 300_000 * UNIT_SIZE
+QUEUE_OFFSET_MAX: Final = (2**63 - 1) // UNIT_SIZE - 1
+"""The last queue offset that has a place in a file of a queue."""
+
+BLANKS_MAX: Final = 1 << 20
+"""Place holders between messages of a queue at most: a queue offset with a wrong bit may be far off."""
+
 _UNITS_AT_ONCE: Final = 8_192
 
 
@@ -60,7 +66,10 @@ def build(row: Row) -> Iterator[Result]:
             files.append(described(row["staging"], path, used=len(part) * UNIT_SIZE, throttle=throttle))
         first, end = laid.first, laid.first + len(laid.units)
         ends.append(
-            [queue["topic"], queue["queueId"], first, end, laid.messages, laid.missing, laid.replaced]
+            [
+                *(queue["topic"], queue["queueId"], first, end, laid.messages, laid.replaced),
+                asdict(laid.faults) if laid.faults is not None else None,
+            ]
         )
     yield Result({"key": row["key"], "queues": ends, "bytesRead": 0, "files": files})
 
@@ -76,6 +85,61 @@ def _collect(staging: str, slices: list[Any]) -> tuple[NDArray[Any], Int64s]:
 
 
 @dataclass(frozen=True, slots=True)
+class Faults:
+    """What no broker does: queue offsets between others that no record has, or that several have."""
+
+    missing: tuple[int, int, int] | None = None
+    """The first such stretch, first and last queue offset, and how many are missing in all."""
+
+    doubled: tuple[int, int] | None = None
+    """The first queue offset that several records have, and how many records are too many in all."""
+
+    misplaced: int | None = None
+    """A queue offset for which there is no place in a file."""
+
+    @property
+    def can_lay(self) -> bool:
+        """Whether place holders can stand for what is missing."""
+        return self.misplaced is None and (self.missing is None or self.missing[2] <= BLANKS_MAX)
+
+
+def describe_faults(found: Mapping[str, Faults]) -> str:
+    """The first of the faults of queues, and how many there are; empty if there are none. Pure."""
+    if not found:
+        return ""
+    name, first = min(found.items(), key=lambda each: each[1].can_lay)
+    if first.misplaced is not None:
+        what = f"a record says queue offset {first.misplaced}"
+    elif first.missing is not None:
+        low, high, _ = first.missing
+        what = f"no record has queue offset {low}" + (f" to {high}" if high > low else "")
+    else:
+        assert first.doubled is not None, "a fault says what it is"
+        what = f"several records have queue offset {first.doubled[0]}"
+    missing = sum(each.missing[2] for each in found.values() if each.missing is not None)
+    doubled = sum(each.doubled[1] for each in found.values() if each.doubled is not None)
+    return f"queue {name}: {what} (all queues: {missing} missing, {doubled} doubled)"
+
+
+def find_faults(queue_offsets: Int64s) -> Faults | None:
+    """What is wrong with the queue offsets of a queue's present life, in the order of the log. Pure."""
+    first, last = int(queue_offsets.min()), int(queue_offsets.max())
+    if first < 0 or last > QUEUE_OFFSET_MAX:
+        return Faults(misplaced=first if first < 0 else last)
+    if last - first + 1 == len(queue_offsets) and (np.diff(queue_offsets) == 1).all():
+        return None
+    there, counts = np.unique(queue_offsets, return_counts=True)
+    holes, twice = np.flatnonzero(np.diff(there) > 1), np.flatnonzero(counts > 1)
+    missing = doubled = None
+    if len(holes):
+        low, high = int(there[holes[0]]) + 1, int(there[holes[0] + 1]) - 1
+        missing = (low, high, last - first + 1 - len(there))
+    if len(twice):
+        doubled = (int(there[twice[0]]), len(queue_offsets) - len(there))
+    return Faults(missing, doubled) if missing or doubled else None
+
+
+@dataclass(frozen=True, slots=True)
 class LaidOut:
     """A queue without gaps."""
 
@@ -83,14 +147,15 @@ class LaidOut:
     """Queue offset of the first unit."""
 
     units: NDArray[Any]
+    """None if faults forbid it."""
+
     messages: int
     """Units that point to a message."""
 
-    missing: int
-    """Queue offsets between the first and the last message that no record has."""
-
     replaced: int
-    """Records whose queue offset a later one has: their topic was deleted, or their queue cut."""
+    """Records of before the queue began again at 0: their topic was deleted."""
+
+    faults: Faults | None = None
 
 
 def lay_out(units: NDArray[Any], queue_offsets: Int64s, *, floor: int) -> LaidOut:
@@ -100,17 +165,20 @@ def lay_out(units: NDArray[Any], queue_offsets: Int64s, *, floor: int) -> LaidOu
     """
     if not len(units):
         if floor <= 0:
-            return LaidOut(0, units, 0, 0, 0)
+            return LaidOut(0, units, 0, 0)
         last = np.array([(0, 1, 0)], UNIT)
-        return LaidOut(floor - 1, last, 0, 0, 0)
+        return LaidOut(floor - 1, last, 0, 0)
     again = np.flatnonzero(queue_offsets == 0)
     begin = int(again[-1]) if len(again) else 0
     live, places = units[begin:], queue_offsets[begin:]
+    faults = find_faults(places)
+    if faults is not None and not faults.can_lay:
+        return LaidOut(0, units[:0], 0, begin, faults)
     first, end = int(places.min()), int(places.max()) + 1
     laid = blanks(end - first)
     laid[places - first] = live
     there = int(np.count_nonzero(laid["size"] != BLANK_SIZE))
-    return LaidOut(first, laid, there, end - first - there, len(units) - there)
+    return LaidOut(first, laid, there, begin, faults)
 
 
 def blanks(count: int) -> NDArray[Any]:

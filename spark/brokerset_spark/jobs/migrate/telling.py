@@ -61,10 +61,10 @@ def tell_scan(
         report.add(Finding("torn-tail", Level.INFO, text, store, offset=end.offset))
 
 
-def tell_queues(report: Report, store: str, missing: int, replaced: int) -> None:
-    """Say what is unusual in queues that were built anew."""
-    if missing:
-        text = f"{missing} queue offsets have no message; their units are blank"
+def tell_queues(report: Report, store: str, faults: str, replaced: int) -> None:
+    """Say what is unusual in queues that were built anew; `faults` were accepted."""
+    if faults:
+        text = f"{faults}; place holders stand where there is no message, and the newer one of two counts"
         report.add(Finding("queue-hole", Level.WARNING, text, store))
     if replaced:
         text = f"{replaced} messages of deleted topics that were made again are in the log and in no queue"

@@ -19,7 +19,14 @@ from brokerset_spark.jobs.migrate.config_files import ConfigChange, unread
 from brokerset_spark.jobs.migrate.indexes import cut_slices, find_sizes, index_arrays, index_name
 from brokerset_spark.jobs.migrate.keys import key_hashes
 from brokerset_spark.jobs.migrate.options import is_chosen
-from brokerset_spark.jobs.migrate.queues import lay_out, read_end, split_files
+from brokerset_spark.jobs.migrate.queues import (
+    BLANKS_MAX,
+    Faults,
+    describe_faults,
+    lay_out,
+    read_end,
+    split_files,
+)
 from brokerset_spark.jobs.migrate.selecting import ContentDigest, renew_property_crcs
 from brokerset_spark.jobs.migrate.tallies import group_topics
 from brokerset_spark.kernels import KERNELS
@@ -58,7 +65,7 @@ def test_a_queue_whose_beginning_is_gone_keeps_its_numbers() -> None:
     """It begins with the first message that is left."""
     laid = lay(7, 8, 9)
 
-    assert (laid.first, laid.units["offset"].tolist(), laid.missing) == (7, [5000, 5100, 5200], 0)
+    assert (laid.first, laid.units["offset"].tolist(), laid.faults) == (7, [5000, 5100, 5200], None)
 
 
 def test_missing_numbers_become_blank_units() -> None:
@@ -66,7 +73,7 @@ def test_missing_numbers_become_blank_units() -> None:
     laid = lay(3, 5)
 
     assert laid.units["size"].tolist() == [100, 0x7FFFFFFF, 100]
-    assert (laid.messages, laid.missing) == (2, 1)
+    assert (laid.messages, laid.faults) == (2, Faults(missing=(4, 4, 1)))
 
 
 def test_a_topic_that_was_made_again_begins_anew() -> None:
@@ -74,13 +81,35 @@ def test_a_topic_that_was_made_again_begins_anew() -> None:
     laid = lay(0, 1, 2, 0, 1)
 
     assert (laid.first, laid.units["offset"].tolist(), laid.replaced) == (0, [5300, 5400], 3)
+    assert laid.faults is None
 
 
 def test_a_queue_offset_that_was_given_twice_has_the_later_message() -> None:
-    """As after a cut of the log."""
+    """And it is a fault: no broker gives one twice unless the topic was made again."""
     laid = lay(4, 5, 6, 5, 6, 7)
 
-    assert (laid.first, laid.units["offset"].tolist(), laid.replaced) == (4, [5000, 5300, 5400, 5500], 2)
+    assert (laid.first, laid.units["offset"].tolist()) == (4, [5000, 5300, 5400, 5500])
+    assert (laid.faults, laid.replaced) == (Faults(doubled=(5, 2)), 0)
+
+
+@pytest.mark.parametrize("far", [2**40, 2**62, -1, 4 + BLANKS_MAX + 2])
+def test_a_queue_offset_far_away_makes_no_queue_of_its_length(far: int) -> None:
+    """One wrong bit of it would ask for terabytes of place holders."""
+    laid = lay(3, 4, far)
+
+    assert (len(laid.units), laid.faults is not None and laid.faults.can_lay) == (0, False)
+
+
+def test_faults_of_queues_are_described_by_the_worst_one_and_their_number() -> None:
+    """Whoever reads it learns where to look, and how much there is."""
+    one, two = Faults(missing=(16, 143, 128), doubled=(3, 1)), Faults(misplaced=-7)
+
+    assert describe_faults({}) == ""
+    assert describe_faults({"t/1": one}) == (
+        "queue t/1: no record has queue offset 16 to 143 (all queues: 128 missing, 1 doubled)"
+    )
+    assert describe_faults({"t/1": one, "u/0": two}).startswith("queue u/0: a record says queue offset -7 (")
+    assert "several records have queue offset 5 (" in describe_faults({"t/1": Faults(doubled=(5, 2))})
 
 
 def test_an_empty_queue_goes_on_where_it_was(tmp_path: Path) -> None:
