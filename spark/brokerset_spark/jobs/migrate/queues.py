@@ -147,7 +147,7 @@ class LaidOut:
     """Queue offset of the first unit."""
 
     units: NDArray[Any]
-    """None if faults forbid it."""
+    """None of them if faults forbid it."""
 
     messages: int
     """Units that point to a message."""
