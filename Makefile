@@ -107,8 +107,8 @@ failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each
 	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
 
 sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
-	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) tests/simulation --seeds $(SEEDS); \
-	else set -x; pytest -q -n $(WORKERS) tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
+	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) --dist loadfile tests/simulation --seeds $(SEEDS); \
+	else set -x; pytest -q -n $(WORKERS) --dist loadfile tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
 
 coverage: setup  ## which lines of raft and controller run under simulation; at least 90 % (SEEDS=number)
 	python tests/simulation/run.py --seeds $(SEEDS) --coverage
