@@ -307,6 +307,9 @@ def heads(data: Bytes, starts: Int64s) -> Heads:
         everywhere = np.ndarray((len(data) - size + 1,), f">i{size}", data, strides=(1,))
         return everywhere[at].astype(np.int64)
 
+    outside = starts < 0
+    if outside.any():
+        raise misfit(int(outside.argmax()), starts)
     sys_flag = column(starts + 36, 4).astype(np.int32)
     born = starts + 48
     extra = np.where(sys_flag & 0x10, _V6_EXTRA, 0)

@@ -47,6 +47,8 @@ HOLES_MAX: Final = 10_000
 _STALE_MAX: Final = 100_000
 """Records that are looked at behind the end of a log."""
 
+_BYTES_AT_ONCE: Final = 64 << 10
+
 _RETRIES_MAX: Final = 100
 """How often the place that a broker is writing is walked again before it counts as a hole."""
 
@@ -240,11 +242,13 @@ def follow_log(
     crc: bool = False,
     near: bool = False,
     kernels: Kernels = KERNELS,
+    tell_debris: bool = True,
     throttle: Throttle | None = None,
 ) -> LogEnd:
     """The end of a log of which a walk has found the first place without a record; see `find_log_end`.
 
-    With `near` records behind zeros are looked for as far as `ZEROS_MAX`.
+    With `near` records behind zeros are looked for as far as `ZEROS_MAX`. Without `tell_debris` nothing is
+    read to find out about it.
     """
     holes: list[Hole] = []
     records, behind, retries = end.records, 0, 0
@@ -268,9 +272,12 @@ def follow_log(
         if not file.base <= end.offset < file.end:
             continue
         bad = end.stop in PROBLEMS and _is_damage(folder, file, end, state, entries)
-        debris = state != "live" and _has_bytes(folder, file, end.offset)
         # A file made in advance has zeros only. Of a closed store queues and checkpoint tell.
-        if not bad and not (debris and state == "left" and end.offset == file.base):
+        at_base = state == "left" and end.offset == file.base
+        debris = (
+            state != "live" and (tell_debris or at_base) and _has_bytes(folder, file, end.offset, throttle)
+        )
+        if not bad and not (debris and at_base):
             end = replace(end, debris=debris)
             break
         holes.append(Hole(end.offset, file.end, end.stop, file.path))
@@ -368,11 +375,20 @@ def _is_damage(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreStat
     return ours or at_base if state == "closed" else at_base and not ours and end.stop is Stop.BAD_MAGIC
 
 
-def _has_bytes(folder: StoreFolder, file: LogFile, offset: int) -> bool:
+def _has_bytes(folder: StoreFolder, file: LogFile, offset: int, throttle: Throttle | None) -> bool:
     """Whether something else than zeros follows an offset, as far as `ZEROS_MAX`."""
-    raw = bytearray(min(file.end - offset, ZEROS_MAX))
-    count = folder.read_into(file.path, offset - file.base, memoryview(raw))
-    return raw.count(0, 0, count) < count
+    end = min(file.end, offset + ZEROS_MAX)
+    while offset < end:
+        raw = bytearray(min(end - offset, _BYTES_AT_ONCE))
+        count = folder.read_into(file.path, offset - file.base, memoryview(raw))
+        if throttle is not None:
+            throttle.took(count)
+        if raw.count(0, 0, count) < count:
+            return True
+        if count < len(raw):
+            return False
+        offset += count
+    return False
 
 
 # -- what others know of ------------------------------------------------------------------------------------

@@ -100,7 +100,9 @@ def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
     if confirmed is None:
         end = measure_end(folder, log, entries=entries, crc=True)
         state = state_of(folder, facts)
-        leftover = _leftover(follow_log(folder, log, end, state=state, entries=entries, crc=True))
+        leftover = _leftover(
+            follow_log(folder, log, end, state=state, entries=entries, crc=True, tell_debris=False)
+        )
     bound = confirmed if end is None else end.held_back if written else end.offset
     assert bound is not None
     return Sighting(

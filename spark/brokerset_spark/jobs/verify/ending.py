@@ -109,7 +109,9 @@ def find_end(
 
     def walked(since: int | None) -> LogEnd:
         end = measure_end(folder, log, entries=entries, crc=crash, since=since, kernels=kernels)
-        return follow_log(folder, log, end, state=state, entries=entries, crc=crash, kernels=kernels)
+        return follow_log(
+            folder, log, end, state=state, entries=entries, crc=crash, kernels=kernels, tell_debris=False
+        )
 
     end = walked(known)
     if known is None and anchor is not None and end.offset < anchor:

@@ -126,6 +126,14 @@ def test_smallest_records(kernels: Kernels) -> None:
                 kernels.heads(data[:end], np.array([0], np.int64))
 
 
+def test_a_record_that_begins_before_the_buffer_is_refused(kernels: Kernels) -> None:
+    """Also if only bytes that no head is read from lie outside."""
+    data = np.frombuffer(log(MAGIC_V1, 1), np.uint8)[1:].copy()
+
+    with pytest.raises(ValueError, match="record 0 at position -1 does not fit the buffer"):
+        kernels.heads(data, np.array([-1], np.int64))
+
+
 def test_offsets_beyond_64_bits(kernels: Kernels) -> None:
     """A file may have any 20 digits as its name; no record belongs there."""
     data = np.frombuffer(log(MAGIC_V1), np.uint8)
