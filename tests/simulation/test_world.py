@@ -87,7 +87,7 @@ def _run(seed: int) -> Outcome:
     return simulate(seed)
 
 
-@pytest.mark.timeout(600)  # it is the first to run so many seeds
+@pytest.mark.timeout(1500)  # it is the first to run so many seeds
 def test_seeds_do_every_kind_of_thing() -> None:
     """Every fault, wish of administrators, event and refusal, and snapshots, happen in the first seeds."""
     counts: Counter[str] = Counter()
