@@ -87,8 +87,8 @@ def free_port(host: str, *offsets: int) -> int:
     """Return a port that nobody listens on now, nor on those at these distances from it.
 
     It lies below the range from which the kernel takes ports for outgoing connections, since one that is kept
-    for the next start must not be lost to such a connection. Where nearly all are
-    for those, any will do. Raises `OSError` for a foreign address.
+    for the next start must not be lost to such a connection. Where nearly all ports are for
+    those, any will do. Raises `OSError` for a foreign address.
     """
     end = min(_outgoing_ports_start() - FREE_PORTS_ROOM, FREE_PORTS_END)
     if end < FREE_PORTS_START + FREE_PORTS_LEAST:
