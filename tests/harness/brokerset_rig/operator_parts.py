@@ -19,7 +19,8 @@ from brokerset_operator.plan.static import to_send
 from brokerset_operator.settings import OperatorSettings
 from brokerset_rig.fake_kube import FakeKube
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0  # of what comes at once: only what hangs is ended by it
+LEASE_SECONDS = 15  # the default: a busy machine that stops a test for seconds takes nobody's lease
 NAMESPACE = "shop"
 
 
@@ -137,7 +138,7 @@ async def operator(
     kube: FakeKube, plan: Callable[[Observed], Plan] = simple_plan, **settings: Any
 ) -> AsyncIterator[RunningOperator]:
     """An operator that ends with the block, however it fared."""
-    values: dict[str, Any] = {"image": "brokerset:test", "http_port": 0, "lease_seconds": 3}
+    values: dict[str, Any] = {"image": "brokerset:test", "http_port": 0, "lease_seconds": LEASE_SECONDS}
     process = OperatorProcess(
         OperatorSettings(**(values | settings)),
         access=Access(kube.url, namespace="system"),

@@ -214,7 +214,7 @@ def test_with_kopf_a_kind_comes_and_goes() -> None:
     async def work() -> None:
         async with FakeKube(absent=frozenset({"StoreAudit"})) as kube:
             process = OperatorProcess(
-                OperatorSettings(image="brokerset:test", http_port=0, lease_seconds=3),
+                OperatorSettings(image="brokerset:test", http_port=0),
                 access=Access(kube.url, namespace="system"),
                 plan=simple_plan,
                 watch_sets=run_kopf,

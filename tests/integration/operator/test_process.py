@@ -254,12 +254,12 @@ def test_who_loses_the_lease_ends() -> None:
     """An operator that cannot renew stops its work and ends with `LeaseLost`."""
 
     async def work() -> None:
-        async with FakeKube() as kube, operator(kube) as one:
+        async with FakeKube() as kube, operator(kube, lease_seconds=6) as one:
             kube.put(broker_set())
             await until(lambda: ready(kube) == "True")
             kube.faults.append(Fault("*", "leases", code=503, times=10_000))
             with pytest.raises(ExceptionGroup) as caught:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     await one.task
 
             assert caught.group_contains(LeaseLost)
