@@ -130,7 +130,7 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
     "keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write what writer and consumer saw in each run to DIR, as JSON lines.",
+    help="Write what writer and consumer saw in each run to DIR, as JSON lines, and the logs of the servers.",
 )
 @click.option(
     "--java",
@@ -251,8 +251,9 @@ def _measure(
     result = KindResult()
     with progress(label or kind.name, wish.runs) as done:
         while len(result.runs) < wish.runs and not result.problem:
+            logs = None if keep is None else keep / f"{kind.name}-{len(result.runs)}-logs"
             _measure_on_new_set(
-                make, lambda bench: run_kind(bench, kind, wish.runs, load, keep, done, result), result
+                make, lambda bench: run_kind(bench, kind, wish.runs, load, keep, done, result), result, logs
             )
     return result
 
@@ -261,8 +262,12 @@ def _measure_on_new_set(
     make: Callable[[Path], BenchSet],
     work: Callable[[BenchSet], Coroutine[Any, Any, None]],
     result: KindResult,
+    logs: Path | None,
 ) -> None:
-    """Start a set, do the work, end the set; its folder is kept when something went wrong."""
+    """Start a set, do the work, end the set, and copy its logs to `logs`.
+
+    Its folder is kept when something went wrong.
+    """
     folder = Path(tempfile.mkdtemp(prefix="brokerset-failover-"))
     bench: BenchSet | None = None
     ended = False
@@ -276,6 +281,8 @@ def _measure_on_new_set(
     finally:
         if bench is not None:
             bench.end()
+            if logs is not None:
+                bench.keep_logs(logs)
         if result.broken or not ended:
             click.echo(f"kept {folder}", err=True)
         else:

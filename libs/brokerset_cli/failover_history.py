@@ -75,7 +75,7 @@ class History:
         self._events.append((self._clock(), "final", number, queue, offset, broker, checksum(body), None))
 
     def note(self, kind: str, why: str = "", broker: str = "") -> None:
-        """Something that the sequence is to be read with: `fault`, `heal`, `scanned`."""
+        """Something that the sequence is to be read with: `clock`, `fault`, `heal`, `scanned`."""
         self._events.append((self._clock(), kind, None, None, None, broker, None, why))
 
     def events(self) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +131,7 @@ class _Run:
         await self._create_topic(look, route, topic)
         reader = Reader(self._instance, route, topic, self._bench.group)
         writer = Writer(self._history, route, topic, rate=self._load.rate, size=self._load.size, first=0)
+        self._history.note("clock", datetime.now(UTC).isoformat())  # what the servers' logs are in
         stop = asyncio.Event()
         writing = asyncio.create_task(writer.run(stop))
         reading = asyncio.create_task(reader.run(self._history))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,13 @@ class BenchSet:
             if not process.running:
                 return f"{process.name} has ended; the end of its log:\n{process.log_tail()}"
         return ""
+
+    def keep_logs(self, folder: Path) -> None:
+        """Copy what each process has logged to `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for process in (*self.others, *self.controllers, *self.brokers):
+            if process.log_file.exists():
+                shutil.copy(process.log_file, folder / f"{process.name}.log")
 
     def end(self) -> None:
         """End everything, brokers first."""

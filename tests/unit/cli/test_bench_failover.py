@@ -234,6 +234,18 @@ def test_a_set_is_planned_on_the_ports_that_are_wished_for(tmp_path: Path) -> No
     assert bench.ended().startswith("controller-0 has ended")
 
 
+def test_the_logs_of_all_processes_are_kept(tmp_path: Path) -> None:
+    bench = our_set(tmp_path / "set", replicas=1, settings=(), port=23_500, network=None)
+    for process in bench.controllers:
+        process.log_file.parent.mkdir(parents=True, exist_ok=True)
+        process.log_file.write_text(f"log of {process.name}")
+
+    bench.keep_logs(tmp_path / "kept")
+
+    kept = {file.name: file.read_text() for file in (tmp_path / "kept").iterdir()}
+    assert kept == {f"controller-{n}.log": f"log of controller-{n}" for n in range(3)}
+
+
 def test_kinds_are_chosen_by_name_in_the_order_given() -> None:
     wished = bench_failover._kinds(None, None, "killBoth, killMaster,killBoth")  # type: ignore[arg-type]  # unused
 

@@ -27,7 +27,7 @@ from brokerset_runtime.files import sync_folder, write_atomically
 from brokerset_spark.jobs.export import partitions, staging, writing
 from brokerset_spark.jobs.export.exporting import export
 from brokerset_spark.jobs.export.options import ExportOptions
-from brokerset_spark.jobs.report import JobFailed, NoInput, Report
+from brokerset_spark.jobs.report import JobFailed, Level, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Result, Row
 
 FIXTURES = Path(__file__).parents[3] / "peers" / "fixtures"
@@ -435,6 +435,26 @@ def test_damage_fails_an_export_and_says_where(made: Made, target: Path) -> None
 
     run(made.write(), target)
     check(target, made.records)
+
+
+@pytest.mark.parametrize(
+    ("left_over", "told"), [(b"\x55" * 100, ["torn-tail"]), (bytes(100), [])], ids=["debris", "zeros"]
+)
+def test_bytes_behind_the_last_record_that_are_none_are_told(
+    made: Made, target: Path, left_over: bytes, told: list[str]
+) -> None:
+    """Nobody can say whether a record began there, so all that can be read is exported, and it is said."""
+    end = len(made.data)
+    made.data += left_over
+
+    report = run(made.write(), target)
+
+    found = [each for each in report.findings if each.code == "torn-tail"]
+    assert [(each.code, each.level, each.offset) for each in found] == [
+        (code, Level.INFO, end) for code in told
+    ]
+    assert report.exit_code == 0
+    assert len(rows_of(target)) == len(made.records)
 
 
 def test_damage_that_is_passed_over_is_told(made: Made, target: Path) -> None:
