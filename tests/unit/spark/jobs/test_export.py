@@ -438,10 +438,10 @@ def test_damage_fails_an_export_and_says_where(made: Made, target: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("left_over", "told"), [(b"\x55" * 100, ["torn-tail"]), (bytes(100), [])], ids=["debris", "zeros"]
+    ("left_over", "codes"), [(b"\x55" * 100, ["torn-tail"]), (bytes(100), [])], ids=["debris", "zeros"]
 )
-def test_bytes_behind_the_last_record_that_are_none_are_told(
-    made: Made, target: Path, left_over: bytes, told: list[str]
+def test_bytes_behind_the_last_record_that_are_none_are_reported(
+    made: Made, target: Path, left_over: bytes, codes: list[str]
 ) -> None:
     """Nobody can say whether a record began there, so all that can be read is exported, and it is said."""
     end = len(made.data)
@@ -451,7 +451,7 @@ def test_bytes_behind_the_last_record_that_are_none_are_told(
 
     found = [each for each in report.findings if each.code == "torn-tail"]
     assert [(each.code, each.level, each.offset) for each in found] == [
-        (code, Level.INFO, end) for code in told
+        (code, Level.INFO, end) for code in codes
     ]
     assert report.exit_code == 0
     assert len(rows_of(target)) == len(made.records)
