@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from brokerset_rig.made_stores import damage, expected, message, write_log
@@ -192,8 +193,26 @@ def test_kafka_columns(spark: SparkSession, fixture_store: Unpack) -> None:
         to_kafka_columns(frame.drop("keys"))
 
 
+WORKER_STARTS_MAX = 3
+WORKER_LATE = "Python worker failed to connect back"
+"""Spark waits 10 s for the process that reads a stream, and cannot be told to; busy machines need more."""
+
+
 def collect_stream(frame: DataFrame, folder: Path, rows: list[int], **trigger: Any) -> list[int]:
-    """Run a stream until it ends; gives the number of rows of each batch."""
+    """Run a stream until it ends; gives the number of rows of each batch.
+
+    When Spark did not wait for its own process, the query is started again at its checkpoint.
+    """
+    for start in range(WORKER_STARTS_MAX):
+        try:
+            return _run_stream(frame, folder, rows, **trigger)
+        except StreamingQueryException as error:
+            if WORKER_LATE not in str(error) or start == WORKER_STARTS_MAX - 1:
+                raise
+    raise AssertionError("it returned or raised")
+
+
+def _run_stream(frame: DataFrame, folder: Path, rows: list[int], **trigger: Any) -> list[int]:
     batches: list[int] = []
 
     def take(batch: DataFrame, _: int) -> None:
