@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from brokerset_rig.failing_disks import (
     ThinDisk,
     enter_own_namespace,
     missing,
+    page_cache_kept,
 )
 from brokerset_rig.judged_load import judged_load
 from brokerset_rig.own_group import OwnGroup
@@ -151,11 +152,12 @@ def thin(work: Path, source: random.Random, *, queue: bool) -> Outcome:
                 disk.fill()
                 load.refused()
             disk.make_room()
-            note = f"{settings['flushDiskType']}, {end(broker, source)}"
-            if sync and source.random() < 0.5:  # else what only the page cache had may be lost
-                disk.evict()
-                note += ", evicted before the restart"
-            broker.start()
+            with nullcontext() if sync else page_cache_kept(disk.folder / "store" / "commitlog"):
+                note = f"{settings['flushDiskType']}, {end(broker, source)}"
+                if sync and source.random() < 0.5:  # else what only the page cache has may be lost
+                    disk.evict()
+                    note += ", evicted before the restart"
+                broker.start()
             with load.running():
                 load.acknowledged(500)
             note += f", then {end(broker, source)} and evicted"

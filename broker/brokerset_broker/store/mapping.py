@@ -13,6 +13,8 @@ import errno
 import mmap
 import os
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -70,35 +72,78 @@ def settle(path: Path, begin: int) -> int:
 
     After an input/output error the kernel calls a page clean that the disk does not have: it can be read, and
     a sync does not write it. Writing to it again is not enough: ext4 then writes to a preallocated block that
-    it leaves marked as unwritten (Linux 6.18), so it reads as zeros once the page is gone. Therefore the page
-    cache is told to forget the file, and what the disk then lacks is written and compared once more. The
-    file must not be mapped. Blocks; raises OSError.
+    it leaves marked as unwritten (Linux 6.18), so it reads as zeros once the page is gone. Therefore the disk
+    is asked past the page cache (`Disk`), and what it lacks is written and compared once more. Nobody may
+    write to the file meanwhile. Blocks; raises OSError.
     """
     lacking = 0
     begin -= begin % SETTLE_CHUNK_BYTES
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with Disk(path) as disk:
         with contextlib.suppress(OSError):  # of earlier writes: what was not written shows below
-            os.fsync(descriptor)
-        for data_begin, data_end in data_ranges(path, begin, os.fstat(descriptor).st_size):
-            for position in range(data_begin, data_end, SETTLE_CHUNK_BYTES):
-                size = min(SETTLE_CHUNK_BYTES, data_end - position)
-                content = os.pread(descriptor, size, position)
-                if _on_disk(descriptor, content, position):
+            os.fsync(disk.cached)
+        for data_begin, data_end in data_ranges(path, begin, os.fstat(disk.cached).st_size):
+            for position in range(data_begin - data_begin % _PAGE, data_end, SETTLE_CHUNK_BYTES):
+                content = os.pread(disk.cached, min(SETTLE_CHUNK_BYTES, data_end - position), position)
+                if disk.read(position, len(content)) == content:
                     continue
-                os.pwrite(descriptor, content, position)
-                os.fsync(descriptor)
-                if not _on_disk(descriptor, content, position):
+                disk.write(position, content)
+                os.fsync(disk.cached)
+                if disk.read(position, len(content)) != content:
                     raise OSError(errno.EIO, "the disk does not keep what is written to it", str(path))
-                lacking += size
-    finally:
-        os.close(descriptor)
+                lacking += len(content)
     return lacking
 
 
-def _on_disk(descriptor: int, content: bytes, position: int) -> bool:
-    _forget(descriptor, position, len(content))
-    return os.pread(descriptor, len(content), position) == content
+class Disk:
+    """A file past the page cache, by direct input and output. A context manager; everything raises OSError.
+
+    A file system that has none is told to forget its pages first. That is second best: it keeps those that
+    somebody has mapped or just uses, and they are then taken for what the disk has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.cached = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """Descriptor that reads and writes through the page cache."""
+        self._direct: int | None = None
+        self._buffer = mmap.mmap(-1, SETTLE_CHUNK_BYTES)  # aligned, as direct calls need it
+        try:
+            self._direct = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
+            os.preadv(self._direct, [memoryview(self._buffer)[:_PAGE]], 0)
+        except OSError as error:  # another number tells of a write that failed before, and tells it once
+            if error.errno == errno.EINVAL:
+                self._close_direct()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_direct()
+        os.close(self.cached)
+
+    def _close_direct(self) -> None:
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `SETTLE_CHUNK_BYTES` from a position that is a multiple of a page on."""
+        if self._direct is None:
+            _forget(self.cached, position, size)
+            return os.pread(self.cached, size, position)
+        got = os.preadv(self._direct, [memoryview(self._buffer)[: size + -size % _PAGE]], position)
+        return self._buffer[: min(size, got)]
+
+    def write(self, position: int, content: bytes) -> None:
+        """As `read`; a sync is still needed. Bytes behind the last whole page go through the page cache."""
+        whole = 0 if self._direct is None else len(content) - len(content) % _PAGE
+        if self._direct is not None and whole:
+            self._buffer[:whole] = content[:whole]
+            os.pwritev(self._direct, [memoryview(self._buffer)[:whole]], position)
+        if rest := content[whole:]:
+            _forget(self.cached, position + whole, len(rest))
+            os.pwrite(self.cached, rest, position + whole)
 
 
 def _forget(descriptor: int, position: int, size: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -174,6 +177,18 @@ class ThinDisk:
         if self._device:
             run("losetup", "-d", self._device)
         self._backing.__exit__(None, None, None)
+
+
+@contextmanager
+def page_cache_kept(folder: Path) -> Iterator[None]:
+    """The kernel may drop pages that it calls clean at any time, but it keeps those that somebody has mapped."""
+    with ExitStack() as mapped:
+        for path in folder.glob("*"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            mapped.callback(os.close, descriptor)
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            mapped.enter_context(mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ))
+        yield
 
 
 class FailingSyncs:

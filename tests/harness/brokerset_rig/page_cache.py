@@ -2,11 +2,13 @@
 
 After an input/output error the kernel calls a page clean: it can be read, no later sync writes it, and it is gone
 when the page is evicted or the power fails. Only a page that is written to once more is written to the disk.
+Direct input and output passes it by, after it has written what is dirty.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Callable
@@ -49,7 +51,7 @@ class _File:
 class PageCache:
     """Stands between the store and its mapped files; other files count as durable at once."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, direct_io: bool = True) -> None:
         self._files: dict[str, _File] = {}
         self._paths: dict[int, str] = {}
         self.fails: Callable[[str], bool] = lambda path: False
@@ -97,6 +99,44 @@ class PageCache:
             if path in self._files and advice == os.POSIX_FADV_DONTNEED:
                 self._evict(path, position, position + size if size else len(self._files[path].disk))
 
+        real_open, real_preadv, real_pwritev = os.open, os.preadv, os.pwritev
+
+        def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            if flags & os.O_DIRECT and not direct_io:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            return real_open(path, flags, *args, **kwargs)
+
+        def direct(descriptor: int) -> str | None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            is_direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+            return path if is_direct and path in self._files else None
+
+        def preadv(descriptor: int, buffers: Any, position: int, *flags: int) -> int:
+            path = direct(descriptor)
+            if path is None:
+                return real_preadv(descriptor, buffers, position, *flags)
+            (buffer,) = buffers
+            self._sync(path, position, position + len(buffer))
+            content = self._files[path].disk[position : position + len(buffer)]
+            buffer[: len(content)] = content
+            return len(content)
+
+        def pwritev(descriptor: int, buffers: Any, position: int, *flags: int) -> int:
+            path = direct(descriptor)
+            if path is None:
+                return real_pwritev(descriptor, buffers, position, *flags)
+            (buffer,) = buffers
+            with Path(path).open("r+b") as stream:
+                stream.seek(position)
+                stream.write(buffer)
+            file = self._files[path]
+            end = position + len(buffer)
+            file.disk[position:end] = file.clean[position:end] = buffer
+            for at in range(position, end, PAGE):
+                file.touched.discard(at)
+                file.stale.discard(at)
+            return len(buffer)
+
         def noting(module: Any, name: str, size: int) -> None:
             real = getattr(module, name)
 
@@ -113,6 +153,9 @@ class PageCache:
         monkeypatch.setattr(mapping, "sync_range", sync_range)
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "open", open_)
+        monkeypatch.setattr(os, "preadv", preadv)
+        monkeypatch.setattr(os, "pwritev", pwritev)
         monkeypatch.setattr(os, "posix_fadvise", fadvise)
         noting(consume_queue, "_pack_unit", UNIT_SIZE)
         noting(index_file, "_write_unit", 20)

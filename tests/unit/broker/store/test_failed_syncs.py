@@ -23,10 +23,10 @@ SIZES = {"mapped_file_size_consume_queue": 8_000, "max_hash_slot_num": 2_000, "m
 COUNT = 400
 
 
-@pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch) -> PageCache:
-    """The page cache below the store's files."""
-    return PageCache(monkeypatch)
+@pytest.fixture(params=[True, False], ids=["direct", "cached"])
+def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PageCache:
+    """The page cache below the store's files; one file system has direct input and output, one has not."""
+    return PageCache(monkeypatch, direct_io=request.param)
 
 
 def open_store(stores: Stores, **changes: Any) -> MessageStore:
