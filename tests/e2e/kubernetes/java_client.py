@@ -17,6 +17,8 @@ IMAGE: Final = "brokerset-java-client:e2e"
 POD: Final = "java"
 FETCH: Final = ROOT / "tests" / "peers" / "bin" / "fetch"
 FETCH_SECONDS: Final = 900.0
+PROGRAM: Final = ROOT / "tests" / "java" / "Flow.java"
+COMPILE_SECONDS: Final = 120.0
 
 LEFT_OUT: Final = ("osx", "windows", "aarch", "riscv", "rocksdb")
 """Jars with one of these in their names are not needed by a client on Linux."""
@@ -73,8 +75,8 @@ def load_image(cluster: Cluster) -> None:
     for jar in sorted(jars.glob("*.jar")):
         if not any(word in jar.name for word in LEFT_OUT):
             shutil.copy(jar, folder / "lib")
-    for program in sorted((jars.parent / "classes").glob("Flow*.class")):
-        shutil.copy(program, folder / "classes")
+    javac = ["javac", "-nowarn", "-d", str(folder / "classes"), "-cp", f"{jars}/*", str(PROGRAM)]
+    run(javac, seconds=COMPILE_SECONDS)
     cluster.provider.build_other(folder, IMAGE)
 
 

@@ -36,24 +36,25 @@ print(json.dumps({"epoch": pairs[-1][0], "was": last, "is": moved, "record": beg
 """In a broker's pod: its last epoch begins a record later, and one byte of a message is another."""
 
 SOUND_DAMAGE: Final = """
-import glob, json, pathlib, struct, zlib
+import glob, json, pathlib
+from dataclasses import replace
+from brokerset_formats.records import COMPUTE_CRC, decode_record, encode_record, without_property_crc
 
 log = sorted(glob.glob("/data/store/commitlog/*"))[0]
 data = pathlib.Path(log).read_bytes()
 at = data.index(b"the-later-body-0100")
 begin = max(where for where in range(0, at - 4) if data[where + 4:where + 8] in (b"\\xda\\xa3\\x20\\xa7", b"\\xda\\xa3\\x20\\xab"))
-size = struct.unpack(">i", data[at - 4:at])[0]
-body = bytearray(data[at:at + size])
-body[-1] ^= 1
-queue, offset = struct.unpack(">i4xq", data[begin + 12:begin + 28])
+record = decode_record(data, begin, verify_crc=True)
+properties = without_property_crc(record.properties)
+changed = replace(record, body=record.body[:-1] + b"X", body_crc=COMPUTE_CRC, properties=properties)
+written = encode_record(changed, property_crc=properties != record.properties)
+assert len(written) == record.size
 with open(log, "r+b") as stream:
-    stream.seek(begin + 8)
-    stream.write(struct.pack(">I", zlib.crc32(body) & 0x7FFFFFFF))
-    stream.seek(at)
-    stream.write(body)
-print(json.dumps({"record": begin, "queue": queue, "queueOffset": offset}))
+    stream.seek(begin)
+    stream.write(written)
+print(json.dumps({"record": begin, "queue": record.queue_id, "queueOffset": record.queue_offset}))
 """
-"""In a broker's pod: one byte of a message is another, and its checksum says that it was always so."""
+"""In a broker's pod: one byte of a message is another, and both CRCs say that it was always so."""
 
 REPORTS_CLAIM: Final = "audit-reports"
 READER: Final = "reader"
