@@ -282,7 +282,11 @@ def _measure_on_new_set(
         if bench is not None:
             bench.end()
             if logs is not None:
-                bench.keep_logs(logs)
+                try:
+                    bench.keep_logs(logs)
+                except OSError as error:
+                    ended = False
+                    click.echo(f"the logs cannot be copied: {error}", err=True)
         if result.broken or not ended:
             click.echo(f"kept {folder}", err=True)
         else:

@@ -53,10 +53,12 @@ class Run:
 
 
 def read_run(path: Path) -> Run | None:
-    """None when nobody took over."""
+    """None when nobody took over. Raises ValueError if the history does not say how its clock stands."""
     with path.open("rb") as lines:
         events = list(read_events(lines))
-    clock = next(event for event in events if event["kind"] == "clock")
+    clock = next((event for event in events if event["kind"] == "clock"), None)
+    if clock is None:
+        raise ValueError(f"{path} has no `clock` event: it was made by an older version; measure again")
     offset = datetime.fromisoformat(clock["why"]).timestamp() - clock["t"]
     fault = next(event for event in events if event["kind"] == "fault")
     acks = [event for event in events if event["kind"] == "ack"]
@@ -111,7 +113,10 @@ def main() -> None:
     kinds: dict[str, list[dict[str, float]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         kind = path.stem.rpartition("-")[0]
-        run = read_run(path)
+        try:
+            run = read_run(path)
+        except ValueError as error:
+            parser.error(str(error))
         if run is not None:
             lines = [line for logs in folder.glob(f"{kind}-*-logs") for line in read_lines(logs)]
             kinds.setdefault(kind, []).append(steps_of(run, lines))
