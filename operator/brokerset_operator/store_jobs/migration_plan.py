@@ -203,11 +203,14 @@ def _worst(summary: Summary) -> str:
 
 
 def _told(observed: ObservedMigration, said: str) -> str:
-    """With what the Job waited for when its time is over: executors, the cause perhaps, are gone then."""
+    """With what the Job waited for when its time is over: executors, the cause perhaps, are gone then.
+
+    A second try that begins in the last seconds has nothing to add.
+    """
     _, _, noted = str(find(observed.status, reasons.READY).get("message") or "").partition("; ")
-    if not said.startswith(LATE) or not noted:
-        return said
-    return noted if noted.startswith(LATE) else f"{said}; before, {noted}"
+    if noted.startswith(LATE):
+        return noted
+    return f"{said}; before, {noted}" if said.startswith(LATE) and noted else said
 
 
 def _with(said: str, more: str) -> str:

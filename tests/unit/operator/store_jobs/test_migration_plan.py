@@ -198,6 +198,14 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
 
     late = {**driver, "status": {"reason": "DeadlineExceeded"}}
     world.round(pods={"d": late})
+    ended = {"terminated": {"exitCode": 143, "message": "Error: it was told to end\nWhat to do: nothing"}}
+    made = "2026-11-24T07:28:00Z"
+    again = {
+        "metadata": {**driver["metadata"], "name": "d-2", "creationTimestamp": made},
+        "status": {"containerStatuses": [{"name": "job", "state": ended}]},
+    }
+    world.round(pods={"d": late, "d-2": again})
+    world.round(pods={"d": late})
     world.round(jobs={name: failed(world.observed.jobs[name], "DeadlineExceeded", "was active too long")})
 
     told = "it took longer than limits.deadlineSeconds (kubectl logs d); before, executor e-1: ErrImagePull"
