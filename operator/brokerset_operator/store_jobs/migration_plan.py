@@ -25,7 +25,7 @@ from brokerset_operator.store_jobs.migration_jobs import (
     verify_job_name,
 )
 from brokerset_operator.store_jobs.outcomes import Outcome, Summary, outcome_of, pods_of, read_summary
-from brokerset_operator.store_jobs.pod_failures import LATE
+from brokerset_operator.store_jobs.pod_failures import EXECUTOR, LATE, is_executor
 from brokerset_operator.store_jobs.spark_pods import executor_objects
 from brokerset_spec.store_migration_manifest import StoreMigration
 
@@ -203,12 +203,13 @@ def _worst(summary: Summary) -> str:
 
 
 def _told(observed: ObservedMigration, said: str) -> str:
-    """With what the Job waited for when its time is over: executors, the cause perhaps, are gone then.
+    """What the Job says, with what it waited for when its time is over.
 
-    A second try that begins in the last seconds has nothing to add.
+    Executors, the cause perhaps, go before their driver; a second try in the last seconds has nothing to add.
     """
     _, _, noted = str(find(observed.status, reasons.READY).get("message") or "").partition("; ")
-    if noted.startswith(LATE):
+    gone = noted.startswith(EXECUTOR) and not any(map(is_executor, observed.pods.values()))
+    if noted.startswith(LATE) or (gone and not said):
         return noted
     return f"{said}; before, {noted}" if said.startswith(LATE) and noted else said
 

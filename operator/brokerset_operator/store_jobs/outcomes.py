@@ -11,6 +11,7 @@ from brokerset_operator.model.observed import Object
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.pod_failures import (
+    EXECUTOR,
     LATE,
     TEXT_LENGTH_MAX,
     container_of,
@@ -198,7 +199,7 @@ def _owner(pod: Object, kind: str) -> str | None:
 
 
 def _named(pod: str, why: str) -> str:
-    return f"executor {pod}: {why}" if why else ""
+    return f"{EXECUTOR}{pod}: {why}" if why else ""
 
 
 def _made(pod: Object) -> str:

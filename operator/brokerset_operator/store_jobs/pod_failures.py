@@ -19,6 +19,8 @@ ROLE_LABEL: Final = "spark-role"
 
 MEMORY: Final = "its pod was killed for using more memory than limits.resources.limits.memory; raise it"
 LATE: Final = "it took longer than limits.deadlineSeconds"
+EXECUTOR: Final = "executor "
+"""What is said of an executor begins so, with its pod's name."""
 
 _ERROR: Final = "Error: "
 _ADVICE: Final = "What to do: "

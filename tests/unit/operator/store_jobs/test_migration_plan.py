@@ -178,7 +178,7 @@ def test_a_job_that_fails_is_told_with_its_reason() -> None:
 
 
 def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
-    """The driver and its executors are gone then, and another try may have begun."""
+    """Its executors are gone before the driver has ended, and another try may have begun since."""
     world = World()
     world.round()
     world.round()
@@ -196,6 +196,7 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
     world.round(pods={"d": driver, "e-1": executor})
     assert world.message() == "the store is copied; executor e-1: ErrImagePull"
 
+    world.round(pods={"d": driver})
     late = {**driver, "status": {"reason": "DeadlineExceeded"}}
     world.round(pods={"d": late})
     ended = {"terminated": {"exitCode": 143, "message": "Error: it was told to end\nWhat to do: nothing"}}
@@ -211,6 +212,29 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
     told = "it took longer than limits.deadlineSeconds (kubectl logs d); before, executor e-1: ErrImagePull"
     assert (world.ready()[1], world.message()) == (reasons.MIGRATION_FAILED, told)
     assert world.events[-1].message == told
+
+
+def test_an_executor_that_runs_at_last_is_told_no_more() -> None:
+    world = World()
+    world.round()
+    world.round()
+    driver = {
+        "metadata": {"name": "d", "ownerReferences": [{"kind": "Job", "name": "take-over-migrate"}]},
+        "status": {},
+    }
+    meta = {
+        "name": "e-1",
+        "labels": {"spark-role": "executor"},
+        "ownerReferences": [{"kind": "Pod", "name": "d"}],
+    }
+    waiting, runs = (
+        {"containerStatuses": [{"state": {each: {"reason": "x"}}}]} for each in ("waiting", "running")
+    )
+
+    world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": waiting}})
+    assert world.message() == "the store is copied; executor e-1: x"
+    world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": runs}})
+    assert world.message() == "the store is copied"
 
 
 def test_errors_in_the_new_store_are_no_success() -> None:
