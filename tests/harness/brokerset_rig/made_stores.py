@@ -18,6 +18,7 @@ from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import BLANK, COMPUTE_CRC, Record, decode_record, encode_record
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
+from brokerset_rig.archives import extract_archive
 
 FIXTURES: Final = Path(__file__).parents[2] / "peers" / "fixtures"
 OWN: Final = Path(__file__).parents[2] / "java"
@@ -42,7 +43,7 @@ def unpack_fixture(folder: Path, archive: str) -> Path:
     """Unpack one archive below a folder; gives the folder of its brokers. Sparse files stay sparse."""
     name = f"{archive}.tar.xz"
     with tarfile.open(next(place / name for place in (FIXTURES, OWN) if (place / name).exists())) as tar:
-        tar.extractall(folder, filter="data")
+        extract_archive(tar, folder)
     return folder / archive
 
 

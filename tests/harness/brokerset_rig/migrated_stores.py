@@ -17,6 +17,7 @@ from pathlib import Path
 
 from brokerset_formats.properties import decode_properties
 from brokerset_rig import stack, store_reading, wire
+from brokerset_rig.archives import extract_archive
 from brokerset_rig.controllers import until
 from brokerset_rig.store_reading import Stored
 from brokerset_spark.jobs.migrate import MigrateOptions, migrate
@@ -140,7 +141,7 @@ def run(add: Add, size: str) -> None:
 def _unpacked(folder: Path, name: str) -> Path:
     archive, _, store = name.partition("/")
     with tarfile.open(FIXTURES / f"{archive}.tar.xz") as packed:
-        packed.extractall(folder / "fixture", filter="data")
+        extract_archive(packed, folder / "fixture")
     return folder / "fixture" / archive / store / "store"
 
 

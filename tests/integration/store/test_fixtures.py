@@ -20,6 +20,7 @@ from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.results import GetStatus
 from brokerset_formats.properties import decode_properties
 from brokerset_formats.records import SysFlag, decode_record
+from brokerset_rig.archives import extract_archive
 from brokerset_runtime.clock import SystemClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -43,7 +44,7 @@ def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if name not in unpacked:
             folder = tmp_path_factory.mktemp(name)
             with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
+                extract_archive(archive, folder)
             unpacked[name] = folder / name if (folder / name).is_dir() else folder
         return unpacked[name]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_rig.archives import extract_archive
+
 PEERS = Path(__file__).parents[2] / "peers"
 
 
@@ -20,7 +22,7 @@ def unpack(tmp_path: Path) -> Callable[[str, str], Path]:
         with tarfile.open(PEERS / "fixtures" / f"{archive}.tar.xz") as tar:
             prefix = f"{archive}/{folder}"
             members = [member for member in tar if member.name.startswith(prefix)]
-            tar.extractall(tmp_path, members, filter="data")
+            extract_archive(tar, tmp_path, members)
         assert members, f"{archive} has nothing below {folder}"
         return tmp_path / archive / folder
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_rig.archives import extract_archive
 from brokerset_rig.replica_stores import flip
 from brokerset_spark.jobs.audit import audit
 from brokerset_spark.jobs.report import Level, Report
@@ -19,7 +20,7 @@ def unpack(name: str, target: Path) -> list[Path]:
     """The stores of a fixture, without the queues and the timer's files, which no audit reads."""
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
         members = [each for each in archive if "/consumequeue/" not in each.name and "timer" not in each.name]
-        archive.extractall(target, members, filter="data")
+        extract_archive(archive, target, members)
     return sorted(target.glob(f"{name}/broker-*/store"))
 
 

@@ -22,6 +22,7 @@ import xxhash
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, Record, SysFlag, encode_record
+from brokerset_rig.archives import extract_archive
 from brokerset_rig.replica_stores import Log, write_replica
 from brokerset_runtime.files import sync_folder, write_atomically
 from brokerset_spark.jobs.export import partitions, staging, writing
@@ -168,7 +169,7 @@ def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if name not in unpacked:
             folder = tmp_path_factory.mktemp(name)
             with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
+                extract_archive(archive, folder)
             unpacked[name] = folder / name
         return unpacked[name]
 

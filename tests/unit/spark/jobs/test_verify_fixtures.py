@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from brokerset_rig.archives import extract_archive
 from brokerset_spark.jobs.inspect import InspectOptions, inspect
 from brokerset_spark.jobs.report import NoInput
 from brokerset_spark.jobs.running import LocalRunner
@@ -30,7 +31,7 @@ def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
         if name not in unpacked:
             folder = tmp_path_factory.mktemp(name)
             with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
+                extract_archive(archive, folder)
             unpacked[name] = folder / name if (folder / name).is_dir() else folder
         return unpacked[name] / store / "store"
 

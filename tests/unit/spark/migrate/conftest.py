@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_rig.archives import extract_archive
+
 FIXTURES = Path(__file__).parents[3] / "peers" / "fixtures"
 Unpack = Callable[[str], Path]
 
@@ -23,7 +25,7 @@ def java_store(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
             folder = tmp_path_factory.mktemp(archive)
             with tarfile.open(FIXTURES / f"{archive}.tar.xz") as packed:
                 wanted = [each for each in packed.getmembers() if each.name.startswith(f"{name}/store/")]
-                packed.extractall(folder, wanted, filter="data")
+                extract_archive(packed, folder, wanted)
             known[name] = folder / name / "store"
         return known[name]
 
