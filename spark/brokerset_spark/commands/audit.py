@@ -275,8 +275,8 @@ def _view(path: Path, broker_name: str | None) -> ControllerView:
 
 def _broker_of(stores: Sequence[str]) -> str | None:
     """The broker whose replicas these are, if all that know their name agree."""
-    from brokerset_spark.stores.folder import open_folder
     from brokerset_spark.stores.layout import look
+    from brokerset_spark.stores.opening import open_folder
 
     names = set()
     for url in stores:

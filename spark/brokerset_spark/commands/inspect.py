@@ -39,7 +39,7 @@ def inspect(
     with job.running() as (runner, progress):
         report = inspect_store(runner, store, options, progress=progress)
     if not job.as_json:
-        from brokerset_spark.commands.telling import tell_contents
+        from brokerset_spark.commands.printing import tell_contents
 
         tell_contents(report)
     job.finish(report)

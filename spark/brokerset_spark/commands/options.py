@@ -161,7 +161,7 @@ class JobOptions:
 
     def finish(self, report: Report) -> NoReturn:
         """Write the report where it was asked for, tell it, and end the process with its code."""
-        from brokerset_spark.commands.telling import tell
+        from brokerset_spark.commands.printing import tell
 
         text = report.to_json()
         if self.report is not None:

@@ -20,7 +20,7 @@ from brokerset_spark.jobs.verify.scan import range_of
 from brokerset_spark.jobs.verify.units import topic_text
 from brokerset_spark.kernels import chosen
 from brokerset_spark.kernels.contract import Int64s
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Throttle, damaged_ranges, gaps, read_range
 
 DAY_MS: Final = 86_400_000

@@ -285,14 +285,3 @@ def _longs(values: Int64s) -> Int64s:
 
 def _ints(values: Int32s) -> Int32s:
     return np.ascontiguousarray(values, np.int32)
-
-
-def warm() -> None:
-    """Compile everything into numba's cache, and run it once: for the build of an image.
-
-    Call it with the same `NUMBA_CACHE_DIR`, `NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` as later processes: the
-    cache is looked up by all of them. RuntimeError if the kernels do not give what `pure` gives.
-    """
-    from brokerset_spark.kernels.self_check import check
-
-    check(NAME)

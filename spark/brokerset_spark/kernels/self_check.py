@@ -87,3 +87,12 @@ def check(name: str | None = None) -> Kernels:
         if got != expected:
             raise RuntimeError(f"the {kernels.NAME} kernels are wrong on this host (step {number}); use pure")
     return kernels
+
+
+def warm() -> None:
+    """Compile everything into numba's cache, and run it once: for the build of an image.
+
+    Call it with the same `NUMBA_CACHE_DIR`, `NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` as later processes: the
+    cache is looked up by all of them. RuntimeError if the kernels do not give what `pure` gives.
+    """
+    check("compiled")

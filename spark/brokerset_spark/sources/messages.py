@@ -7,8 +7,7 @@ all queries of a DataFrame share, and the next query silently gets fewer rows. O
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -16,21 +15,13 @@ from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.columns import arrow_schema, problems_of, schema_of
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError, read_message_options
+from brokerset_spark.sources.partitions import PiecePartition
 from brokerset_spark.sources.plan import Piece, expand, open_store, plan_pieces, plan_store
 from brokerset_spark.sources.reader import read_piece
 from brokerset_spark.sources.replicas import one_of_each
-
-if TYPE_CHECKING:
-    from brokerset_spark.sources.stream import MessageStream
+from brokerset_spark.sources.stream import MessageStream
 
 NAME: Final = "rocketmq-store"
-
-
-@dataclass
-class PiecePartition(InputPartition):
-    """One task's piece, as Spark carries it."""
-
-    piece: Piece
 
 
 class StoreSource(DataSource):
@@ -55,8 +46,6 @@ class StoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> MessageStream:
         """For a stream."""
-        from brokerset_spark.sources.stream import MessageStream
-
         return MessageStream(self._checked(schema), schema)
 
     def _checked(self, schema: StructType) -> MessageOptions:

@@ -13,8 +13,9 @@ from brokerset_formats.hosts import HOST_SIZE_V6
 from brokerset_formats.records import STORE_TIMESTAMP_POSITION, store_timestamp_at
 from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.places import check_store, is_stream, local_path
 from brokerset_spark.stores.queues import QueueSpan, measure_queue, read_unit
 from brokerset_spark.stores.reading import Range, gaps, split

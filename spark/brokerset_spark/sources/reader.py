@@ -11,7 +11,8 @@ import pyarrow as pa
 from brokerset_spark.sources.batches import Batches, Source, reason_of
 from brokerset_spark.sources.options import MessageOptions
 from brokerset_spark.sources.plan import Piece, StoreDamaged
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 

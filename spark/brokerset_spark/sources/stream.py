@@ -24,12 +24,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.columns import arrow_schema
-from brokerset_spark.sources.marks import SUFFIX, Seen, look_again, make_mark, mark_in, places
-from brokerset_spark.sources.messages import PiecePartition
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError
+from brokerset_spark.sources.partitions import PiecePartition
 from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, open_store, plan_store, within
 from brokerset_spark.sources.reader import DataLost, read_piece
 from brokerset_spark.sources.replicas import one_of_each
+from brokerset_spark.sources.stream_positions import SUFFIX, Seen, look_again, make_mark, mark_in, places
 from brokerset_spark.stores.ending import find_log_end
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Range, gaps, split

@@ -38,8 +38,9 @@ from brokerset_spark.sources.options import (
 )
 from brokerset_spark.sources.plan import broker_name_of, expand, open_store
 from brokerset_spark.sources.replicas import one_of_each
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import StoreFacts, look
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.tail import bound_of, is_written
 
 _READ: Final = 4 << 20

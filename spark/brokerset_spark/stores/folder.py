@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from brokerset_spark.stores.places import check_store, is_stream, local_path
-
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 READ_MAX: Final = 64 << 20
@@ -165,15 +163,3 @@ def _read_fully(descriptor: int, position: int, target: memoryview) -> int:
             break
         total += count
     return total
-
-
-def open_folder(url: str) -> StoreFolder:
-    """The store at a path, `file:` URL, or the address of a broker's read-only stream (`http(s)://…/store`).
-
-    OSError if there is none; NotServed, a ValueError, for other URLs.
-    """
-    if is_stream(check_store(url)):
-        from brokerset_spark.stores.http_folder import HttpFolder
-
-        return HttpFolder(url)
-    return LocalFolder(local_path(url))

@@ -1,7 +1,8 @@
 """A store behind the read-only stream of its broker: `http(s)://HOST:PORT/store`.
 
-The requests are described in `broker/brokerset_broker/store_stream/DESIGN.md`. A broker gives out nothing
-that is not confirmed, so a file of the log may end earlier here than its size says, and so do reads of it.
+The requests are described in `broker/brokerset_broker/outside/store_stream/DESIGN.md`. A broker gives out
+nothing that is not confirmed, so a file of the log may end earlier here than its size says, and so do reads
+of it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from brokerset_spark.jobs.audit.auditing import AuditOptions, audit, audit_with_maps
 from brokerset_spark.jobs.audit.comparing import compare
 from brokerset_spark.jobs.audit.controller_view import ControllerView, parse_view
-from brokerset_spark.jobs.audit.looking import Look, Request, look
+from brokerset_spark.jobs.audit.inspection import Look, Request, look
 from brokerset_spark.jobs.audit.mapping import MapOptions, map_replica
 from brokerset_spark.jobs.audit.replica_map import ReplicaMap
 

@@ -12,13 +12,13 @@ from brokerset_spark.jobs.audit.byte_checks import compare_bytes
 from brokerset_spark.jobs.audit.comparing import compare
 from brokerset_spark.jobs.audit.controller_view import ControllerView
 from brokerset_spark.jobs.audit.drilling import drill
-from brokerset_spark.jobs.audit.looking import Look, join
+from brokerset_spark.jobs.audit.inspection import Look, join
 from brokerset_spark.jobs.audit.mapping import MapOptions, map_sighted
+from brokerset_spark.jobs.audit.observation import Observation, look_at
 from brokerset_spark.jobs.audit.replica_map import ReplicaMap
-from brokerset_spark.jobs.audit.sighting import Sighting, look_at
 from brokerset_spark.jobs.report import NoInput, Report
 from brokerset_spark.jobs.running import Progress, Runner, quiet
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def map_replicas(
         return found
 
 
-def common_cuts(sights: Sequence[Sighting]) -> tuple[int, ...]:
+def common_cuts(sights: Sequence[Observation]) -> tuple[int, ...]:
     """Where any of the replicas begins, ends, starts a file or an epoch."""
     found: set[int] = set()
     smallest = min((each.file.size for sight in sights for each in sight.files()), default=0)

@@ -19,8 +19,9 @@ from brokerset_spark.jobs.audit.replica_map import ReplicaMap
 from brokerset_spark.jobs.audit.scanning import free_bytes
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.kernels import Stop
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, look
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 
 LIST_TASK: Final = "brokerset_spark.jobs.audit.drilling:list_records"

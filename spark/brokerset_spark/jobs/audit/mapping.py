@@ -11,14 +11,15 @@ from brokerset_spark.jobs.audit.cache import DigestCache
 from brokerset_spark.jobs.audit.digests import SegmentDigest, decode_digests
 from brokerset_spark.jobs.audit.epoch_facts import EpochFacts
 from brokerset_spark.jobs.audit.intervals import wanted_intervals
+from brokerset_spark.jobs.audit.observation import Observation, PlannedFile, look_at, small_problems
 from brokerset_spark.jobs.audit.replica_map import DAMAGES_MAX, Damage, ReplicaMap
 from brokerset_spark.jobs.audit.scanning import TASK, begins_record
-from brokerset_spark.jobs.audit.sighting import PlannedFile, Sighting, look_at, small_problems
 from brokerset_spark.jobs.running import Progress, Runner, quiet
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import walk_end
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import look
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Range
 from brokerset_spark.stores.searching import find_start
 
@@ -64,7 +65,12 @@ def map_replica(
 
 
 def map_sighted(
-    runner: Runner, folder: StoreFolder, sight: Sighting, options: MapOptions, *, progress: Progress = quiet
+    runner: Runner,
+    folder: StoreFolder,
+    sight: Observation,
+    options: MapOptions,
+    *,
+    progress: Progress = quiet,
 ) -> ReplicaMap:
     """Map a store that was looked at."""
     begun = time.monotonic()
@@ -126,7 +132,10 @@ def map_sighted(
 
 
 def _joined(
-    folder: StoreFolder, sight: Sighting, planned: dict[int, PlannedFile], answers: dict[int, dict[str, Any]]
+    folder: StoreFolder,
+    sight: Observation,
+    planned: dict[int, PlannedFile],
+    answers: dict[int, dict[str, Any]],
 ) -> ReplicaMap:
     """One map out of the answers of the tasks."""
     first = sight.first
@@ -213,7 +222,7 @@ def _path(planned: dict[int, PlannedFile], offset: int) -> str:
     return next((p.file.path for p in planned.values() if p.file.base <= offset < p.file.end), "")
 
 
-def _behind(folder: StoreFolder, sight: Sighting, offset: int) -> int:
+def _behind(folder: StoreFolder, sight: Observation, offset: int) -> int:
     """The first sure record behind a bad one in its file, also behind the bound; -1 if there is none."""
     each = sight.file_at(offset)
     if each is None:
@@ -224,7 +233,7 @@ def _behind(folder: StoreFolder, sight: Sighting, offset: int) -> int:
     return following if following < file.end else -1
 
 
-def _last(folder: StoreFolder, sight: Sighting, beyond: int) -> int:
+def _last(folder: StoreFolder, sight: Observation, beyond: int) -> int:
     """Where the log ends, walking from a place where a record begins or the log ends."""
     if sight.end is not None:
         return sight.end.offset
@@ -236,7 +245,7 @@ def _last(folder: StoreFolder, sight: Sighting, beyond: int) -> int:
 
 def _bad_boundaries(
     folder: StoreFolder,
-    sight: Sighting,
+    sight: Observation,
     sound: set[int],
     damages: list[Damage],
     first: int,
@@ -259,7 +268,7 @@ def _bad_boundaries(
     return tuple(sorted(set(found)))
 
 
-def _checkpoint(sight: Sighting) -> dict[str, int]:
+def _checkpoint(sight: Observation) -> dict[str, int]:
     stored = sight.facts.checkpoint
     if stored is None:
         return {}

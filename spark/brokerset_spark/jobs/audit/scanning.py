@@ -14,7 +14,8 @@ from brokerset_formats.records import BLANK_SIZE_MIN
 from brokerset_spark.jobs.audit.digests import IntervalDigester, encode_digests
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import PROBLEMS, Stop
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 from brokerset_spark.stores.searching import find_start
 

@@ -18,7 +18,7 @@ from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import Stop
 from brokerset_spark.sources.batches import Batches, Filter, Source, chosen, reason_of
 from brokerset_spark.sources.columns import MESSAGE_COLUMNS, arrow_schema, schema_of
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, damaged_ranges, read_range
 from brokerset_spark.stores.tail import is_expired
 

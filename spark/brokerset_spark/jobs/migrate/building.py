@@ -18,16 +18,16 @@ from brokerset_spark.jobs.migrate import (
     indexes,
     plan,
     queues,
+    reporting,
     scanning,
     tallies,
-    telling,
     timers,
     writing,
 )
 from brokerset_spark.jobs.migrate import source as sources
 from brokerset_spark.jobs.migrate.ledger import INDEX_FILE_SIZE, write_index, write_state
 from brokerset_spark.jobs.migrate.options import MigrateOptions, delay_table
-from brokerset_spark.jobs.migrate.placing import Marks, Moves, NewFile, Placer, RecordTooLong
+from brokerset_spark.jobs.migrate.placing import Enqueuer, Moves, NewFile, Placer, RecordTooLong
 from brokerset_spark.jobs.migrate.plan import LogEnd, Way
 from brokerset_spark.jobs.migrate.scanning import Kept
 from brokerset_spark.jobs.migrate.selecting import Selection
@@ -74,7 +74,7 @@ class Building:
         """Fill the staging folder. JobFailed, with everything that is done kept for another start."""
         scanned = self._take_log() if self._way.copies else self._scan()
         end = self._find_end(scanned)
-        telling.tell_scan(self._report, self._source, self._tallies, scanned, end, len(self._read))
+        reporting.report_scan(self._report, self._source, self._tallies, scanned, end, len(self._read))
         without = sorted({topic for topic, _ in self._tallies if self._is_left_over(topic)})
         floors = sources.find_floors(self._source, self._tallies, self._selection, Throttle(self._rate))
         if self._way.copies:
@@ -225,7 +225,7 @@ class Building:
         )
         return files
 
-    def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], Marks]:
+    def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], Enqueuer]:
         moves, marks, placer = self._place(scanned, base)
         files = placer.files
         if self._way.closes:
@@ -261,14 +261,14 @@ class Building:
         self._report.add(Finding("new-offsets", Level.INFO, text, str(self._source.root)))
         return files, marks
 
-    def _place(self, scanned: list[dict[str, Any]], base: int) -> tuple[Moves, Marks, Placer]:
+    def _place(self, scanned: list[dict[str, Any]], base: int) -> tuple[Moves, Enqueuer, Placer]:
         """New offsets of all records, a source file at a time."""
         named = [timers.read_timers(self._source.folder).offsets]
         for number, result in enumerate(scanned):
             named.append(Kept.named(*self._scratch(number, result)))
         moves = Moves.wanted(np.concatenate(named))
         known = self._source.facts.epochs
-        marks = Marks(
+        marks = Enqueuer(
             [start for _, start in plan.join_terms(scanned)]
             + ([entry.start_offset for entry in known.entries] if known is not None else [])
         )
@@ -426,7 +426,7 @@ class Building:
                 f" leave out where it is{accept}",
             )
         self._report.counters["queueMessages"] = messages
-        telling.tell_queues(self._report, str(self._source.root), problem, replaced)
+        reporting.report_queues(self._report, str(self._source.root), problem, replaced)
         return firsts, ends
 
     def _queue_file_size(self) -> int:
@@ -487,7 +487,7 @@ class Building:
         self._staging.do("ledger-state", {}, made)
         self._report.counters["entries"] = last + 1
 
-    def _epochs(self, scanned: list[dict[str, Any]], moved: Marks | None, base: int) -> EpochHistory:
+    def _epochs(self, scanned: list[dict[str, Any]], moved: Enqueuer | None, base: int) -> EpochHistory:
         found = plan.first_epochs(
             self._options,
             self._source.facts.epochs,

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_spark.jobs.migrate import plain
+from brokerset_spark.jobs.migrate import pure_loops
 from brokerset_spark.jobs.migrate.tallies import Names, Tallies, Tally, group_topics, topic_text
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
@@ -26,7 +26,7 @@ _NAME_BYTES_FIRST: Final = 4096
 
 
 class Loops(Protocol):
-    """What `loops` and `plain` both have."""
+    """What `loops` and `pure_loops` both have."""
 
     def find_crcs(self, data: Bytes, starts: Int64s, sizes: Int32s, found: Int64s) -> int:
         """See `loops.find_crcs`."""
@@ -176,7 +176,7 @@ if KERNELS.NAME == "compiled":
 
     new_groups: type[Groups] = CompiledGroups
 else:
-    LOOPS = plain
+    LOOPS = pure_loops
     new_groups = Groups
 
 

@@ -144,7 +144,7 @@ class Moves:
         return np.where(self.old[at] == offsets, self.new[at], -1)
 
 
-class Marks:
+class Enqueuer:
     """New places of old offsets at which something begins (epochs): of the first record there or behind."""
 
     def __init__(self, old: Iterator[int] | list[int]) -> None:

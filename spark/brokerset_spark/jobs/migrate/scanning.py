@@ -21,7 +21,8 @@ from brokerset_spark.jobs.migrate.selecting import PIECE, Chooser, Selection, pr
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 
 TASK = "brokerset_spark.jobs.migrate.scanning:scan"

@@ -26,7 +26,7 @@ from brokerset_spark.jobs.migrate.selecting import (
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 
 TASK: Final = "brokerset_spark.jobs.migrate.writing:write"

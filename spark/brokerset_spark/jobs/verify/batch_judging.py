@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,14 +11,13 @@ from brokerset_formats.queue_units import BATCH_UNIT_SIZE
 from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.batch_units import BATCH_QUEUES, BatchReader, Queue, batch_queues
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.jobs.verify.gathered import BatchClaims, Gathered
+from brokerset_spark.jobs.verify.plan import Target
 from brokerset_spark.jobs.verify.topic_settings import known_topics
 from brokerset_spark.kernels.contract import Bools, Int64s
-from brokerset_spark.stores.folder import StoreFolder, open_folder
-
-if TYPE_CHECKING:
-    from brokerset_spark.jobs.verify.job import Gathered
-    from brokerset_spark.jobs.verify.plan import Target
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 
 RUNS_MAX: Final = 256
 """Runs of units without a record, and holes, that one queue tells one by one."""
@@ -27,53 +25,6 @@ RUNS_MAX: Final = 256
 
 MISSING_MAX: Final = 64
 """Runs of records without a unit whose place is looked for; the rest is counted with the last of them."""
-
-
-@dataclass(slots=True)
-class BatchClaims:
-    """What the log says about one batch queue."""
-
-    claimed: list[list[int]] = field(default_factory=list)
-    """Ranges of the numbers of units that have their record."""
-
-    wrong: set[int] = field(default_factory=set)
-    """Numbers of units that differ from their record."""
-
-    bases: set[int] = field(default_factory=set)
-    """Queue offsets with which the records of those units begin."""
-
-    missing: list[Row] = field(default_factory=list)
-    unclaimed: list[Row] = field(default_factory=list)
-    gaps: list[Row] = field(default_factory=list)
-
-    def has_elsewhere(self, base: int) -> bool:
-        """Whether the record that begins with this queue offset is not where its unit points to."""
-        return base in self.bases or any(row["base"] == base for row in self.missing)
-
-    def take(self, row: Row) -> None:
-        """What a task told."""
-        match row["kind"]:
-            case "batch-run":
-                self.claimed = _merged([*self.claimed, *row["claimed"]])
-            case "batch-wrong":
-                self.wrong.update(row["numbers"])
-                self.bases.update(row["bases"])
-            case "batch-missing":
-                self.missing.append(row)
-            case "batch-unclaimed":
-                self.unclaimed.append(row)
-            case "batch-gap":
-                self.gaps.append(row)
-
-
-def _merged(ranges: list[list[int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for first, end in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
-        else:
-            found.append([first, end])
-    return found
 
 
 def _inside(values: Int64s, ranges: list[list[int]]) -> Bools:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from brokerset_formats.queue_units import EXTENSION_ADDRESS_MAX
 from brokerset_spark.jobs.verify.columns import Columns
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.stores.folder import FileFacts, StoreFolder
 

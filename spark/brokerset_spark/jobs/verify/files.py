@@ -16,7 +16,7 @@ from brokerset_formats.epochs import decode_epoch_file
 from brokerset_formats.errors import FormatError
 from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import Result
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
 from brokerset_spark.stores.layout import Log, StoreFacts
 

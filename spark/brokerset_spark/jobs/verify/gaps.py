@@ -12,11 +12,12 @@ import numpy as np
 from brokerset_formats.records import OFFSET_POSITION, PROPERTY_CRC_SIZE, ends_with_property_crc
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.codes import OF_STOP
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.scan import Collector, proper_blank, walked_chunk
 from brokerset_spark.kernels import Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import RECORD_MAX, Range, Throttle
 from brokerset_spark.stores.searching import find_whole
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from brokerset_formats.index_file import HEADER
 from brokerset_formats.index_file import UNIT as UNIT_STRUCT
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.found import finding
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.opening import open_folder
 
 UNIT: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 BLOCK: Final = 262_144

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.columns import Keys
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.index_files import HEADER_SIZE, SLOT_SIZE, UNIT_SIZE, read_units
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder

@@ -4,93 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
+from brokerset_spark.jobs.report import JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
-from brokerset_spark.jobs.verify.batch_judging import BatchClaims, batch_rows, judge_batches
+from brokerset_spark.jobs.verify.batch_judging import batch_rows, judge_batches
 from brokerset_spark.jobs.verify.batch_units import batch_folders
-from brokerset_spark.jobs.verify.codes import CODES
 from brokerset_spark.jobs.verify.extended_units import extended_folders
 from brokerset_spark.jobs.verify.files import check_log_files, check_small_files
-from brokerset_spark.jobs.verify.found import finding
-from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
+from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.jobs.verify.gathered import Gathered
 from brokerset_spark.jobs.verify.judging import judge_gaps, judge_ledger, judge_marks, judge_queues
 from brokerset_spark.jobs.verify.light_queues import has_light_queues
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import Target, find_target, index_rows, log_of
 from brokerset_spark.jobs.verify.topic_settings import batched_topics
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, QUEUES
+from brokerset_spark.stores.opening import open_folder
 
 _TASKS = "brokerset_spark.jobs.verify"
 QUEUE_BATCH = 64
 """Queues of one task in the second direction."""
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What the tasks have told so far."""
-
-    report: Report
-    url: str
-    sections: Sections = field(default_factory=Sections)
-    claims: dict[Queue, Claims] = field(default_factory=dict)
-    gaps: list[Row] = field(default_factory=list)
-    unclaimed: list[Row] = field(default_factory=list)
-    index: list[Row] = field(default_factory=list)
-    uncovered: list[Row] = field(default_factory=list)
-    epochs: set[int] = field(default_factory=set)
-    batches: dict[Queue, BatchClaims] = field(default_factory=dict)
-
-    def count(self, name: str, more: int) -> None:
-        """Add to a figure of the report."""
-        self.report.counters[name] = self.report.counters.get(name, 0) + more
-
-    def say(self, result: Result) -> None:
-        """Put a finding into the report."""
-        row = result.row
-        level = Level(row["level"]) if row.get("level") else CODES[row["code"]][0]
-        self.report.add(
-            Finding(row["code"], level, row["text"], self.url, row["file"], row["offset"], row["end"])
-        )
-
-    def take(self, result: Result) -> None:
-        """A result of any task."""
-        row = result.row
-        match row["kind"]:
-            case "finding":
-                self.say(result)
-            case "section":
-                self.sections.add(row)
-                self.count("records", row["records"])
-                self.epochs.update(row["epochs"])
-            case "blank":
-                self.sections.add(row)
-            case "run":
-                self.claims.setdefault((row["topic"], row["queue"]), Claims()).add(row)
-            case "gap":
-                self.gaps.append(row)
-            case "unclaimed":
-                self.unclaimed.append(row)
-            case "queue":
-                self.count("queue.units", row["units"])
-                self.count("queue.units.expired", row["expired"])
-            case kind if kind.startswith("batch-"):
-                self.batches.setdefault((row["topic"], row["queue"]), BatchClaims()).take(row)
-                self.count("queue.batches", row.get("units", 0))
-            case "index-file":
-                self.index.append(row)
-                self.count("index.files", 1)
-                self.count("index.units", row["next"] - 1)
-                self.report.bytes_read += row["bytes"]
-            case "uncovered":
-                self.uncovered.append(row)
-            case "read":
-                self.report.bytes_read += row["bytes"]
-            case kind:
-                raise AssertionError(f"a task told {kind}")
 
 
 def verify(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.scan import time_culprits, time_finding
 from brokerset_spark.jobs.verify.units import CODE_OF, Bad
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerset_formats.dledger import CurrentTerm, LedgerCheckpoint
 from brokerset_formats.errors import FormatError
 from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.ending import Witness
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.jobs.verify.gathered import Gathered
 from brokerset_spark.jobs.verify.joining import Claims, Queue, code_of
 from brokerset_spark.jobs.verify.light_queues import PREFIX as LIGHT_PREFIX
 from brokerset_spark.jobs.verify.plan import Target, log_of
 from brokerset_spark.jobs.verify.topic_settings import known_topics
 from brokerset_spark.jobs.verify.units import Bad, UnitReader
-from brokerset_spark.stores.folder import StoreFolder, open_folder, read_all
+from brokerset_spark.stores.folder import StoreFolder, read_all
 from brokerset_spark.stores.layout import DLEDGER_PREFIX
-
-if TYPE_CHECKING:
-    from brokerset_spark.jobs.verify.job import Gathered
+from brokerset_spark.stores.opening import open_folder
 
 _LOST_MAX = 3
 """Witnesses that a finding names."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from brokerset_formats.dledger import INDEX_UNIT_SIZE
 from brokerset_spark.jobs.running import Result
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels import Kernels
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder

@@ -14,7 +14,7 @@ import numpy as np
 from brokerset_formats.names import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX
 from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.columns import Columns, Topics
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels import Heads, Kernels
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import QUEUES

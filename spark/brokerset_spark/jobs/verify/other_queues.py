@@ -12,7 +12,7 @@ from brokerset_formats.queue_units import BATCH_UNIT_SIZE
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.batch_units import BatchReader, Units
 from brokerset_spark.jobs.verify.columns import Columns, Topics
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.light_queues import light_columns
 from brokerset_spark.jobs.verify.units import UnitReader, queue_runs, topic_text
 from brokerset_spark.kernels import Heads, Kernels

@@ -13,7 +13,7 @@ from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.units import UNIT, UnitReader, Units
 from brokerset_spark.kernels.contract import Bools, Int64s
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 
 BLOCK: Final = 65_536
 """Units that are read at once."""

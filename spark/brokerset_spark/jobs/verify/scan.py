@@ -21,15 +21,16 @@ from brokerset_spark.jobs.verify.columns import (
     columns_of,
     keys_of,
 )
-from brokerset_spark.jobs.verify.found import finding
+from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, compare_keys
 from brokerset_spark.jobs.verify.ledger import LedgerIndex, check_units
 from brokerset_spark.jobs.verify.other_queues import OtherQueues
 from brokerset_spark.jobs.verify.units import UnitReader, queue_runs
 from brokerset_spark.kernels import Heads, Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes, Int64s
-from brokerset_spark.stores.folder import StoreFolder, open_folder
+from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 
 BATCH_RECORDS: Final = 200_000

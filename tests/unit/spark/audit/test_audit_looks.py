@@ -24,8 +24,8 @@ from brokerset_spark.jobs.audit import (
     ReplicaMap,
     Request,
     audit,
+    inspection,
     look,
-    looking,
     map_replica,
 )
 from brokerset_spark.jobs.audit.drilling import LISTED, RecordFacts
@@ -178,7 +178,7 @@ def test_a_stretch_with_too_many_records_is_listed_as_far_as_there_is_room(
     trio: list[Path], log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies in the part that is listed is named; of the rest the stretch is told."""
-    monkeypatch.setattr(looking, "RECORDS_MAX", 100)
+    monkeypatch.setattr(inspection, "RECORDS_MAX", 100)
     with_sound_crc(trio[1], log, 50)
     near, _ = apart(trio)
     with_sound_crc(trio[1], log, 50)
@@ -207,13 +207,13 @@ def test_a_store_that_has_lost_the_difference_meanwhile_is_told_so(trio: list[Pa
 def test_the_largest_answer_fits_a_config_map() -> None:
     """Sizes and hashes at random, and all the bytes that are shown."""
     random = np.random.default_rng(7)
-    records = np.empty(looking.RECORDS_MAX, LISTED)
-    records["offset"] = np.cumsum(random.integers(150, 4000, looking.RECORDS_MAX)) + (1 << 42)
-    records["hash"] = random.integers(0, 1 << 32, looking.RECORDS_MAX)
+    records = np.empty(inspection.RECORDS_MAX, LISTED)
+    records["offset"] = np.cumsum(random.integers(150, 4000, inspection.RECORDS_MAX)) + (1 << 42)
+    records["hash"] = random.integers(0, 1 << 32, inspection.RECORDS_MAX)
 
     listed = Look(url="/stores/orders-0-1/store", records=records)
     facts = RecordFacts("", 1)
-    shown = {at: (facts, os.urandom(looking.SHOWN_MAX)) for at in range(looking.SHOWS_MAX)}
+    shown = {at: (facts, os.urandom(inspection.SHOWN_MAX)) for at in range(inspection.SHOWS_MAX)}
 
     assert len(listed.to_json()) < 1_000_000
     assert len(Look(url="/s", shown=shown).to_json()) < 1_000_000
@@ -226,7 +226,7 @@ def test_questions_about_many_replicas_leave_room_in_a_summary() -> None:
         Request(
             f"/stores/orders-with-a-long-name-{n}-0/store", 1 << 50, ((1 << 49, (1 << 49) + 1),), ()
         ).to_value()
-        for n in range(looking.REPLICAS_MAX)
+        for n in range(inspection.REPLICAS_MAX)
     ]
 
     assert len(report.summary()) < 4_096

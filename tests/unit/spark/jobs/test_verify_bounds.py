@@ -17,7 +17,7 @@ from brokerset_spark.jobs.verify.plan import find_target
 from brokerset_spark.stores.folder import LocalFolder
 
 
-class Told(LocalFolder):
+class GroupNews(LocalFolder):
     """A store whose broker tells how far it is confirmed, as over the stream."""
 
     confirmed = 0
@@ -27,9 +27,9 @@ class Told(LocalFolder):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[tuple[Told, list[Place]]]:
+def store(tmp_path: Path) -> Iterator[tuple[GroupNews, list[Place]]]:
     places = write_log(tmp_path / "store", [message(n) for n in range(60)])
-    folder = Told(tmp_path / "store")
+    folder = GroupNews(tmp_path / "store")
     yield folder, places
     folder.close()
     shutil.rmtree(tmp_path / "store")
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[tuple[Told, list[Place]]]:
 
 @pytest.mark.parametrize("aborted", [False, True])
 def test_what_a_broker_confirms_is_the_bound_whether_or_not_it_left_a_mark_that_it_runs(
-    store: tuple[Told, list[Place]], aborted: bool
+    store: tuple[GroupNews, list[Place]], aborted: bool
 ) -> None:
     """Its file `abort` may come or go while the files are listed."""
     folder, places = store
@@ -52,7 +52,7 @@ def test_what_a_broker_confirms_is_the_bound_whether_or_not_it_left_a_mark_that_
     assert target.witnesses == ()
 
 
-def test_a_bound_that_is_given_counts_more(store: tuple[Told, list[Place]]) -> None:
+def test_a_bound_that_is_given_counts_more(store: tuple[GroupNews, list[Place]]) -> None:
     folder, places = store
     folder.confirmed = places[30].offset
 
@@ -61,7 +61,7 @@ def test_a_bound_that_is_given_counts_more(store: tuple[Told, list[Place]]) -> N
     assert target.ending.claimed == places[10].offset
 
 
-def test_nothing_is_read_behind_the_last_file(store: tuple[Told, list[Place]]) -> None:
+def test_nothing_is_read_behind_the_last_file(store: tuple[GroupNews, list[Place]]) -> None:
     """The files were listed before the broker was asked, and it has gone on."""
     folder, _ = store
     folder.confirmed = 10**9
@@ -87,7 +87,7 @@ def test_zeros_right_before_the_bound_are_damage_if_a_whole_record_proves_the_bo
 
 
 def test_zeros_right_before_what_a_broker_confirms_may_be_being_written(
-    store: tuple[Told, list[Place]],
+    store: tuple[GroupNews, list[Place]],
 ) -> None:
     """What is confirmed may end inside a record, so only a bound that is one's end or beginning is exact."""
     folder, places = store

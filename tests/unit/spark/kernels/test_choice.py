@@ -71,7 +71,7 @@ def test_kernels_are_loaded_when_they_are_used() -> None:
 
 def test_warm() -> None:
     """`warm` runs every function, and compares."""
-    compiled.warm()
+    self_check.warm()
 
 
 def test_self_check(monkeypatch: pytest.MonkeyPatch) -> None:

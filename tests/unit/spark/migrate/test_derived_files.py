@@ -290,7 +290,7 @@ def test_progress_follows_the_cut() -> None:
 
 def test_the_stamp_of_our_own_brokers_names_the_new_end() -> None:
     """With the checksum that the broker compares."""
-    from brokerset_broker.metadata.stamp import Stamp
+    from brokerset_broker.tables.metadata.stamp import Stamp
 
     old = Stamp(1_000, 7, {"t@g": {0: 3}})
 

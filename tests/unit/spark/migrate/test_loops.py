@@ -7,7 +7,7 @@ import pytest
 
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record, magic_for
-from brokerset_spark.jobs.migrate import plain
+from brokerset_spark.jobs.migrate import pure_loops
 from brokerset_spark.jobs.migrate.grouping import Groups, topic_ids
 from brokerset_spark.kernels import pure
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
@@ -63,7 +63,7 @@ def test_packed_records_are_the_same(seed: int) -> None:
     total = int(given.sizes.sum())
     one, other = np.zeros(total, np.uint8), np.zeros(total, np.uint8)
 
-    assert plain.pack(given.data, given.starts, given.sizes, one, 7) == (total, given.half, given.crcs)
+    assert pure_loops.pack(given.data, given.starts, given.sizes, one, 7) == (total, given.half, given.crcs)
     assert loops.pack(given.data, given.starts, given.sizes, other, 7) == (total, given.half, given.crcs)
 
     assert one.tobytes() == other.tobytes()
@@ -83,7 +83,7 @@ def test_records_with_a_crc_over_them_are_found(seed: int) -> None:
     given = Given(100, ["a"], seed)
     one, other = np.empty(100, np.int64), np.empty(100, np.int64)
 
-    count = plain.find_crcs(given.data, given.starts, given.sizes, one)
+    count = pure_loops.find_crcs(given.data, given.starts, given.sizes, one)
 
     assert count == loops.find_crcs(given.data, given.starts, given.sizes, other) == given.crcs
     assert one[:count].tolist() == other[:count].tolist()
@@ -96,7 +96,7 @@ def test_no_loop_leaves_its_buffers(start: int, size: int) -> None:
     starts, sizes = np.array([start], np.int64), np.array([size], np.int32)
     short = size == 20
 
-    for each in (plain, loops):
+    for each in (pure_loops, loops):
         assert each.pack(data, starts, sizes, out, 0)[0] == -1
         assert each.find_crcs(data, starts, sizes, np.empty(1, np.int64)) == (0 if short else -1)
     assert not out.any()

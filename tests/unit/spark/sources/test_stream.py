@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from brokerset_rig.made_stores import Place, damage, message, unpack_fixture, write_log
-from brokerset_spark.sources import marks
+from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
 from brokerset_spark.sources.options import OptionsError, read_message_options
 from brokerset_spark.sources.reader import DataLost, StoreDamaged
@@ -79,7 +79,7 @@ def test_latest(tmp_path: Path) -> None:
     places = write_log(tmp_path, records[:30])
     source = stream(tmp_path, startingOffsets="latest")
     start = source.initialOffset()
-    assert marks.places(start) == {str(tmp_path): end_of(places[-1])}
+    assert stream_positions.places(start) == {str(tmp_path): end_of(places[-1])}
 
     places = write_log(tmp_path, records)
 
@@ -110,7 +110,7 @@ def test_available_now(tmp_path: Path) -> None:
 
     end = source.latestOffset(start, ALL)
 
-    assert marks.places(end) == {str(tmp_path): end_of(places[-1])}
+    assert stream_positions.places(end) == {str(tmp_path): end_of(places[-1])}
     assert source.latestOffset(end, ALL) == end
 
 

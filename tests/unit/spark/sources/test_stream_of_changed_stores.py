@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from brokerset_formats.records import Record
 from brokerset_rig.made_stores import Place, damage, message, unpack_fixture, write_log
-from brokerset_spark.sources import marks
+from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
 from brokerset_spark.sources.options import read_message_options
 from brokerset_spark.sources.reader import DataLost
@@ -128,7 +128,7 @@ def test_a_stream_that_may_lose_messages_goes_on_with_what_is_there(
         end = source.latestOffset(checkpoint, ALL)
         assert rows(source, checkpoint, end) == []
 
-    assert marks.places(end)[str(tmp_path)] < marks.places(checkpoint)[str(tmp_path)]
+    assert stream_positions.places(end)[str(tmp_path)] < stream_positions.places(checkpoint)[str(tmp_path)]
     assert "it was cut, or the store was replaced; going on with what there is" in caplog.text
     assert source.latestOffset(end, ALL) == end
     places = rewrite(tmp_path, [*made[:40], *records(30, later=LATER, first=40)])
@@ -139,7 +139,7 @@ def test_a_stream_that_may_lose_messages_finds_the_next_record_of_a_longer_log(t
     """Where it was there may be the inside of another record."""
     write_log(tmp_path, records(60))
     checkpoint = read_to_the_end(tmp_path)
-    at = marks.places(checkpoint)[str(tmp_path)]
+    at = stream_positions.places(checkpoint)[str(tmp_path)]
     places = rewrite(tmp_path, records(100, later=LATER, first=7))
     source = stream(tmp_path, failOnDataLoss="false")
 
@@ -172,7 +172,7 @@ def test_damage_that_was_passed_over_is_no_end_of_the_log(tmp_path: Path) -> Non
     damage(places[57])
     source = stream(tmp_path, onCorrupt="skip")
     checkpoint = source.latestOffset(source.initialOffset(), ALL)
-    assert marks.places(checkpoint)[str(tmp_path)] > places[57].offset
+    assert stream_positions.places(checkpoint)[str(tmp_path)] > places[57].offset
     (tmp_path / "abort").touch()
 
     assert stream(tmp_path, onCorrupt="skip").latestOffset(checkpoint, ALL) == checkpoint
@@ -212,12 +212,12 @@ def test_marks_are_of_the_last_record_wherever_a_batch_ends(tmp_path: Path, entr
     places = write_log(tmp_path, records(80), entries=entries)
     source, head = stream(tmp_path), 48 if entries else 0
     start = source.initialOffset()
-    assert marks.mark_in(start, str(tmp_path)) is None
+    assert stream_positions.mark_in(start, str(tmp_path)) is None
     at_file_ends = 0
     for limit in (200, 500, 1_000, 4_096, 8_192, 30_000):
         end = source.latestOffset(start, ReadMaxBytes(limit))
-        at = marks.places(end)[str(tmp_path)]
-        mark = marks.mark_in(end, str(tmp_path))
+        at = stream_positions.places(end)[str(tmp_path)]
+        mark = stream_positions.mark_in(end, str(tmp_path))
 
         before = [each for each in places if each.offset - head < at]
         assert mark is not None
@@ -236,7 +236,7 @@ def test_marks_survive_the_change_to_a_dledger(tmp_path: Path) -> None:
         end = source.latestOffset(start, ReadMaxBytes(300_000))
         if end == start:
             break
-        assert marks.mark_in(end, str(store)) is not None
+        assert stream_positions.mark_in(end, str(store)) is not None
         start, seen = end, seen + 1
 
     assert seen > 5

@@ -15,9 +15,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from brokerset_spark.stores.folder import open_folder, read_all
+from brokerset_spark.stores.folder import read_all
 from brokerset_spark.stores.http_folder import ATTEMPTS_MAX, HttpFolder, StreamFailed, StreamRefused
 from brokerset_spark.stores.layout import look
+from brokerset_spark.stores.opening import open_folder
 
 CONTENT = bytes(range(256)) * 400
 LOG = "commitlog/00000000000000000000"

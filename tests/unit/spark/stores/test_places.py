@@ -14,7 +14,7 @@ from brokerset_spark.jobs.export.exporting import export
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.sources.options import OptionsError, read_message_options
-from brokerset_spark.stores.folder import open_folder
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.places import NotServed, check_store, local_path
 
 ELSEWHERE = ("s3a://bucket/out", "s3://bucket/out", "hdfs://name/out", "abfss://c@a/out", "s3a:/bucket/out",

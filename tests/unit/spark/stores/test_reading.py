@@ -11,8 +11,9 @@ import pytest
 from brokerset_rig.made_stores import STORES, Place, damage, expected, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop, chosen
 from brokerset_spark.stores.ending import measure_end
-from brokerset_spark.stores.folder import LocalFolder, open_folder
+from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import Log, look
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range, split
 from brokerset_spark.stores.tail import bound_of
 

@@ -157,7 +157,7 @@ def test_bounds_that_were_told(tmp_path: Path) -> None:
         bound_of(folder, look(folder), mode="checkpoint")
 
 
-class Told(LocalFolder):
+class GroupNews(LocalFolder):
     """A folder whose broker tells what it confirmed."""
 
     confirmed: int | None = None
@@ -171,7 +171,7 @@ def test_the_broker_that_gives_out_a_store_tells_its_bound(tmp_path: Path) -> No
     _, places = made(tmp_path)
     (tmp_path / "abort").touch()
     (tmp_path / "checkpoint").write_bytes(StoreCheckpoint(confirm_phy_offset=places[30].offset).encode())
-    folder = Told(tmp_path)
+    folder = GroupNews(tmp_path)
     folder.confirmed = places[20].offset + 3
     facts = look(folder)
 

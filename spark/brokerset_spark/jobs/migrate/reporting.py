@@ -11,7 +11,7 @@ from brokerset_spark.jobs.migrate.tallies import Tallies
 from brokerset_spark.jobs.report import Finding, Level, Report
 
 
-def tell_scan(
+def report_scan(
     report: Report,
     source: Source,
     tallies: Tallies,
@@ -61,7 +61,7 @@ def tell_scan(
         report.add(Finding("torn-tail", Level.INFO, text, store, offset=end.offset))
 
 
-def tell_queues(report: Report, store: str, faults: str, replaced: int) -> None:
+def report_queues(report: Report, store: str, faults: str, replaced: int) -> None:
     """Say what is unusual in queues that were built anew; `faults` were accepted."""
     if faults:
         text = f"{faults}; place holders stand where there is no message, and the newer one of two counts"

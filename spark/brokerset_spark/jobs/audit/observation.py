@@ -27,7 +27,7 @@ class PlannedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Observation:
     """A replica before its log is read."""
 
     facts: StoreFacts
@@ -75,7 +75,7 @@ class Sighting:
         return None
 
 
-def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
+def look_at(folder: StoreFolder, confirmed: int | None = None) -> Observation:
     """Look at a store. NoInput if the folder is none; OSError as from the folder."""
     asked_at_ms = time.time_ns() // 1_000_000
     facts = look(folder)
@@ -105,7 +105,7 @@ def look_at(folder: StoreFolder, confirmed: int | None = None) -> Sighting:
         )
     bound = confirmed if end is None else end.held_back if written else end.offset
     assert bound is not None
-    return Sighting(
+    return Observation(
         facts=facts,
         epochs=read_epochs(folder),
         confirmed=confirmed,

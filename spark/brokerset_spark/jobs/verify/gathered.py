@@ -1,0 +1,121 @@
+"""What the tasks of `verify` have found, put together on the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brokerset_spark.jobs.report import Finding, Level, Report
+from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.jobs.verify.codes import CODES
+from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
+
+
+@dataclass(slots=True)
+class BatchClaims:
+    """What the log says about one batch queue."""
+
+    claimed: list[list[int]] = field(default_factory=list)
+    """Ranges of the numbers of units that have their record."""
+
+    wrong: set[int] = field(default_factory=set)
+    """Numbers of units that differ from their record."""
+
+    bases: set[int] = field(default_factory=set)
+    """Queue offsets with which the records of those units begin."""
+
+    missing: list[Row] = field(default_factory=list)
+    unclaimed: list[Row] = field(default_factory=list)
+    gaps: list[Row] = field(default_factory=list)
+
+    def has_elsewhere(self, base: int) -> bool:
+        """Whether the record that begins with this queue offset is not where its unit points to."""
+        return base in self.bases or any(row["base"] == base for row in self.missing)
+
+    def take(self, row: Row) -> None:
+        """What a task told."""
+        match row["kind"]:
+            case "batch-run":
+                self.claimed = _merged([*self.claimed, *row["claimed"]])
+            case "batch-wrong":
+                self.wrong.update(row["numbers"])
+                self.bases.update(row["bases"])
+            case "batch-missing":
+                self.missing.append(row)
+            case "batch-unclaimed":
+                self.unclaimed.append(row)
+            case "batch-gap":
+                self.gaps.append(row)
+
+
+def _merged(ranges: list[list[int]]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([first, end])
+    return found
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the tasks have told so far."""
+
+    report: Report
+    url: str
+    sections: Sections = field(default_factory=Sections)
+    claims: dict[Queue, Claims] = field(default_factory=dict)
+    gaps: list[Row] = field(default_factory=list)
+    unclaimed: list[Row] = field(default_factory=list)
+    index: list[Row] = field(default_factory=list)
+    uncovered: list[Row] = field(default_factory=list)
+    epochs: set[int] = field(default_factory=set)
+    batches: dict[Queue, BatchClaims] = field(default_factory=dict)
+
+    def count(self, name: str, more: int) -> None:
+        """Add to a figure of the report."""
+        self.report.counters[name] = self.report.counters.get(name, 0) + more
+
+    def say(self, result: Result) -> None:
+        """Put a finding into the report."""
+        row = result.row
+        level = Level(row["level"]) if row.get("level") else CODES[row["code"]][0]
+        self.report.add(
+            Finding(row["code"], level, row["text"], self.url, row["file"], row["offset"], row["end"])
+        )
+
+    def take(self, result: Result) -> None:
+        """A result of any task."""
+        row = result.row
+        match row["kind"]:
+            case "finding":
+                self.say(result)
+            case "section":
+                self.sections.add(row)
+                self.count("records", row["records"])
+                self.epochs.update(row["epochs"])
+            case "blank":
+                self.sections.add(row)
+            case "run":
+                self.claims.setdefault((row["topic"], row["queue"]), Claims()).add(row)
+            case "gap":
+                self.gaps.append(row)
+            case "unclaimed":
+                self.unclaimed.append(row)
+            case "queue":
+                self.count("queue.units", row["units"])
+                self.count("queue.units.expired", row["expired"])
+            case kind if kind.startswith("batch-"):
+                self.batches.setdefault((row["topic"], row["queue"]), BatchClaims()).take(row)
+                self.count("queue.batches", row.get("units", 0))
+            case "index-file":
+                self.index.append(row)
+                self.count("index.files", 1)
+                self.count("index.units", row["next"] - 1)
+                self.report.bytes_read += row["bytes"]
+            case "uncovered":
+                self.uncovered.append(row)
+            case "read":
+                self.report.bytes_read += row["bytes"]
+            case kind:
+                raise AssertionError(f"a task told {kind}")
