@@ -13,8 +13,8 @@ import structlog
 
 from brokerset_operator.apply import Means
 from brokerset_operator.audits import AUDIT, AuditRounds
-from brokerset_operator.calm import CalmSets
 from brokerset_operator.elector import Elector, ElectorSettings
+from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.events import Events
 from brokerset_operator.health import Health
 from brokerset_operator.kube import kinds
@@ -23,16 +23,16 @@ from brokerset_operator.kube.credentials import Access, load_access
 from brokerset_operator.kube.errors import KubeError
 from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.kube.watching import Watch
-from brokerset_operator.marks import Marks
-from brokerset_operator.metrics import Figures
+from brokerset_operator.metrics import Measurements
 from brokerset_operator.migrations import MIGRATION, MigrationRounds
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
 from brokerset_operator.own_kinds import OwnKinds
-from brokerset_operator.round_queue import GONE, Key, Round, RoundQueue
-from brokerset_operator.set_rounds import SetRounds
+from brokerset_operator.quiescence import QuiescentSets
+from brokerset_operator.reconcile_queue import GONE, Key, ReconcileQueue, Round
+from brokerset_operator.set_reconciler import SetReconciler
 from brokerset_operator.settings import OperatorSettings
 from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.topics import TOPIC, TopicRounds
@@ -86,7 +86,7 @@ class OperatorProcess:
         self._watch_sets = watch_sets
         self._random = randomness or random.Random()
         clock = clock or SystemClock()
-        self.figures = Figures(loop.time)
+        self.figures = Measurements(loop.time)
         self.client = KubeClient(
             access,
             manager=names.FIELD_MANAGER,
@@ -117,10 +117,10 @@ class OperatorProcess:
             installation=installation,
         )
         self._facts = ClusterFacts(self.client, clock)
-        self.queue = RoundQueue(self._round, workers=settings.workers, on_round=self.figures.round)
+        self.queue = ReconcileQueue(self._round, workers=settings.workers, on_round=self.figures.round)
         self.figures.watch_queue(self.queue)
-        self.calm = CalmSets(clock, self._watching, self._facts.optional_kinds, self._random)
-        self.marks = Marks(self.queue, self.calm, lambda kind: self.figures.events.labels(kind).inc())
+        self.calm = QuiescentSets(clock, self._watching, self._facts.optional_kinds, self._random)
+        self.marks = Enqueuer(self.queue, self.calm, lambda kind: self.figures.events.labels(kind).inc())
         self.own_kinds = OwnKinds(
             self.client,
             self._namespaces,
@@ -129,7 +129,7 @@ class OperatorProcess:
             told=lambda kind, served: self.figures.kind_served.labels(kind).set(served),
         )
         resync = float(settings.resync_seconds)
-        self._sets = SetRounds(
+        self._sets = SetReconciler(
             means,
             self._facts,
             Operator(

@@ -1,4 +1,4 @@
-"""Figures of StoreAudits and StoreMigrations for Prometheus, read from their status. Pure."""
+"""Measurements of StoreAudits and StoreMigrations for Prometheus, read from their status. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from brokerset_operator.plan.objects import items, part, seconds
-from brokerset_operator.round_queue import Key
+from brokerset_operator.reconcile_queue import Key
 
 PREFIX: Final = "brokerset_audit_"
 

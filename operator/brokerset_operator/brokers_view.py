@@ -44,7 +44,7 @@ PERMISSION: Final = "brokerPermission"
 
 REFUSED: Final = frozenset({"identity_conflict", "group_owned", "id_retired", "names_differ"})
 """Problems of a broker whose volume was copied, is another set's, or was given up, as brokers call them
-(`brokerset_broker.membership.diagnosis.ProblemKind`)."""
+(`brokerset_broker.member.membership.diagnosis.ProblemKind`)."""
 
 
 TRIES_AGAIN: Final = "it tries again by itself; if that lasts, see the runbook BrokersetReplicaNotInSync"

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics, migration_metrics
 from brokerset_operator.kube.errors import Request
 from brokerset_operator.model.retired import retired_groups
-from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 
 ROUND_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds in seconds: a round without a change takes tens of milliseconds, one with a switch-over a second."""
@@ -24,7 +24,7 @@ CALL_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 PREFIX: Final = "brokerset_operator_"
 
 
-class Figures:
+class Measurements:
     """Counted while the operator works; `registry` shows them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -131,7 +131,7 @@ class Figures:
         self.audits.pop(key, None)
         self.migrations.pop(key, None)
 
-    def watch_queue(self, queue: RoundQueue) -> None:
+    def watch_queue(self, queue: ReconcileQueue) -> None:
         """Show how full a queue is, and the age of each object's last success."""
         self._known = queue.schedule.known
         self.registry.register(_QueueView(self, queue, self._now))
@@ -144,7 +144,7 @@ class Figures:
 class _QueueView(Collector):
     """Read when somebody scrapes."""
 
-    def __init__(self, figures: Figures, queue: RoundQueue, now: Callable[[], float]) -> None:
+    def __init__(self, figures: Measurements, queue: ReconcileQueue, now: Callable[[], float]) -> None:
         self._figures = figures
         self._queue = queue
         self._now = now
@@ -162,7 +162,7 @@ class _QueueView(Collector):
             "Age of the oldest change that no round has seen yet.",
             schedule.oldest_seconds(now),
         )
-        yield _gauge("marks_dropped", "Marks dropped because there are too many objects.", schedule.dropped)
+        yield _gauge("marks_dropped", "Events dropped because there are too many objects.", schedule.dropped)
         age = GaugeMetricFamily(
             f"{PREFIX}last_success_age_seconds",
             "Time since the last round of an object that succeeded.",

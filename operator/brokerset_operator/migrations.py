@@ -13,12 +13,12 @@ from brokerset_operator.kube.client import Object
 from brokerset_operator.kube.errors import KubeError, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import items, part
-from brokerset_operator.round_queue import GONE, Key
-from brokerset_operator.set_rounds import RESYNC_SPREAD
+from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.migration_facts import ObservedMigration
 from brokerset_operator.store_jobs.migration_plan import plan_migration
-from brokerset_operator.store_rounds import belongings, carry_out, meta_of, retried
+from brokerset_operator.store_reconciler import belongings, carry_out, meta_of, retried
 from brokerset_spec.manifest import ManifestError
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_migration_manifest import StoreMigration, read_store_migration

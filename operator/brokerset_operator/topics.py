@@ -25,9 +25,9 @@ from brokerset_operator.kube import kinds
 from brokerset_operator.kube.errors import KubeError, NotFound, Unavailable
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
+from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.resources.set_facts import uid_of_data
-from brokerset_operator.round_queue import GONE, Key, RetryAfter
-from brokerset_operator.set_rounds import RESYNC_SPREAD
+from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.topic_manifest import Topic, read_topic

@@ -10,8 +10,8 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import Fence, SwitchOver
 from brokerset_operator.plan.draft import AT_ONCE_SECONDS, BUSY_SECONDS, WAIT_SECONDS, Draft
 from brokerset_operator.plan.facts import GroupFacts
-from brokerset_operator.plan.handover import able
 from brokerset_operator.plan.objects import part, text, time_text
+from brokerset_operator.plan.switchover import able
 
 PATIENCE_SECONDS: Final = 600.0
 """How long a request waits for the group to be able to do it."""

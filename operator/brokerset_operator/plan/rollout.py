@@ -13,11 +13,11 @@ from brokerset_operator.model.actions import DeletePod
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import AT_ONCE_SECONDS, WAIT_SECONDS, Draft
 from brokerset_operator.plan.facts import Broker, GroupFacts
-from brokerset_operator.plan.handover import successor, switch_over
 from brokerset_operator.plan.live_settings import too_strict
 from brokerset_operator.plan.objects import Pod
 from brokerset_operator.plan.pods import STALE_SECONDS, is_old, is_slow, why_failing
 from brokerset_operator.plan.scaling import never_starts
+from brokerset_operator.plan.switchover import successor, switch_over
 from brokerset_operator.plan.workflow import Replacing
 
 OLD: Final = "its template or its settings have changed"

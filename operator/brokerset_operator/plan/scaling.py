@@ -16,10 +16,10 @@ from brokerset_operator.model.actions import (
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import AT_ONCE_SECONDS, WAIT_SECONDS, Draft, named_in
 from brokerset_operator.plan.facts import DEAD, Broker, GroupFacts
-from brokerset_operator.plan.handover import successor, switch_over
 from brokerset_operator.plan.live_settings import minimum_of, too_strict
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.plan.pods import STALE_SECONDS, is_slow
+from brokerset_operator.plan.switchover import successor, switch_over
 from brokerset_operator.plan.volumes import FAILED_CONDITION
 from brokerset_operator.plan.workflow import Leaving
 from brokerset_operator.resources.set_facts import facts_of

@@ -58,8 +58,9 @@ CONTROLLER_ALERTS: Final = (
         f"max by ({SET}) (brokerset_controller_leading{{<pods>}}) < 1",
         1,
         "No controller leads: no broker can become master, and masters lose their leases",
-        "Masters stop serving when their lease ends. Most often fewer than half of the controllers run,"
-        " or they do not reach each other.",
+        "A master that acknowledges alone refuses sends, reads and locks once its lease has ended;"
+        " at other masters: sends are served; reads and locks are refused with code 14."
+        " Most often fewer than half of the controllers run, or they do not reach each other.",
     ),
     Alert(
         "BrokersetControllersUnderQuorum",
@@ -156,7 +157,8 @@ BROKER_ALERTS: Final = (
         f"min by ({GROUP}) (brokerset_broker_enough_in_sync{{<pods>}} {_MASTER}) < 1",
         1,
         "Fewer brokers of {{ $labels.node_id }} are in sync than minInSyncReplicas: sends are refused",
-        "Nothing is lost. Messages can be read. Bring replicas back into sync.",
+        "Clients of the master: reads and locks are served; sends are refused with code 1. Nothing is lost."
+        " Bring replicas back into sync.",
     ),
     Alert(
         "BrokersetWritesUnserved",
@@ -164,16 +166,18 @@ BROKER_ALERTS: Final = (
         f"sum by ({GROUP}) (increase(brokerset_broker_unserved_seconds_total{{<pods>}}[10m])) > 60",
         0,
         "Brokers of {{ $labels.node_id }} took no writes for {{ $value | humanize }} of the last 600 seconds",
-        "A broker that is no slave and does not serve: a start or a change of role takes long, or the lease"
-        " is lost again and again.",
+        "A broker that is no slave and does not serve: a start or a change of role takes long, too few are in"
+        " sync, or the lease of a master that acknowledges alone is lost.",
     ),
     Alert(
         "BrokersetLeaseLost",
         "critical",
         f'{_PROBLEM}"lease_lost"}}) > 0',
         1,
-        "Master {{ $labels.pod }} of {{ $labels.node_id }} has no lease and must not serve",
-        "No leading controller confirms it. Another one becomes master if controllers reach one.",
+        "Master {{ $labels.pod }} of {{ $labels.node_id }} has no lease: its reads and locks are refused",
+        "If other replicas take part in each acknowledgement: sends are served; reads and locks are refused"
+        " with code 14. If it acknowledges alone: sends, reads and locks are refused with code 14."
+        " Another one becomes master if controllers reach one.",
     ),
     Alert(
         "BrokersetControllersUnreachable",
@@ -181,7 +185,7 @@ BROKER_ALERTS: Final = (
         f"min by ({GROUP}, pod) (brokerset_broker_controller_heartbeat_age_seconds{{<pods>}}) > 30",
         1,
         "No controller has answered {{ $labels.pod }} for {{ $value | humanize }} s",
-        "It can neither become nor stay master.",
+        "It cannot become master; if it is master, its lease ends, and another one may be elected.",
     ),
     Alert(
         "BrokersetReplicaNotInSync",

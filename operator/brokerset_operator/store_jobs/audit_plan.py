@@ -30,7 +30,7 @@ from brokerset_operator.store_jobs.audit_jobs import (
     reduce_job_name,
     report_name,
 )
-from brokerset_operator.store_jobs.audit_questions import questions
+from brokerset_operator.store_jobs.audit_requests import questions
 from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
 from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
 from brokerset_operator.store_jobs.conditions import Verdict

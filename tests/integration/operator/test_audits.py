@@ -16,8 +16,8 @@ from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
 from brokerset_operator.migrations import MIGRATION, MigrationRounds
 from brokerset_operator.model import names
-from brokerset_operator.round_queue import GONE, Key
-from brokerset_operator.set_rounds import SET
+from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.set_reconciler import SET
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
     ControllerStatus,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.membership import diagnosis
+from brokerset_broker.member.membership import diagnosis
 from brokerset_operator.brokers_view import (
     REFUSED,
     TRIES_AGAIN,

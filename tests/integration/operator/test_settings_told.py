@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.live_settings import LiveSettings
 from brokerset_operator.apply import ActionFailed, _tell_settings
 from brokerset_operator.brokers_view import broker_addresses, settings_at
 from brokerset_operator.model import names

@@ -25,8 +25,8 @@ from brokerset_operator.model.observed import Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
 from brokerset_operator.plan.deciding import plan
 from brokerset_operator.plan.facts import gather
-from brokerset_operator.round_queue import Key
-from brokerset_operator.set_rounds import SET, SharedControllers
+from brokerset_operator.reconcile_queue import Key
+from brokerset_operator.set_reconciler import SET, SharedControllers
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_rig.controller_group import ControllerGroup
 from brokerset_rig.fake_kube import FakeKube

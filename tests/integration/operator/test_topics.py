@@ -17,7 +17,7 @@ from brokerset_operator.events import Events
 from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
 from brokerset_operator.model import names
-from brokerset_operator.round_queue import GONE, Key, RetryAfter
+from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicRounds
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from brokerset_operator.calm import all_is_well
 from brokerset_operator.model.actions import EmitEvent, Plan
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan.deciding import plan
-from brokerset_operator.set_rounds import is_final
+from brokerset_operator.quiescence import all_is_well
+from brokerset_operator.set_reconciler import is_final
 from brokerset_sim.kubernetes_model import Kubernetes
 from brokerset_spec.manifest import Problem
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.settings_update import decide_update
+from brokerset_broker.live_settings import decide_update
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, Fence, Plan, SwitchOver, TellSettings
 from brokerset_operator.model.observed import Observed

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from brokerset_operator import calm as calm_module
-from brokerset_operator.calm import COMPLETE_SECONDS, COMPLETE_SPREAD, CalmSets
+from brokerset_operator import quiescence as calm_module
 from brokerset_operator.controllers_view import ControllersView
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
-from brokerset_operator.round_queue import Key
+from brokerset_operator.quiescence import COMPLETE_SECONDS, COMPLETE_SPREAD, QuiescentSets
+from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_runtime.clock import SystemClock
 
@@ -55,7 +55,7 @@ class Bench:
         self.view = VIEW
         self.settings: Mapping[str, Mapping[str, str]] = SETTINGS
         self.kinds: tuple[Kind, ...] = ()
-        self.sets = CalmSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
+        self.sets = QuiescentSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
         self.during: Callable[[], None] = lambda: None
 
         async def look(addresses: Any) -> ControllersView:

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from brokerset_operator.calm import CalmSets
+from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.kinds import Kind
-from brokerset_operator.marks import Marks
 from brokerset_operator.model import names
-from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_operator.quiescence import QuiescentSets
+from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_rig.operator_parts import a_pod
 from brokerset_runtime.clock import SystemClock
 
@@ -28,7 +28,7 @@ def live(name: str = "orders", version: str = "1", **spec: Any) -> dict[str, Any
     return {"metadata": metadata, "spec": spec}
 
 
-def with_marks(work: Callable[[Marks], None]) -> None:
+def with_marks(work: Callable[[Enqueuer], None]) -> None:
     """Give `work` marks with an empty queue."""
 
     async def nothing(_: Key) -> None:
@@ -38,13 +38,13 @@ def with_marks(work: Callable[[Marks], None]) -> None:
         return ()
 
     async def run() -> None:
-        calm = CalmSets(SystemClock(), lambda: True, no_kinds)
-        work(Marks(RoundQueue(nothing, workers=1), calm, lambda kind: None))
+        calm = QuiescentSets(SystemClock(), lambda: True, no_kinds)
+        work(Enqueuer(ReconcileQueue(nothing, workers=1), calm, lambda kind: None))
 
     asyncio.run(run())
 
 
-def marked(marks: Marks) -> list[Key]:
+def marked(marks: Enqueuer) -> list[Key]:
     """Whose round is due, each once."""
     now = asyncio.get_running_loop().time() + next(AHEAD)
     found = []
@@ -57,7 +57,7 @@ def marked(marks: Marks) -> list[Key]:
 def test_what_was_only_listed_is_not_marked() -> None:
     """Its event does that, when it is known who shares controllers with whom."""
 
-    def work(marks: Marks) -> None:
+    def work(marks: Enqueuer) -> None:
         marks.know("BrokerSet", [live(), live("bills", controllers={"ref": {"name": "orders"}})])
         assert marked(marks) == []
 
@@ -70,7 +70,7 @@ def test_what_was_only_listed_is_not_marked() -> None:
 def test_what_kopf_did_not_tell_is_found_by_comparing() -> None:
     """A set that is new, one that has changed and one that is gone; and nothing else."""
 
-    def work(marks: Marks) -> None:
+    def work(marks: Enqueuer) -> None:
         for name in ("orders", "bills", "gone"):
             marks.set_or_topic_event("BrokerSet", "ADDED", live(name))
         marked(marks)
@@ -92,7 +92,7 @@ def test_what_kopf_did_not_tell_is_found_by_comparing() -> None:
 def test_what_is_gone_leaves_nothing() -> None:
     """Neither its event nor its controllers' users are remembered."""
 
-    def work(marks: Marks) -> None:
+    def work(marks: Enqueuer) -> None:
         marks.set_or_topic_event("BrokerSet", "ADDED", live("bills", controllers={"ref": {"name": "orders"}}))
         topic = {"metadata": live("t")["metadata"], "spec": {"brokerSetRef": {"name": "orders"}}}
         marks.set_or_topic_event("Topic", "ADDED", topic)
@@ -111,7 +111,7 @@ def test_what_is_gone_leaves_nothing() -> None:
 def test_our_own_writes_mark_nothing() -> None:
     """Of a BrokerSet only what people change counts; of what it consists of everything."""
 
-    def work(marks: Marks) -> None:
+    def work(marks: Enqueuer) -> None:
         marks.set_or_topic_event("BrokerSet", "LISTED", live())
         assert marked(marks) == [ORDERS]
 
@@ -131,7 +131,7 @@ def test_our_own_writes_mark_nothing() -> None:
 def test_a_list_after_a_gap_marks_everything() -> None:
     """Nobody tells what was deleted meanwhile."""
 
-    def work(marks: Marks) -> None:
+    def work(marks: Enqueuer) -> None:
         marks.set_or_topic_event("BrokerSet", "LISTED", live())
         marked(marks)
         marks.listed(False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from brokerset_operator.metrics import Figures
-from brokerset_operator.round_queue import GONE, Key, RoundQueue
+from brokerset_operator.metrics import Measurements
+from brokerset_operator.reconcile_queue import GONE, Key, ReconcileQueue
 
 ORDERS = Key("BrokerSet", "shop", "orders")
 
@@ -19,7 +19,7 @@ def status(**conditions: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def shown(figures: Figures) -> dict[tuple[str, str, str], float]:
+def shown(figures: Measurements) -> dict[tuple[str, str, str], float]:
     """Value by name, type and reason."""
     return {
         (sample.labels["name"], sample.labels["type"], sample.labels["reason"]): sample.value
@@ -33,7 +33,7 @@ def test_each_condition_is_one_series_that_goes_with_its_object() -> None:
     """The newest reason alone is shown; a set that is gone is not shown any more, even if nobody asked."""
 
     async def work() -> None:
-        figures = Figures(asyncio.get_running_loop().time)
+        figures = Measurements(asyncio.get_running_loop().time)
         there = True
         done = asyncio.Event()
 
@@ -44,7 +44,7 @@ def test_each_condition_is_one_series_that_goes_with_its_object() -> None:
             done.set()
             return 300.0 if there else GONE
 
-        queue = RoundQueue(look, workers=1, on_round=figures.round)
+        queue = ReconcileQueue(look, workers=1, on_round=figures.round)
         figures.watch_queue(queue)
         running = asyncio.create_task(queue.run())
         queue.mark(ORDERS)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerset_operator.round_queue import (
+from brokerset_operator.reconcile_queue import (
     BACK_OFF_SECONDS_MAX,
     GAP_SECONDS,
     GONE,
     ROUND_SECONDS_MAX,
     Key,
+    ReconcileQueue,
     RetryAfter,
-    RoundQueue,
     Schedule,
 )
 from brokerset_sim.loop import run
@@ -229,7 +229,7 @@ def test_no_mark_is_lost_and_no_object_runs_twice(steps: list[tuple[str, int, fl
 
 
 def test_what_is_overtaken_does_not_pile_up() -> None:
-    """Marks and looks without end keep the heap about as small as the number of objects."""
+    """Keys and looks without end keep the heap about as small as the number of objects."""
     plan = schedule()
     for number in range(10_000):
         now = float(number)
@@ -271,8 +271,8 @@ class Rounds:
 
 def running(
     rounds: Callable[[Key], Awaitable[float | None]], *, workers: int = 2
-) -> tuple[RoundQueue, asyncio.Task[None]]:
-    queue = RoundQueue(rounds, workers=workers, schedule=schedule())
+) -> tuple[ReconcileQueue, asyncio.Task[None]]:
+    queue = ReconcileQueue(rounds, workers=workers, schedule=schedule())
     return queue, asyncio.create_task(queue.run())
 
 
@@ -346,7 +346,7 @@ def test_a_round_that_hangs_is_broken_off() -> None:
     async def work() -> None:
         rounds = Rounds(seconds=10_000)
         told: list[bool] = []
-        queue = RoundQueue(
+        queue = ReconcileQueue(
             rounds, workers=1, schedule=schedule(), on_round=lambda name, seconds, good: told.append(good)
         )
         task = asyncio.create_task(queue.run())

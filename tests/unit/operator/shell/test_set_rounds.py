@@ -7,7 +7,7 @@ import pytest
 
 from brokerset_operator.model.actions import CleanBroker, EmitEvent, Plan
 from brokerset_operator.model.observed import Meta, Observed, Operator
-from brokerset_operator.set_rounds import QUIET_ROUNDS, QUIET_SECONDS_MAX, interest, is_final, patience
+from brokerset_operator.set_reconciler import QUIET_ROUNDS, QUIET_SECONDS_MAX, interest, is_final, patience
 
 
 def test_a_set_in_which_nothing_happens_is_looked_at_less_and_less_often() -> None:

@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric
 from tests.unit.operator.store_jobs.worlds import NIGHT, AuditWorld, audit_manifest, error
 
 from brokerset_operator.audit_metrics import audit_figures, audit_metrics, migration_metrics
-from brokerset_operator.metrics import Figures
-from brokerset_operator.round_queue import Key
+from brokerset_operator.metrics import Measurements
+from brokerset_operator.reconcile_queue import Key
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.schedule import Schedule, read_schedule
 from brokerset_spec.store_audit_manifest import read_store_audit
@@ -146,7 +146,7 @@ def test_the_period_of_a_schedule_is_its_longest_pause() -> None:
 
 
 def test_migrations_are_told_by_their_phase_until_they_are_gone() -> None:
-    told = Figures(lambda: 0.0)
+    told = Measurements(lambda: 0.0)
     key = Key("StoreMigration", "shop", "take-over")
     told.migration(key, {"phase": "Running"})
     told.migration(key, {"phase": "Failed"})

@@ -1,6 +1,6 @@
 """Which sets are to be looked at, and when: marks, one round of each at a time, back-off, second looks.
 
-`Schedule` decides and knows no clock; `RoundQueue` runs rounds as it says.
+`Schedule` decides and knows no clock; `ReconcileQueue` runs rounds as it says.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Schedule:
     keys_max: int = KEYS_MAX
     gap: float = GAP_SECONDS
     dropped: int = 0
-    """Marks that were dropped because there were too many keys."""
+    """Keys that were dropped because there were too many keys."""
 
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
@@ -225,7 +225,7 @@ class RetryAfter(Exception):
         self.seconds = seconds
 
 
-class RoundQueue:
+class ReconcileQueue:
     """Runs rounds with so many workers; marks may come from the loop's thread only."""
 
     def __init__(

@@ -19,7 +19,7 @@ from brokerset_operator.observe import ClusterFacts, Seen, observe
 from brokerset_operator.owners import AGAIN_SECONDS, NotOurs, Owners
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.draft import IDLE_SECONDS
-from brokerset_operator.round_queue import GONE, Key, RetryAfter
+from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class SharedControllers:
 
 
 class Calm(Protocol):
-    """Who knows of which sets nothing was heard: `calm.CalmSets`."""
+    """Who knows of which sets nothing was heard: `calm.QuiescentSets`."""
 
     async def is_calm(self, key: Key) -> bool:
         """Whether nothing has changed since the last complete look."""
@@ -81,7 +81,7 @@ class Calm(Protocol):
 
 
 @dataclass(slots=True)
-class SetRounds:
+class SetReconciler:
     """Looks at one set at a time, and remembers nothing that a decision rests on."""
 
     means: Means

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.audits import AUDIT, AuditIndex
-from brokerset_operator.calm import CalmSets
 from brokerset_operator.kube import kinds
 from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.kube.watching import key_of
 from brokerset_operator.model import names
-from brokerset_operator.round_queue import Key, RoundQueue
-from brokerset_operator.set_rounds import SET, SharedControllers, interest
+from brokerset_operator.quiescence import QuiescentSets
+from brokerset_operator.reconcile_queue import Key, ReconcileQueue
+from brokerset_operator.set_reconciler import SET, SharedControllers, interest
 from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.topics import TOPIC, TopicIndex
 
@@ -24,11 +24,11 @@ Counted = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Marks:
+class Enqueuer:
     """Hears of everything, and keeps nothing but what it takes to know whether an event is news."""
 
-    queue: RoundQueue
-    calm: CalmSets
+    queue: ReconcileQueue
+    calm: QuiescentSets
     counted: Counted
     topics: TopicIndex = field(default_factory=TopicIndex)
     audits: AuditIndex = field(default_factory=AuditIndex)

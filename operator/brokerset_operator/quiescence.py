@@ -19,7 +19,7 @@ from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.kube.patches import digest
 from brokerset_operator.observe import Seen, optional_names
 from brokerset_operator.plan import reasons
-from brokerset_operator.round_queue import Key
+from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 
@@ -62,7 +62,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class CalmSets:
+class QuiescentSets:
     """Which sets need no complete look. Whoever hears of a set says so with `heard` or `saw`."""
 
     clock: Clock

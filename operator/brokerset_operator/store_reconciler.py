@@ -17,7 +17,7 @@ from brokerset_operator.kube.kinds import Kind, kind_named
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.observe import first_of
-from brokerset_operator.round_queue import RetryAfter
+from brokerset_operator.reconcile_queue import RetryAfter
 from brokerset_operator.store_jobs import labels
 
 log = structlog.get_logger(__name__)
