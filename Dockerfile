@@ -47,7 +47,7 @@ COPY spark/entrypoint.sh /opt/brokerset/bin/job-entrypoint
 # The kernels are compiled now, for every processor of the architecture: its name and features are part of what finds a cached kernel.
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokerset/bin/python PYSPARK_DRIVER_PYTHON=/opt/brokerset/bin/python \
     NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
-RUN python -c "from brokerset_spark.kernels.compiled import warm; warm()" \
+RUN python -c "from brokerset_spark.kernels.self_check import warm; warm()" \
     && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
 # Where Kubernetes looks for a container's last words, unless a pod says otherwise.
 ENV PYTHONDONTWRITEBYTECODE=1 BROKERSET_TERMINATION_LOG=/dev/termination-log

@@ -16,10 +16,12 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from brokerset_broker.app import Broker
-from brokerset_broker.gateway.switchover import SwitchOver
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.processors.ha_status import HaStatusProcessor
-from brokerset_broker.processors.send_refusals import UNSERVED
+from brokerset_broker.member.alone import Alone
+from brokerset_broker.member.gateway.switchover import SwitchOver
+from brokerset_broker.member.ha.ha_status import HaStatusProcessor
+from brokerset_broker.member.membership.membership import Membership
+from brokerset_broker.requests.send_refusals import UNSERVED
+from brokerset_broker.tables.metadata.standalone import FileChanges
 from brokerset_controller.processors import Processors as ControllerProcessors
 from brokerset_namesrv.kv_config import KvTable
 from brokerset_namesrv.kv_file import KvFile
@@ -61,7 +63,7 @@ MEANINGS: Final = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: "Create or change a topic; answered when that is on the disk.",
     RequestCode.GET_ALL_TOPIC_CONFIG: "The content of topics.json, whole or a page.",
     RequestCode.GET_BROKER_CONFIG: "All settings in force, as properties text.",
-    RequestCode.GET_BROKER_RUNTIME_INFO: "Figures of the broker, under Java's keys.",
+    RequestCode.GET_BROKER_RUNTIME_INFO: "Measurements of the broker, under Java's keys.",
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "The first message at or after a time, or the last before.",
     RequestCode.GET_MAX_OFFSET: "The number behind a queue's last message.",
     RequestCode.GET_MIN_OFFSET: "The number of a queue's first message.",
@@ -138,6 +140,7 @@ def broker_handlers() -> Mapping[int, Handler]:
         with TemporaryDirectory() as folder:
             broker = Broker(BrokerSettings(store_path_root_dir=Path(folder)))
             broker._build()
+            broker._part = Alone(0, FileChanges(broker._tables, lambda: 0), broker.services)
             in_controller_mode: dict[int, Any] = {
                 RequestCode.GET_BROKER_HA_STATUS: HaStatusProcessor.status,
                 RequestCode.GET_BROKER_EPOCH_CACHE: Membership.epoch_cache,

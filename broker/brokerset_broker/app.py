@@ -15,44 +15,45 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from brokerset_broker.admission import Admission
-from brokerset_broker.consumers import ConsumerTable
-from brokerset_broker.delay import DelayService
-from brokerset_broker.delay_levels import DelayLevels
-from brokerset_broker.group_member import GroupMember, MemberParts
-from brokerset_broker.groups import GroupManager
-from brokerset_broker.hold_service import HoldService
-from brokerset_broker.kubernetes.api import SliceApi
-from brokerset_broker.kubernetes.master_pointer import MasterPointer
-from brokerset_broker.locks import QueueLocks
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.membership.role import Role
-from brokerset_broker.metadata.stamp import StampFile
-from brokerset_broker.metadata.standalone import leave_log
-from brokerset_broker.metadata.store_source import StoreSource
-from brokerset_broker.metadata.tables import Tables
-from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.processors.admin import AdminProcessor
-from brokerset_broker.processors.clients import ClientProcessor
-from brokerset_broker.processors.groups import GroupProcessor
-from brokerset_broker.processors.locks import LockProcessor
-from brokerset_broker.processors.offsets import OffsetProcessor
-from brokerset_broker.processors.pull import PullProcessor
-from brokerset_broker.processors.query import QueryProcessor
-from brokerset_broker.processors.send import SendProcessor
-from brokerset_broker.processors.send_back import SendBackProcessor
-from brokerset_broker.processors.send_refusals import refusing_handlers
-from brokerset_broker.processors.signatures import SignedRequests
-from brokerset_broker.processors.topics import TopicProcessor
-from brokerset_broker.producers import ProducerTable
-from brokerset_broker.registration import Registrar
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.stats import BrokerStats
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.member.alone import Alone
+from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
+from brokerset_broker.member.role import Role, RoleState
+from brokerset_broker.outside.kubernetes.api import SliceApi
+from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
+from brokerset_broker.outside.name_servers import Registrar
+from brokerset_broker.requests.admin import AdminProcessor
+from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.requests.groups import GroupProcessor
+from brokerset_broker.requests.locks import LockProcessor
+from brokerset_broker.requests.offsets import OffsetProcessor
+from brokerset_broker.requests.parked_pulls import ParkedPulls
+from brokerset_broker.requests.pull import PullProcessor
+from brokerset_broker.requests.query import QueryProcessor
+from brokerset_broker.requests.send import SendProcessor
+from brokerset_broker.requests.send_back import SendBackProcessor
+from brokerset_broker.requests.send_refusals import refusing_handlers
+from brokerset_broker.requests.signatures import SignedRequests
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.topics import TopicProcessor
+from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
-from brokerset_broker.store_questions import StoreQuestions
-from brokerset_broker.topics import TopicManager
-from brokerset_broker.traffic import Traffic
+from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.tables.consumers import ConsumerTable
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.locks import QueueLocks
+from brokerset_broker.tables.metadata.stamp import StampFile
+from brokerset_broker.tables.metadata.standalone import FileChanges, leave_log
+from brokerset_broker.tables.metadata.store_source import StoreSource
+from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.producers import ProducerTable
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_protocol.codes import ResponseCode
@@ -65,6 +66,8 @@ from brokerset_spec.broker_settings import BrokerSettings
 if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
+
+    from brokerset_broker.outside.metrics import MetricSources
 
 log = structlog.get_logger(__name__)
 
@@ -110,8 +113,7 @@ class Broker:
         self._pointer: MasterPointer | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
-        self.membership: Membership | None = None
-        """The broker's identity and role, in controller mode."""
+        self._part: GroupMember | Alone | None = None
         self.port = 0
         """The port of the remoting protocol, once started."""
         self.vip_port = 0
@@ -133,14 +135,19 @@ class Broker:
         sockets, ha_socket = self._bind()
         try:
             self._build()
-            if ha_socket is not None:
-                self.member = self._member(ha_socket)
-            self._load()
-            if self.member is None:
-                await self._leave_log()
+            if ha_socket is None:
+                self._load()
+                await leave_log(self._source, self._tables, self._stamp(), asyncio.to_thread)
+                changes = FileChanges(self._tables, lambda: self.store.max_offset)
+                self._part = Alone(self.settings.broker_id, changes, self.services)
+            else:
+                log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
+                self._load()
+                self.member = self._member(log_of_member, ha_socket)
+                self._part = self.member
             served = self._handlers()
             self._server = RemotingServer(
-                self.member.handlers(served) if self.member is not None else served,
+                self.part.handlers(served),
                 limits=self._limits,
                 on_close=self._closed,
             )
@@ -151,8 +158,7 @@ class Broker:
                 listener.close()
             await self.close()
             raise
-        if self.member is None:
-            self.delay.start()
+        self.part.started()
         log.info(
             "broker listens",
             host=self.settings.bind_address,
@@ -186,7 +192,7 @@ class Broker:
                         self._persist_delays(),
                         self._keep_house(),
                         self._serve_http(),
-                        *([self.member.run()] if self.member is not None else []),
+                        self.part.run(),
                         *([self._pointer.run()] if self._pointer is not None else []),
                     )
                 ]
@@ -203,16 +209,13 @@ class Broker:
         server, self._server = self._server, None
         endpoint, self._endpoint = self._endpoint, None
         if server is not None:
-            if self.member is not None:
-                await self.member.hand_over_at_end()
+            await self.part.hand_over_at_end()
             server.stop_accepting()
-            if self.member is not None:
-                self.member.stop_serving()
+            self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
-            self.delay.stop()
-            if self.member is not None:
-                await self.member.answer_at_end()
-            self.holds.close()
+            self.services.stop_now()
+            await self.part.answer_at_end()
+            self.parked_pulls.close()
             async with asyncio.TaskGroup() as goodbyes:  # clients need not wait for slow name servers
                 goodbyes.create_task(self.registrar.unregister())
                 goodbyes.create_task(server.close(DRAIN_SECONDS_MAX))
@@ -220,8 +223,8 @@ class Broker:
             await endpoint.close()
         self._stop.set()
         await self._ended.wait()
-        if self.member is not None:
-            await self.member.close()
+        if self._part is not None:
+            await self._part.close()
         if self._loaded:
             self._loaded = False
             for write in (self.delay.persist, self.topics.saved, self.groups.saved, self.offsets.saved):
@@ -229,19 +232,27 @@ class Broker:
                     await write()
                 except OSError as error:  # the log must be closed all the same
                     log.error("configuration cannot be written at the end", reason=str(error))
-            if self.member is not None:
-                await self.member.metadata.close()
-            await self.store.close(mark=self._loss_is_known())
+            loss_is_known = self.store.closed_cleanly or not self.settings.enable_controller_mode
+            if self._part is not None:
+                await self._part.written()
+                loss_is_known = self._part.loss_is_known()
+            await self.store.close(mark=loss_is_known)
             log.info("broker is closed", max_offset=self.store.max_offset)
 
-    # -- questions of metrics and administration ----------------------------------------------------------
+    @property
+    def part(self) -> GroupMember | Alone:
+        """The broker's part in its group; there is one when the store is loaded."""
+        assert self._part is not None, "the store comes first"
+        return self._part
+
+    # -- queries of metrics and administration ----------------------------------------------------------
 
     def waiting_sends(self) -> int:
         """Requests in flight that are not held pulls: sends that wait for the disk or a replica."""
         server = self._server
         if server is None:
             return 0
-        return max(0, sum(c.in_flight for c in server.connections.values()) - len(self.holds))
+        return max(0, sum(c.in_flight for c in server.connections.values()) - len(self.parked_pulls))
 
     def connection_count(self) -> int:
         """Open remoting connections."""
@@ -279,23 +290,30 @@ class Broker:
             raise
         return sockets, ha_socket
 
-    def _member(self, ha_socket: socket.socket) -> GroupMember:
-        """The member of a group; it must exist before the store is loaded."""
+    def _member(self, log_of_member: MemberLog, ha_socket: socket.socket) -> GroupMember:
+        """The broker as a member of its group, on the loaded store."""
         return GroupMember(
             MemberParts(
                 live=self.live,
                 store=self.store,
-                topics=self.topics,
-                groups=self.groups,
-                offsets=self.offsets,
-                delay=self.delay,
+                log=log_of_member,
+                source=self._source,
+                tables=self._tables,
+                services=self.services,
                 admission=self.admission,
-                registrar=self.registrar,
                 clock=self.clock,
-                on_reset=self.holds.wake_queue,
+                role_taken=self._role_taken,
+                register_again=self.registrar.register_again,
+                own_address=self.registrar.own_address,
             ),
             ha_socket,
         )
+
+    def _role_taken(self, role: RoleState) -> None:
+        self.topics.state_version = role.epoch
+
+    def _stamp(self) -> StampFile:
+        return StampFile(RealDisk(self.settings.store_path_root_dir / "config"))
 
     def _build(self) -> None:
         settings, clock = self.settings, self.clock
@@ -311,8 +329,8 @@ class Broker:
         self.locks = QueueLocks(clock)
         self.stats = BrokerStats(clock)
         self.traffic = Traffic()
-        self.holds = HoldService(clock, self.store.queue_max)
-        self.admission.on_ends_known = self.holds.ends_known
+        self.parked_pulls = ParkedPulls(clock, self.store.queue_max)
+        self.admission.on_ends_known = self.parked_pulls.ends_known
         self.delay = DelayService(
             store=self.store,
             clock=clock,
@@ -320,13 +338,23 @@ class Broker:
             config_folder=settings.store_path_root_dir / "config",
             admission=self.admission,
         )
+        self.services = RoleServices([self.delay])
+        self._source = StoreSource(self.store, clock)
+        self._tables = Tables(
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            delay=self.delay,
+            forget_queues=self._source.forget_topic,
+        )
+        self._tables.on_reset = self.parked_pulls.wake_queue
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
             admission=self.admission,
-            role_id=self._role_id,
-            on_master=self._told_master,
-            ha_address=self._ha_address,
+            role_id=lambda: self.part.role_id(),
+            on_master=lambda ha, address: self.part.told_by_name_server(ha, address),
+            ha_address=lambda: self.part.ha_address(),
         )
         self._pointer = self._master_pointer()
         if self._pointer is not None:
@@ -353,8 +381,8 @@ class Broker:
 
     def _led_epoch(self) -> int | None:
         """The epoch in which this broker is master."""
-        membership = self.membership
-        return membership.now.epoch if membership is not None and membership.role is Role.MASTER else None
+        role = self.part.role()
+        return role.epoch if role.role is Role.MASTER else None
 
     def _load(self) -> None:
         self.topics.load()
@@ -364,42 +392,20 @@ class Broker:
         self.store.load(accept_damage=self.settings.accept_damaged_store)
         self._loaded = True
         self.store.start()
-        if self.member is not None:
-            self.member.load(closed_cleanly=self.store.closed_cleanly)
-            self.membership = self.member.membership
-
-    async def _leave_log(self) -> None:
-        """Without controllers the files of config/ rule: what a member's log alone had goes in."""
-        source = StoreSource(self.store, self.clock)
-        tables = Tables(
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            delay=self.delay,
-            forget_queues=source.forget_topic,
-        )
-        stamp = StampFile(RealDisk(self.settings.store_path_root_dir / "config"))
-        await leave_log(source, tables, stamp, asyncio.to_thread)
-
-    def _loss_is_known(self) -> bool:
-        """Whether a crash before this start is no news any more, so that the store may count as closed."""
-        if self.membership is not None:
-            return self.membership.loss_is_known
-        return self.store.closed_cleanly or not self.settings.enable_controller_mode
 
     def _handlers(self) -> dict[int, Handler]:
         live, clock, store, admission = self.live, self.clock, self.store, self.admission
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         stats, traffic, locks = self.stats, self.traffic, self.locks
-        questions = StoreQuestions(store)
-        metadata = self.member.metadata if self.member is not None else None
+        questions = StoreQueries(store)
+        changes = self.part.changes
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
-            levels=self.levels, stats=stats, traffic=traffic, clock=clock, metadata=metadata,
+            levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
         )  # fmt: skip
         pull = PullProcessor(
             live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
-            holds=self.holds, admission=admission, stats=stats,
+            parked_pulls=self.parked_pulls, admission=admission, stats=stats,
         )  # fmt: skip
         send_back = SendBackProcessor(
             live=live, store=store, topics=topics, groups=groups, admission=admission, levels=self.levels,
@@ -412,25 +418,25 @@ class Broker:
             groups=groups,
             consumers=consumers,
             producers=self.producers,
-            metadata=metadata,
+            changes=changes,
         )
         self._lock_requests = LockProcessor(locks, topics)
         offset_requests = OffsetProcessor(
             live=live, admission=admission, store=questions, topics=topics, groups=groups, offsets=offsets,
-            consumers=consumers, on_reset=self.holds.wake_queue, metadata=metadata,
+            consumers=consumers, changes=changes,
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self._membership_table, metadata=metadata,
+            membership=self.part.table, changes=changes,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
-            offsets=offsets, consumers=consumers, locks=locks, stats=stats, metadata=metadata,
+            offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=questions, topics=topics, offsets=offsets,
-            consumers=consumers, stats=stats, metadata=metadata,
+            consumers=consumers, stats=stats, changes=changes,
         )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
@@ -443,7 +449,7 @@ class Broker:
     # -- events -------------------------------------------------------------------------------------------
 
     def _arrived(self, topic: str, queue_id: int, next_queue_offset: int, tags_code: int | None) -> None:
-        self.holds.arrived(topic, queue_id, next_queue_offset, tags_code)
+        self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
 
@@ -454,7 +460,7 @@ class Broker:
 
     def _topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
         for config in topics:
-            self.holds.wake_topic(config.topic_name)
+            self.parked_pulls.wake_topic(config.topic_name)
         if not topics:  # some were deleted
             for topic in {topic for topic, _ in self.traffic.incoming if self.topics.get(topic) is None}:
                 self.traffic.forget_topic(topic)
@@ -463,27 +469,9 @@ class Broker:
         self.settings = settings
         self.admission.permission = settings.broker_permission
 
-    def _role_id(self) -> int | None:
-        """The id for name servers: 0 for a master; None without a role."""
-        membership = self.membership
-        if membership is None:
-            return self.settings.broker_id
-        return {Role.MASTER: 0, Role.SLAVE: membership.broker_id, Role.NONE: None}[membership.role]
-
-    def _told_master(self, ha_address: str | None, address: str | None) -> None:
-        if self.member is not None:
-            self.member.told_by_name_server(ha_address, address)
-
-    def _ha_address(self) -> str | None:
-        return self.member.ha_address() if self.member is not None else None
-
-    def _membership_table(self) -> dict[str, str]:
-        return self.member.table() if self.member is not None else {}
-
     def _closed(self, connection: Connection) -> None:
-        self.holds.drop(connection)
-        if self.member is not None:
-            self.member.connection_closed(connection)
+        self.parked_pulls.drop(connection)
+        self.part.connection_closed(connection)
         self._clients.connection_closed(connection)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -519,14 +507,14 @@ class Broker:
         self._endpoint = endpoint
 
     def _add_store_stream(self, application: web.Application) -> None:
-        from brokerset_broker.store_stream import StoreStream, Who
+        from brokerset_broker.outside.store_stream import StoreStream, Who
 
         def who() -> Who:
-            settings, membership = self.settings, self.membership
-            names = settings.broker_cluster_name, settings.broker_name
-            if membership is None:
-                return Who(*names, settings.broker_id, Role.MASTER, None)
-            return Who(*names, membership.broker_id, membership.role, membership.now.epoch)
+            settings, role = self.settings, self.part.role()
+            epoch = None if self.member is None else role.epoch
+            return Who(
+                settings.broker_cluster_name, settings.broker_name, self.part.broker_id(), role.role, epoch
+            )
 
         StoreStream(self.store, self.settings, who).add_to(application)
 
@@ -534,22 +522,29 @@ class Broker:
         return [] if self._running else ["the broker's tasks do not run"]
 
     def _ready_problems(self) -> list[str]:
-        problems = self._alive_problems()
-        if self.membership is not None:
-            found = self.membership.diagnosis()
-            if not found.ready:
-                return [*problems, f"{found.problem}; {found.advice}"]
-        if self.member is not None and (lack := self.member.problem()) is not None:
-            problems.append(lack)
+        problems = [*self._alive_problems(), *self.part.problems()]
+        if self.part.role_id() is None:  # nobody is told of a broker without a role
+            return problems
         if self.registrar.addresses and not self.registrar.registered:
             problems.append("no name server knows this broker")
         return problems
 
+    def metric_sources(self) -> MetricSources:
+        """What metrics are read from."""
+        from brokerset_broker.outside.metrics import MetricSources
+
+        return MetricSources(
+            settings=lambda: self.settings, clock=self.clock, store=self.store, topics=self.topics,
+            groups=self.groups, offsets=self.offsets, consumers=self.consumers, producers=self.producers,
+            admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
+            traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
+        )  # fmt: skip
+
     def _metrics(self) -> CollectorRegistry:
-        from brokerset_broker import metrics
+        from brokerset_broker.outside import metrics
 
         if self._registry is None:
-            self._registry = metrics.registry(self)
+            self._registry = metrics.registry(self.metric_sources())
         return self._registry
 
 

@@ -11,10 +11,10 @@ from typing import Final
 import structlog
 
 from brokerset_broker.app import Broker
-from brokerset_broker.config_files import ConfigDamaged
-from brokerset_broker.membership.epoch_file import EpochsDamaged
+from brokerset_broker.member.epoch_file import EpochsDamaged
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.folder import StoreUnusable
+from brokerset_broker.tables.config_files import ConfigDamaged
 from brokerset_runtime.listening import listen_host
 from brokerset_runtime.program import Program
 from brokerset_runtime.signals import stop_on_signals

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from brokerset_controller.figures import Figures, timed
-from brokerset_controller.fresh_asker import FreshAsker
+from brokerset_controller.fresh_connections import FreshRequester
 from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
+from brokerset_controller.measurements import Measurements, timed
 from brokerset_controller.node_folder import NodeFolder, claim
 from brokerset_controller.processors import Processors
 from brokerset_controller.service import ControllerService
@@ -59,7 +59,7 @@ DISK_USAGE_SECONDS: Final = 10.0
 class DiskThread:
     """The one thread that touches the raft folder; the loop never waits for the disk."""
 
-    def __init__(self, clock: Clock, figures: Figures) -> None:
+    def __init__(self, clock: Clock, figures: Measurements) -> None:
         self._clock = clock
         self._figures = figures
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
@@ -91,9 +91,9 @@ class Controller:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._limits = limits or ServerLimits()
-        self._figures = Figures()
+        self._figures = Measurements()
         self._disk_thread = DiskThread(self._clock, self._figures)
-        self._asker = FreshAsker()
+        self._asker = FreshRequester()
         self._folder: NodeFolder | None = None
         self._disk: RealDisk | None = None
         self._transport: TcpTransport | None = None

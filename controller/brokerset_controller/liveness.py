@@ -290,7 +290,7 @@ class Liveness:
         return tuple(suspected)
 
     def to_ask(self, now: float, registered: Iterable[tuple[ReplicaKey, str]]) -> tuple[Question, ...]:
-        """Questions to those of the registered replicas (with their addresses) that nobody knows about.
+        """Probes to those of the registered replicas (with their addresses) that nobody knows about.
 
         They count as asked from now on; each must be `answered`, else it is forgotten after
         `QUESTION_SECONDS_MAX`.

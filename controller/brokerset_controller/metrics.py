@@ -20,8 +20,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from brokerset_controller.figures import Histogram
 from brokerset_controller.liveness import Standing
+from brokerset_controller.measurements import Histogram
 from brokerset_controller.replicas.state import Group
 from brokerset_raft.engine import Role
 from brokerset_runtime.remoting import RemotingServer
@@ -211,7 +211,7 @@ class ControllerCollector(Collector):
         )
         yield self._counter(
             "brokerset_controller_questions",
-            "Questions to brokers that were not heard, by what came of them.",
+            "Probes to brokers that were not heard, by what came of them.",
             ("result",),
             (((result,), count) for result, count in sorted(figures.questions.items())),
         )

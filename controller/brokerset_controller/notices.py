@@ -8,15 +8,15 @@ from typing import Final
 
 import structlog
 
-from brokerset_controller.crew import Crew
-from brokerset_controller.figures import Figures
 from brokerset_controller.liveness import LiveView
+from brokerset_controller.measurements import Measurements
 from brokerset_controller.replicas.state import Group
+from brokerset_controller.worker_pool import WorkerPool
 from brokerset_protocol.bodies.replicas import SyncStateSet
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import NotifyBrokerRoleChanged
-from brokerset_runtime.asking import Asker
+from brokerset_runtime.peer_requests import Asker
 from brokerset_runtime.remoting.connection import ConnectionClosed
 
 log = structlog.get_logger(__name__)
@@ -34,10 +34,10 @@ CONNECT_SECONDS_MAX: Final = 3.0
 class Notices:
     """At most one notice waits for each address; one of a newer epoch or set epoch takes its place."""
 
-    def __init__(self, asker: Asker, figures: Figures) -> None:
+    def __init__(self, asker: Asker, figures: Measurements) -> None:
         self._asker = asker
         self._figures = figures
-        self._crew = Crew(AT_ONCE_MAX)
+        self._crew = WorkerPool(AT_ONCE_MAX)
         self._waiting: dict[str, tuple[str, tuple[int, int], Command]] = {}
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from brokerset_controller.config_updates import changed_settings, sorted_text
 from brokerset_controller.engine_errors import TimedOut
-from brokerset_controller.figures import Status, timed
+from brokerset_controller.measurements import Status, timed
 from brokerset_controller.members import MemberChanges, metadata, own_status
 from brokerset_controller.old_releases import SHOWN_MAX, WAY_OUT, OldPeerLines, old_peer
 from brokerset_controller.rebuilding import wanted_group

@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
+from brokerset_controller.broker_probes import UNKNOWN, BrokerProbes
 from brokerset_controller.engine_errors import TimedOut, not_leader, refused_by_engine
-from brokerset_controller.figures import Figures, Status, timed
 from brokerset_controller.liveness import (
     PRIORITY_DEFAULT,
     TIMEOUT_MS_DEFAULT,
@@ -25,9 +25,10 @@ from brokerset_controller.liveness import (
     ReplicaKey,
     Standing,
 )
+from brokerset_controller.liveness_task import Watch
 from brokerset_controller.machine import Change, ReplicasMachine
+from brokerset_controller.measurements import Measurements, Status, timed
 from brokerset_controller.notices import Notices
-from brokerset_controller.questions import UNKNOWN, Questions
 from brokerset_controller.reliefs import Reliefs
 from brokerset_controller.replicas.codec import encode_event
 from brokerset_controller.replicas.decide_cleaning import decide_clean, decide_rebuild
@@ -49,7 +50,6 @@ from brokerset_controller.replicas.events import (
     Superseded,
 )
 from brokerset_controller.replicas.state import Group
-from brokerset_controller.watch import Watch
 from brokerset_protocol.bodies.controllers import GroupStates
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, SyncStateSet
 from brokerset_protocol.codes import ResponseCode
@@ -67,8 +67,8 @@ from brokerset_protocol.headers.controller import (
     RegisterBrokerToController,
 )
 from brokerset_raft.engine import Engine, EngineStatus
-from brokerset_runtime.asking import Asker
 from brokerset_runtime.clock import Clock
+from brokerset_runtime.peer_requests import Asker
 from brokerset_spec.controller_settings import ControllerSettings
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class ControllerService:
         liveness: Liveness,
         clock: Clock,
         asker: Asker,
-        figures: Figures | None = None,
+        figures: Measurements | None = None,
     ) -> None:
         """`asker` must use a new connection for each question: an old one may be half-open."""
         self.settings = settings
@@ -100,12 +100,12 @@ class ControllerService:
         self.machine = machine
         self.liveness = liveness
         self.clock = clock
-        self.figures = figures if figures is not None else Figures()
+        self.figures = figures if figures is not None else Measurements()
         self._electing: dict[str, dict[MasterElected, int]] = {}
         """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""
         self._reliefs = Reliefs()
         self._notices = Notices(asker, self.figures)
-        self._questions = Questions(
+        self._questions = BrokerProbes(
             asker=asker,
             liveness=liveness,
             machine=machine,

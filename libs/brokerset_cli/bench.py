@@ -12,7 +12,7 @@ import click
 
 from brokerset_cli.bench_failover import failover
 from brokerset_cli.client_session import run, stop_event
-from brokerset_cli.failover_figures import percentile as percentile
+from brokerset_cli.failover_measurements import percentile as percentile
 from brokerset_cli.options import json_option, namesrv_address, namesrv_options
 from brokerset_cli.output import CommandFailed, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all

@@ -20,7 +20,7 @@ import uvloop
 
 from brokerset_cli import failover_network
 from brokerset_cli.failover_faults import KINDS, Kind
-from brokerset_cli.failover_figures import KindResult
+from brokerset_cli.failover_measurements import KindResult
 from brokerset_cli.failover_network import INSIDE, OwnNetwork
 from brokerset_cli.failover_run import Load, run_kind
 from brokerset_cli.failover_set import BenchSet, java_set, our_set

@@ -15,11 +15,11 @@ import click
 
 from brokerset_cli.controller_session import one_group, run
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
-from brokerset_cli.handover import step_down
 from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, counted, fail, write_json
 from brokerset_cli.replication_view import lag_of, look_at_brokers, master_facts
 from brokerset_cli.scaling import ask_up, changing, running_state
+from brokerset_cli.switchover import step_down
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused

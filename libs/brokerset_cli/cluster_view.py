@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_cli.folder import SetState
-from brokerset_cli.java_view import JavaController, java_problems, leader_of, look_at_java
+from brokerset_cli.java_controllers import JavaController, java_problems, leader_of, look_at_java
 from brokerset_cli.readiness import broker_problems
 from brokerset_cli.replication_view import (
     BrokerAnswer,

@@ -12,7 +12,7 @@ from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.options import data_option
 from brokerset_cli.output import fail
 from brokerset_cli.processes import send_signal, wait_gone
-from brokerset_cli.takeover.handover_journal import ADOPTION, Journal
+from brokerset_cli.takeover.adoption_journal import ADOPTION, Journal
 
 STOP_SECONDS_MAX: Final = 90.0
 """Longest time that `up` may take to end: it gives each process 20 s."""
@@ -45,9 +45,9 @@ def down(data: Path, purge: bool, yes: bool) -> None:
 
 def _refuse_purge(folder: DataFolder) -> NoReturn:
     """Say how brokers that joined another cluster leave it; ends the command."""
-    guest_of, remembered = folder.memory().guest_of, Journal(folder.path).read()
+    joined_cluster_of, remembered = folder.memory().joined_cluster_of, Journal(folder.path).read()
     finishing = remembered is not None and remembered.finishing is not None
-    if finishing and (guest_of is None or not guest_of.controllers):
+    if finishing and (joined_cluster_of is None or not joined_cluster_of.controllers):
         fail(
             f"the set in {folder.path} has not left the cluster that it joined yet, which still knows its "
             "brokers: nothing done",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from brokerset_cli.failover_cuts import Cut, Part
 from brokerset_cli.failover_group import GroupLook
 from brokerset_cli.failover_network import HOST
+from brokerset_cli.failover_partitions import Cut, Part
 from brokerset_cli.failover_set import BenchSet
 
 Mend = Callable[[], None]

@@ -51,7 +51,7 @@ class GroupLook:
 
 
 class Asker:
-    """Questions over connections that are kept; use it with `async with`."""
+    """Probes over connections that are kept; use it with `async with`."""
 
     def __init__(self) -> None:
         self._pool = ConnectionPool()

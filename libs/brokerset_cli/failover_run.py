@@ -12,16 +12,16 @@ from typing import Final
 
 from brokerset_cli.failover_check import check
 from brokerset_cli.failover_faults import PAUSE_SECONDS, Kind, inject
-from brokerset_cli.failover_figures import (
+from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
+from brokerset_cli.failover_history import History
+from brokerset_cli.failover_load import QUEUES, Route, Writer
+from brokerset_cli.failover_measurements import (
     KindResult,
     RunResult,
     longest_pause,
     pause_after_takeover,
     takeover_gap,
 )
-from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
-from brokerset_cli.failover_history import History
-from brokerset_cli.failover_load import QUEUES, Route, Writer
 from brokerset_cli.failover_reading import NotRead, Reader
 from brokerset_cli.failover_set import BenchSet
 from brokerset_client.errors import ClientError

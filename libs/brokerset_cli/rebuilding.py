@@ -13,7 +13,7 @@ from brokerset_cli.controller_session import run
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import controller_address, controller_options, json_option, namesrv_address
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
-from brokerset_cli.takeover.handover_journal import Journal
+from brokerset_cli.takeover.adoption_journal import Journal
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import BrokerLook, ControllerAdmin
 from brokerset_client.errors import ClientError

@@ -241,7 +241,7 @@ class Run:
 
 def wished(memory: SetMemory, wish: Wish) -> SetMemory:
     """What a set is to remember to fulfil a wish. Raises `PlanRefused` for one that makes no sense."""
-    guest = memory.guest_of
+    guest = memory.joined_cluster_of
     if wish.controllers is not None:
         if guest is not None and guest.controllers:
             what = (
@@ -267,7 +267,7 @@ def wished(memory: SetMemory, wish: Wish) -> SetMemory:
 
 
 def _with_own_controllers(memory: SetMemory, number: int) -> SetMemory:
-    if memory.guest_of is None:
+    if memory.joined_cluster_of is None:
         raise PlanRefused(
             "this set is no guest of another cluster, and has the controllers that it needs",
             "change their number with `brokerset controller scale`",
@@ -281,12 +281,12 @@ def _with_own_controllers(memory: SetMemory, number: int) -> SetMemory:
 
 
 def _without_others(memory: SetMemory) -> SetMemory:
-    if memory.guest_of is not None and memory.guest_of.controllers:
+    if memory.joined_cluster_of is not None and memory.joined_cluster_of.controllers:
         raise PlanRefused(
-            f"the brokers of this set belong to the controllers at {memory.guest_of.controllers}",
+            f"the brokers of this set belong to the controllers at {memory.joined_cluster_of.controllers}",
             "`brokerset adopt --finish` leads them under controllers of their own first",
         )
-    return replace(memory, guest_of=None)
+    return replace(memory, joined_cluster_of=None)
 
 
 def not_lost(before: LocalPlan, memory: SetMemory) -> frozenset[int]:

@@ -160,7 +160,7 @@ async def use_own_name_servers(folder: DataFolder) -> SetState:
     but tell them to brokers that could not be told before. Ends the command as `run_own_controllers` does.
     """
     state = await _until_done(folder, running_state(folder), folder.write_wish(own_name_servers=True))
-    if folder.memory().guest_of is not None:
+    if folder.memory().joined_cluster_of is not None:
         raise _earlier_release(folder)
     return state
 

@@ -27,7 +27,7 @@ from brokerset_cli.cluster_view import (
     view_json,
 )
 from brokerset_cli.folder import DataFolder, SetState
-from brokerset_cli.java_view import leader_of
+from brokerset_cli.java_controllers import leader_of
 from brokerset_cli.options import (
     controller_address,
     json_option,

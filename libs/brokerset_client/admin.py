@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from brokerset_client import calls
 from brokerset_client.errors import ClientError, GroupOffline, NoQueue, RequestRefused, TopicNotFound
 from brokerset_client.instance import ClientInstance, readable
+from brokerset_client.instance_user import InstanceUser
 from brokerset_client.messages import MessageView, split_records
 from brokerset_client.positions import reader_address
 from brokerset_formats import fastjson, names
@@ -51,7 +52,7 @@ class GroupProgress:
         return self.broker_offset - self.consumer_offset
 
 
-class Admin:
+class Admin(InstanceUser):
     """Administrative requests over one client instance; use it with `async with`."""
 
     def __init__(
@@ -61,32 +62,8 @@ class Admin:
         instance: ClientInstance | None = None,
         timeout: float = ADMIN_SECONDS,
     ) -> None:
-        if instance is None and namesrv is None:
-            raise ValueError("give namesrv or instance")
-        self._owns_instance = instance is None
-        self.instance = instance or ClientInstance(namesrv or ())
+        super().__init__(namesrv, instance)
         self._timeout = timeout
-
-    async def __aenter__(self) -> Admin:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Reach a name server. Raises `NameServerUnavailable`."""
-        if self._owns_instance:
-            try:
-                await self.instance.start()
-            except BaseException:
-                await self.instance.close()
-                raise
-
-    async def close(self) -> None:
-        """Close the instance if it is our own."""
-        if self._owns_instance:
-            await self.instance.close()
 
     # -- clusters and brokers -----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from brokerset_client.errors import (
     attempts_text,
 )
 from brokerset_client.instance import ClientInstance, give_up_if_silent
+from brokerset_client.instance_user import InstanceUser
 from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
 from brokerset_client.retry import STALE_ROUTE_CODES, SendRetry
 from brokerset_client.routes import (
@@ -63,7 +64,7 @@ TOPIC_RINGS_MAX = 10_000
 _STATUS: Final = {int(status.value): status for status in SendStatus}
 
 
-class Producer:
+class Producer(InstanceUser):
     """Sends messages for one producer group.
 
     `namesrv` is `host:port`, several joined by `;`; or give an `instance` to share. Use it with `async with`,
@@ -86,16 +87,13 @@ class Producer:
         problem = names.check_group(group)
         if problem is not None:
             raise ValueError(problem)
-        if instance is None and namesrv is None:
-            raise ValueError("give namesrv or instance")
+        super().__init__(namesrv, instance)
         self.group = group
         self.timeout = timeout
         self.retry = retry or SendRetry()
         self.body_size_max = body_size_max
         self.compress_from_bytes = compress_from_bytes
         self._create_topics = create_topics
-        self._owns_instance = instance is None
-        self.instance = instance or ClientInstance(namesrv or ())
         self._window = SendWindow(limits or SendLimits())
         self._in_flight: dict[Sending, None] = {}
         self._need_route: dict[str, list[Sending]] = {}
@@ -111,21 +109,9 @@ class Producer:
         self._running = False
         self._sweeper: asyncio.Task[object] | None = None
 
-    async def __aenter__(self) -> Producer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
-        if self._owns_instance:
-            try:
-                await self.instance.start()
-            except BaseException:
-                await self.instance.close()
-                raise
+        await super().start()
         self.instance.check_running()
         host = Host.from_text(self.instance.local_ip, 0)
         self._ids = UniqueIds(host.address, self.instance.process_id, self.instance.next_maker())
@@ -148,8 +134,7 @@ class Producer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self.instance.remove_producer(self.group)
-        if self._owns_instance:
-            await self.instance.close()
+        await super().close()
 
     # -- sending ------------------------------------------------------------------------------------------
 

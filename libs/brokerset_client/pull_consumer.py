@@ -16,6 +16,7 @@ from brokerset_client import calls
 from brokerset_client.calls import PullResult, PullStatus
 from brokerset_client.errors import ClientClosed, ClientError
 from brokerset_client.instance import ClientInstance
+from brokerset_client.instance_user import InstanceUser
 from brokerset_client.messages import MessageView
 from brokerset_client.positions import BrokerPositions, first_offset, reader_address
 from brokerset_client.rebalance import sorted_queues
@@ -66,7 +67,7 @@ class _Reading:
         return len(self.buffer) >= PREFETCH_MESSAGES_MAX or self.bytes >= PREFETCH_BYTES_MAX
 
 
-class PullConsumer:
+class PullConsumer(InstanceUser):
     """Reads queues for a group, whose offsets it may use and store.
 
     `expression` filters by tags. With `auto_commit` what `poll` has returned counts as done at the next
@@ -88,11 +89,8 @@ class PullConsumer:
         problem = names.check_group(group)
         if problem is not None:
             raise ValueError(problem)
-        if instance is None and namesrv is None:
-            raise ValueError("give namesrv or instance")
+        super().__init__(namesrv, instance)
         self.group = group
-        self._owns_instance = instance is None
-        self.instance = instance or ClientInstance(namesrv or ())
         self._expression = expression
         subscription_of("any", expression)  # refuses a bad expression now, not at the first pull
         self._auto_commit = auto_commit
@@ -107,21 +105,9 @@ class PullConsumer:
         self._problem: ClientError | None = None
         self._running = False
 
-    async def __aenter__(self) -> PullConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
-        if self._owns_instance:
-            try:
-                await self.instance.start()
-            except BaseException:
-                await self.instance.close()
-                raise
+        await super().start()
         self.instance.check_running()
         self._running = True
         if self._auto_commit:
@@ -142,8 +128,7 @@ class PullConsumer:
                 _stop(reading)
             self._readings.clear()
             self._arrived.set()
-        if self._owns_instance:
-            await self.instance.close()
+        await super().close()
 
     # -- queues and their offsets -------------------------------------------------------------------------
 

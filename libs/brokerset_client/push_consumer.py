@@ -17,6 +17,7 @@ from brokerset_client.assignment import Assignment
 from brokerset_client.errors import ClientClosed, ClientError
 from brokerset_client.fetching import fetch
 from brokerset_client.instance import ClientInstance
+from brokerset_client.instance_user import InstanceUser
 from brokerset_client.listening import ConcurrentWork, Listener, OrderlyWork
 from brokerset_client.messages import MessageView
 from brokerset_client.positions import BrokerPositions, LocalPositions, Positions
@@ -50,7 +51,7 @@ REBALANCE_RETRY = Backoff(first_ms=50, factor=1.6, max_ms=2000)
 LOCK_RETRY_SECONDS = 2.0
 
 
-class PushConsumer:
+class PushConsumer(InstanceUser):
     """One member of a consumer group.
 
     Give `listener` (called with one message) or `batch_listener` (with several of one queue); `orderly` calls
@@ -79,15 +80,12 @@ class PushConsumer:
         problem = names.check_group(group)
         if problem is not None:
             raise ValueError(problem)
-        if instance is None and namesrv is None:
-            raise ValueError("give namesrv or instance")
+        super().__init__(namesrv, instance)
         self._group = group
         self._settings = settings or PushSettings()
         self._model = model
         self._where = consume_from
         self._orderly = orderly
-        self._owns_instance = instance is None
-        self.instance = instance or ClientInstance(namesrv or ())
         self._from_timestamp_ms = (
             self.instance.clock.now_ms() - 1_800_000 if from_timestamp_ms is None else from_timestamp_ms
         )
@@ -100,13 +98,6 @@ class PushConsumer:
         self._joined = False
         self._started_ms = 0
         self._tasks: list[asyncio.Task[object]] = []
-
-    async def __aenter__(self) -> PushConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     @property
     def group(self) -> str:
@@ -155,8 +146,7 @@ class PushConsumer:
             raise
 
     async def _start(self) -> None:
-        if self._owns_instance:
-            await self.instance.start()
+        await super().start()
         self.instance.check_running()
         self._started_ms = self.instance.clock.now_ms()
         shared = self._model is MessageModel.CLUSTERING
@@ -207,8 +197,7 @@ class PushConsumer:
         """Stop fetching, let running listeners finish, store offsets, unlock, leave the group."""
         assignment = self._assignment
         if assignment is None:
-            if self._owns_instance:
-                await self.instance.close()
+            await super().close()
             return
         self._assignment = None
         for task in self._tasks:
@@ -223,8 +212,7 @@ class PushConsumer:
             await self.instance.remove_member(self._group)
         if self._redelivery is not None:
             await self._redelivery.close()
-        if self._owns_instance:
-            await self.instance.close()
+        await super().close()
 
     async def wait_assigned(self, timeout: float = 30.0) -> list[MessageQueue]:
         """Wait until this consumer has a queue of a subscribed topic (not only of its retry topic).

@@ -132,7 +132,7 @@ class LocalPlan:
     @property
     def namesrv_address(self) -> str:
         """All name servers, joined by semicolons; another cluster's come first."""
-        guest = self.memory.guest_of
+        guest = self.memory.joined_cluster_of
         others = guest.name_servers.split(";") if guest is not None else []
         own = [process.namesrv_address for process in self.controllers]
         return ";".join(dict.fromkeys(each.strip() for each in (*others, *own) if each.strip()))
@@ -140,7 +140,7 @@ class LocalPlan:
     @property
     def controller_address(self) -> str:
         """All controllers that the brokers belong to, joined by semicolons."""
-        guest = self.memory.guest_of
+        guest = self.memory.joined_cluster_of
         if guest is not None and guest.controllers:
             return guest.controllers
         return ";".join(process.address for process in self.controllers)
@@ -253,7 +253,7 @@ class _Planner:
 
     def _check_kept(self, memory: SetMemory) -> None:
         if memory.host and memory.host != self._reachable:
-            who = "controllers" if memory.guest_of is None else "brokers"
+            who = "controllers" if memory.joined_cluster_of is None else "brokers"
             raise PlanRefused(
                 f"the {who} of this data folder know each other by the address {memory.host}, "
                 f"not {self._reachable}",
@@ -277,7 +277,7 @@ class _Planner:
         controllers hear of its group, which they would take for a new one.
         """
         wanted = self._manifest.spec.replicas
-        leaving = memory.guest_of is not None and memory.under_own_controllers
+        leaving = memory.joined_cluster_of is not None and memory.under_own_controllers
         found = {}
         for group in self._manifest.broker_names:
             kept = memory.groups.get(group)

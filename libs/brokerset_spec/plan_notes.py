@@ -45,7 +45,7 @@ def lost_note(node_id: int, wanted: int, memory: SetMemory) -> str:
 
 def guest_notes(memory: SetMemory) -> list[str]:
     """Say whose controllers and name servers a set uses that are not its own; nothing for other sets."""
-    guest = memory.guest_of
+    guest = memory.joined_cluster_of
     if guest is None:
         return []
     if not guest.controllers:

@@ -87,7 +87,7 @@ class SetMemory:
     log_file_bytes: int = 0
     """Size of the log's files, the same for all replicas for ever; 0 before the first start."""
 
-    guest_of: GuestOf | None = None
+    joined_cluster_of: GuestOf | None = None
     """None for an ordinary set; a guest runs no controllers, or some beside those of the other cluster."""
 
     listen_host: str = ""
@@ -96,7 +96,7 @@ class SetMemory:
     @property
     def under_own_controllers(self) -> bool:
         """Whether the brokers belong to the set's own controllers."""
-        return self.guest_of is None or not self.guest_of.controllers
+        return self.joined_cluster_of is None or not self.joined_cluster_of.controllers
 
     def with_first_controllers(self, number: int) -> SetMemory:
         """Let so many new controllers form a group together. The set must have none."""
@@ -150,8 +150,11 @@ class SetMemory:
             },
             "logFileBytes": self.log_file_bytes,
             "guestOf": None
-            if self.guest_of is None
-            else {"controllers": self.guest_of.controllers, "nameServers": self.guest_of.name_servers},
+            if self.joined_cluster_of is None
+            else {
+                "controllers": self.joined_cluster_of.controllers,
+                "nameServers": self.joined_cluster_of.name_servers,
+            },
             "listenHost": self.listen_host,
         }
 
@@ -184,7 +187,7 @@ class SetMemory:
             log_file_bytes=int(
                 value.get("logFileBytes", EARLIER_LOG_FILE_BYTES if value["brokerPorts"] else 0)
             ),
-            guest_of=_guest_of(value.get("guestOf")),
+            joined_cluster_of=_guest_of(value.get("guestOf")),
             listen_host=str(value.get("listenHost", "")),
         )
 

@@ -28,9 +28,9 @@ from typing import Any
 
 import uvloop
 
-from brokerset_broker.ha.links import LinkClosed
-from brokerset_broker.ha.tcp_links import TcpHaNetwork
-from brokerset_broker.ha.tcp_slave_link import TcpSlaveLink
+from brokerset_broker.member.ha.links import LinkClosed
+from brokerset_broker.member.ha.tcp_links import TcpHaNetwork
+from brokerset_broker.member.ha.tcp_slave_link import TcpSlaveLink
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from brokerset_rig.fake_replica_log import FakeReplicaLog
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from brokerset_broker.processors.replies import SendReplies
+from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.store import MessageStore
 from brokerset_formats.batches import BatchItem, encode_batch, iterate_batch
 from brokerset_formats.hashing import KeyHasher, crc31

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from brokerset_cli.folder import DataFolder
-from brokerset_cli.takeover.finish_look import ORDER_TOPICS
+from brokerset_cli.takeover.finish_observation import ORDER_TOPICS
 from brokerset_client import Admin
 from brokerset_rig.local_set import LocalSet, identities, local_set
 
@@ -80,12 +80,12 @@ JOIN = f"""
 import sys
 from pathlib import Path
 from brokerset_cli.folder import DataFolder
-from brokerset_cli.takeover import guest_set
-from brokerset_cli.takeover.cluster_look import Cluster
+from brokerset_cli.takeover import joined_set
+from brokerset_cli.takeover.cluster_observation import Cluster
 folder, name_servers, controllers = sys.argv[1:]
-manifest = guest_set.make_manifest("DefaultCluster", ["{GROUP}"], 2, {{"mappedFileSizeCommitLog": "16777216"}})
+manifest = joined_set.make_manifest("DefaultCluster", ["{GROUP}"], 2, {{"mappedFileSizeCommitLog": "16777216"}})
 cluster = Cluster("DefaultCluster", name_servers, controllers, {{}})
-guest_set.join(DataFolder(Path(folder)), cluster, manifest, "127.0.0.1", {{"{GROUP}": ()}})
+joined_set.join(DataFolder(Path(folder)), cluster, manifest, "127.0.0.1", {{"{GROUP}": ()}})
 """
 """The step `join`, in a process that ends behind it."""
 
@@ -132,7 +132,7 @@ def test_a_set_leaves_the_cluster_that_it_joined_whoever_kills_the_command(
     }
     assert current(last) == ""
     assert not (guest.data / "adoption.json").exists()
-    assert guest.memory().guest_of is None
+    assert guest.memory().joined_cluster_of is None
     assert identities(after) == identities(before)
     assert {member["brokerId"] for member in after["groups"][0]["replicas"]} == {1, 2}
     assert after["groups"][0]["nextBrokerId"] == 3

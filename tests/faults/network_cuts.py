@@ -18,10 +18,10 @@ from pathlib import Path
 
 import uvloop
 
-from brokerset_cli.failover_cuts import CUTS, Cut
 from brokerset_cli.failover_faults import Kind
-from brokerset_cli.failover_figures import KindResult
+from brokerset_cli.failover_measurements import KindResult
 from brokerset_cli.failover_network import INSIDE, OwnNetwork, inside_command, why_not
+from brokerset_cli.failover_partitions import CUTS, Cut
 from brokerset_cli.failover_run import Load, run_kind
 from brokerset_cli.failover_set import our_set
 from brokerset_runtime.logs import configure_logs

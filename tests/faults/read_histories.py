@@ -28,10 +28,10 @@ from pathlib import Path
 
 import uvloop
 
-from brokerset_cli.failover_cuts import CUTS
 from brokerset_cli.failover_faults import KINDS, Kind, inject
 from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
 from brokerset_cli.failover_network import INSIDE, OwnNetwork, inside_command, why_not
+from brokerset_cli.failover_partitions import CUTS
 from brokerset_cli.failover_set import BenchSet, our_set
 from brokerset_formats.records import decode_record
 from brokerset_protocol.codes import RequestCode, ResponseCode

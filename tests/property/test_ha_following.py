@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_broker.ha.following import Cut, Follow, OwnLog, Refuse, StartAnew, decide_following
-from brokerset_broker.ha.transfer import next_chunk
+from brokerset_broker.member.ha.following import Cut, Follow, OwnLog, Refuse, StartAnew, decide_following
+from brokerset_broker.member.ha.transfer import next_chunk
 from brokerset_formats.epochs import EpochHistory, history_of
 
 

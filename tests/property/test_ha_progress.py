@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerset_broker.ha.in_sync import InSync
-from brokerset_broker.ha.progress import Progress
+from brokerset_broker.member.ha.in_sync import InSync
+from brokerset_broker.member.ha.progress import Progress
 
 OWN = 1
 OTHERS = (2, 3, 4)

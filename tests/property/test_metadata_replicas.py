@@ -11,8 +11,9 @@ from unittest import mock
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from brokerset_broker.metadata import records, snapshot
-from brokerset_broker.metadata.records import (
+from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.tables.metadata import records, snapshot
+from brokerset_broker.tables.metadata.records import (
     Change,
     ForbiddenPut,
     GroupsDeleted,
@@ -25,8 +26,7 @@ from brokerset_broker.metadata.records import (
     TopicsDeleted,
     TopicsPut,
 )
-from brokerset_broker.metadata.snapshot import MetadataState
-from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import Replica, Stored, common_end, copy_records, settle

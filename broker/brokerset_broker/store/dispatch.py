@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.recovery import scan

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, sync_folder
-from brokerset_runtime.unserved import unserved_in
+from brokerset_runtime.unsupported_messages import unsupported_in
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ def check_served(root: Path) -> None:
 
     Call it when the checkpoint lacks our marks: then a Java broker was the last one to write to the store.
     """
-    if pending := unserved_in(root):
+    if pending := unsupported_in(root):
         raise StoreUnusable(
             root,
             f"a Java broker left {', '.join(pending)}, which brokers of brokerset do not deliver; start the"

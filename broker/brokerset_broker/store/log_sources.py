@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from weakref import WeakValueDictionary
 
-from brokerset_broker.ha.replica_log import LogSource
 from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.replica_log import LogSource
 from brokerset_broker.store.segments import MappedFile
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from brokerset_broker.delay_levels import DelayLevels
 from brokerset_broker.store.checkpointing import Checkpointer, CheckpointFile
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
+from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 
-from brokerset_broker.ha.replica_log import LogSource, ReplicaLogFailed
 from brokerset_broker.store import mapping
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, keep_behind
 from brokerset_broker.store.log_sources import LogSources
@@ -16,6 +15,7 @@ from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.receiving import ReceivedRecords, Step
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.removal import Removal, finish_removal
+from brokerset_broker.store.replica_log import LogSource, ReplicaLogFailed
 from brokerset_broker.store.search import store_time_at
 from brokerset_broker.store.segments import MappedFile, file_name
 from brokerset_formats.records import Blank, RecordHead, RecordProblem, check_record
@@ -67,7 +67,7 @@ class StoreReplicaLog:
         self._advancing = False
         store.confirmation.replicated = True
         store.observer = self
-        store.retention.after_delete = self._sources.forget_deleted
+        store.retention.after_delete = self.files_deleted
         self.loaded()
 
     # -- state --------------------------------------------------------------------------------------------
@@ -185,6 +185,10 @@ class StoreReplicaLog:
         self._told_confirmed = self.confirmed_offset
         self._told_flushed = self._log.flushed_offset
         self._store.update_readable_end()
+
+    def files_deleted(self) -> None:
+        """Retention has deleted old files."""
+        self._sources.forget_deleted()
 
     def turn_ended(self) -> None:
         """There were appends: tell who sends them to slaves, before consumers hear of them."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from brokerset_cli.kubernetes.approval import approve, pause, resume
 from brokerset_cli.kubernetes.fencing import fence, unfence
-from brokerset_cli.kubernetes.holding import approve, pause, resume
 from brokerset_cli.kubernetes.logs import logs
 from brokerset_cli.kubernetes.port_forward import port_forward
 from brokerset_cli.kubernetes.report import report

@@ -14,7 +14,7 @@ import click
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, fail
-from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_report import (
     NO_CONTROLLERS,
     report,
@@ -23,13 +23,13 @@ from brokerset_cli.takeover.adopt_report import (
     show_findings,
 )
 from brokerset_cli.takeover.adoption import Adoption
-from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.cluster_look import find_cluster, look_at_java
+from brokerset_cli.takeover.adoption_journal import Journal
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.cluster_observation import find_cluster, look_at_java
 from brokerset_cli.takeover.finish_acts import FinishActs
-from brokerset_cli.takeover.finish_look import FinishLook
+from brokerset_cli.takeover.finish_observation import FinishObserver
 from brokerset_cli.takeover.finish_plan import needs_adopt, plan_finish
 from brokerset_cli.takeover.finishing import Finish
-from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_cli.takeover.obstacles import FEATURES
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
@@ -133,11 +133,11 @@ def adopt(
         if text and (problems := address_problems(text)):
             raise click.BadParameter("; ".join(problems), param_hint=option)
     folder = DataFolder(data)
-    known = guest_set.guest_of(folder)
+    known = joined_set.joined_cluster_of(folder)
     remembered = Journal(folder.path).read()
     finishing = remembered is not None and remembered.finishing is not None
     if (back or finish) and known is None and not finishing:
-        if finish and remembered is None and guest_set.has_left(folder):
+        if finish and remembered is None and joined_set.has_left(folder):
             sys.exit(report_ordinary(folder, as_json))
         fail(
             f"{folder.path} has no brokers that joined another cluster",
@@ -187,7 +187,7 @@ def _check_options(
 
 def _check_back(folder: DataFolder, clients_moved: bool) -> None:
     """Whether the cluster can be given back yet; ends the command when it cannot."""
-    known, remembered = guest_set.guest_of(folder), Journal(folder.path).read()
+    known, remembered = joined_set.joined_cluster_of(folder), Journal(folder.path).read()
     if known is None or not known.controllers:
         fail(
             f"the brokers in {folder.path} belong to their own controllers: there is no way back any more, "
@@ -238,7 +238,7 @@ async def _finish(
     """
     async with Asker() as asker:
         journal = Journal(folder.path)
-        look = FinishLook(folder, journal, asker)
+        look = FinishObserver(folder, journal, asker)
         acts_of_call = FinishActs(folder, journal, asker, look, namesrv_port)
         call = Finish(folder, look.facts, acts_of_call, yes=yes, clients_moved=clients_moved)
         facts = await call.facts()
@@ -269,7 +269,7 @@ async def _run(
 ) -> int:
     async with Asker() as asker:
         cluster, found = await find_cluster(asker, namesrv, controllers)
-        if (name := guest_set.cluster_of(folder)) is not None:
+        if (name := joined_set.cluster_of(folder)) is not None:
             cluster = replace(cluster, name=name)
         if not cluster.controllers:
             _, more = await look_at_java(asker, cluster, (), accepted)

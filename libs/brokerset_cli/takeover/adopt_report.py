@@ -10,11 +10,11 @@ import click
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import write_json, write_table
 from brokerset_cli.takeover.adopt_plan import GroupFacts
-from brokerset_cli.takeover.cluster_look import Cluster
+from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.finish_plan import LEAVE, FinishFacts
 from brokerset_cli.takeover.flow import Step, StepState, current, show
 from brokerset_cli.takeover.flow import as_json as steps_json
-from brokerset_cli.takeover.guest_set import own_name_servers
+from brokerset_cli.takeover.joined_set import own_name_servers
 from brokerset_cli.takeover.obstacles import Finding
 
 YOURS_EXIT: Final = 3

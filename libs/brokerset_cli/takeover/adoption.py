@@ -14,7 +14,7 @@ import click
 from brokerset_cli.down import stop_set
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed, fail
-from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import (
     JOIN,
     LEAVE,
@@ -27,17 +27,17 @@ from brokerset_cli.takeover.adopt_plan import (
     until_step,
     why_not_leave,
 )
-from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.cluster_look import (
+from brokerset_cli.takeover.adoption_journal import ADOPTION, Journal
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.cluster_observation import (
     Cluster,
     look_at_disk,
-    look_at_groups,
     look_at_java,
     missing_tables,
+    observe_groups,
 )
 from brokerset_cli.takeover.flow import Step, StepState, current
-from brokerset_cli.takeover.handover_journal import ADOPTION, Journal
-from brokerset_cli.takeover.java_handover import HandOver
+from brokerset_cli.takeover.java_switchover import HandOver
 from brokerset_cli.takeover.obstacles import BrokerAnswers, Finding
 from brokerset_cli.takeover.stop_command import run_stop_command
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
@@ -97,10 +97,10 @@ class Adoption:
         """Look for everything that stands against it; what is found once it has begun is a warning."""
         groups = await self._groups()
         self._answers, found = await look_at_java(self._asker, self._cluster, groups, accepted)
-        found = [*earlier, *guest_set.folder_findings(self._folder), *found]
+        found = [*earlier, *joined_set.folder_findings(self._folder), *found]
         if self._journal.read() is None:
             found += await self._controller_findings(groups)
-            found += guest_set.host_findings(self._host, self._answers)
+            found += joined_set.host_findings(self._host, self._answers)
             found += look_at_disk(self._folder.path, self._answers, self._wanted(groups))
         else:
             found = [Finding(each.name, each.text, False) for each in found]
@@ -135,8 +135,8 @@ class Adoption:
     async def _groups(self) -> tuple[GroupFacts, ...]:
         adoption = self._journal.read()
         names = sorted(adoption.groups if adoption is not None else self._cluster.masters)
-        manifest = guest_set.stored_manifest(self._folder)
-        replicas = guest_set.replicas_of(self._folder)
+        manifest = joined_set.stored_manifest(self._folder)
+        replicas = joined_set.replicas_of(self._folder)
         needs = manifest.min_in_sync_of(replicas) if manifest is not None and replicas else 1
         read_only = {}
         for each in self._journal.changed:
@@ -144,11 +144,11 @@ class Adoption:
                 each.address
             ):  # else it takes nothing, and gets them when it is back
                 read_only[each.group] = each.address
-        return await look_at_groups(
+        return await observe_groups(
             self._asker,
             self._admin,
             names,
-            guest_set.our_addresses(self._folder),
+            joined_set.our_addresses(self._folder),
             counted=None if adoption is None else adoption.groups,
             needs=needs,
             read_only=read_only,
@@ -156,7 +156,7 @@ class Adoption:
 
     def _wanted(self, groups: Sequence[GroupFacts]) -> int:
         """Brokers of ours for each group: as it is, as it was asked for, or as many as Java has."""
-        known = guest_set.replicas_of(self._folder)
+        known = joined_set.replicas_of(self._folder)
         adoption = self._journal.read()
         if known is not None:
             return known
@@ -173,7 +173,7 @@ class Adoption:
             self._wanted(groups),
             tuple(each.text for each in self.findings if each.blocks),
             self._folder.path.exists() and self._folder.running_pid() is not None,
-            guest_set.guest_of(self._folder) is not None,
+            joined_set.joined_cluster_of(self._folder) is not None,
         )
 
     def plan(self, facts: Facts, *, back: bool) -> tuple[Step, ...]:
@@ -266,7 +266,7 @@ class Adoption:
         living = {group.name: tuple(r.broker_id for r in group.theirs if r.alive) for group in facts.groups}
         manifest = self._manifest(facts, settings)
         try:
-            guest_set.join(self._folder, self._cluster, manifest, self._host, living)
+            joined_set.join(self._folder, self._cluster, manifest, self._host, living)
         except CommandFailed:
             if self._folder.owner() is None or self._folder.running_pid() is None:
                 raise
@@ -276,7 +276,7 @@ class Adoption:
 
     def _manifest(self, facts: Facts, settings: Mapping[str, str]) -> BrokerSet:
         try:
-            return guest_set.make_manifest(
+            return joined_set.make_manifest(
                 self._cluster.name, [group.name for group in facts.groups], facts.wanted, settings
             )
         except ManifestError as error:

@@ -11,13 +11,13 @@ from brokerset_cli.down import stop_set
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.rebuilding import plan_rebuild, propose, with_next_ids
-from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adoption import GONE_SECONDS_MAX, LOOK_SECONDS, tell
-from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.finish_look import ORDER_TOPICS, FinishLook
+from brokerset_cli.takeover.adoption_journal import Finishing, Journal
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.finish_observation import ORDER_TOPICS, FinishObserver
 from brokerset_cli.takeover.finish_plan import FinishFacts
-from brokerset_cli.takeover.handover_journal import Finishing, Journal
-from brokerset_cli.takeover.java_handover import HandOver
+from brokerset_cli.takeover.java_switchover import HandOver
 from brokerset_client.controller_admin import ALIVE, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_protocol import headers
@@ -32,7 +32,7 @@ class FinishActs:
     folder: DataFolder
     journal: Journal
     asker: Asker
-    look: FinishLook
+    look: FinishObserver
     namesrv_port: int | None = None
     """Port of our first name server; 0 for a free one, None for the usual one or one near it."""
 
@@ -66,11 +66,11 @@ class FinishActs:
 
     async def run_name_servers(self, facts: FinishFacts) -> None:
         """Let `up` run our controllers beside; ours learn what Java's name servers say of ordered topics."""
-        manifest = guest_set.stored_manifest(self.folder)
+        manifest = joined_set.stored_manifest(self.folder)
         assert manifest is not None, "the look has read it"
         number = manifest.spec.controllers.replicas
         await scaling.run_own_controllers(self.folder, number, namesrv_port=self.namesrv_port)
-        addresses = guest_set.name_servers_that_run(self.folder)
+        addresses = joined_set.name_servers_that_run(self.folder)
         entries = await self.look.order_topics(replace(facts, name_servers=addresses))
         for address in addresses.split(";"):
             for key, value in sorted(entries.items()):
@@ -86,7 +86,7 @@ class FinishActs:
 
     def start(self) -> None:
         """Start the set, and wait until it serves."""
-        guest_set.start(self.folder)
+        joined_set.start(self.folder)
 
     async def rebuild(self, names: list[str]) -> None:
         """Tell our controllers what the brokers of these groups hold; nothing of a group that lacks one."""
@@ -100,7 +100,7 @@ class FinishActs:
                 looks += found
         if not looks:
             return
-        async with ControllerAdmin(guest_set.own_controllers(memory)) as admin:
+        async with ControllerAdmin(joined_set.own_controllers(memory)) as admin:
             known = [group.broker_name for group in await admin.groups() if group.replicas]
             plan = plan_rebuild(looks, known)
             if plan.obstacles:
@@ -127,7 +127,7 @@ class FinishActs:
         if finishing is None:
             return
         cluster = self.look.java_cluster()
-        ours = guest_set.own_controllers(self.folder.memory()).split(";")
+        ours = joined_set.own_controllers(self.folder.memory()).split(";")
         theirs = [each for each in finishing.controllers.split(";") if each not in ours]
         if not theirs:  # ours have their ports by now
             return

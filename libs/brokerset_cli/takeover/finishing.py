@@ -15,13 +15,14 @@ import click
 
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed, fail
-from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import kinds, until_step
 from brokerset_cli.takeover.adoption import (
     LOOK_SECONDS,
     STALL_SECONDS_MAX,
     tell,
 )
+from brokerset_cli.takeover.adoption_journal import Finishing, Journal
 from brokerset_cli.takeover.finish_plan import (
     CLIENTS,
     LEAVE,
@@ -34,7 +35,6 @@ from brokerset_cli.takeover.finish_plan import (
     why_not_own,
 )
 from brokerset_cli.takeover.flow import Step, StepState, current
-from brokerset_cli.takeover.handover_journal import Finishing, Journal
 
 OWN_LOOK_SECONDS: Final = 0.05
 """Pause between two looks while nobody takes messages."""
@@ -99,7 +99,7 @@ class Finish:
         self._yes = yes
         self._asked = False
         # Before they ran nobody could use our name servers, whatever is said.
-        self._clients_moved = clients_moved and bool(guest_set.own_name_servers(folder.memory()))
+        self._clients_moved = clients_moved and bool(joined_set.own_name_servers(folder.memory()))
         self._clients_said = clients_moved
         self._starting: _Started | None = None
         self._stopped_at: float | None = None
@@ -222,7 +222,7 @@ class Finish:
         if facts.stopped_for_own:
             if self._stopped_at is None:
                 self._acts.stop()  # what an `up` that was killed has left behind
-            guest_set.under_own_controllers(self._folder)
+            joined_set.under_own_controllers(self._folder)
             return
         tell(f"{OWN}: our brokers leave Java's controllers")
         if facts.java_answers:
@@ -233,7 +233,7 @@ class Finish:
         self._stopped_at = time.monotonic()
         self._acts.stop()
         if not facts.java_answers:  # then nobody could have elected a Java broker meanwhile
-            guest_set.under_own_controllers(self._folder)
+            joined_set.under_own_controllers(self._folder)
 
     def _note_pauses(self, facts: FinishFacts) -> None:
         """Measure how long each group had no master, from the stop on; only of those that had to be told."""

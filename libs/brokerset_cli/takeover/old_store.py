@@ -23,7 +23,7 @@ from brokerset_formats.epochs import EpochHistory, decode_epoch_file
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 from brokerset_formats.records import Blank, RecordHead, check_record
-from brokerset_runtime.unserved import unserved_in
+from brokerset_runtime.unsupported_messages import unsupported_in
 
 COMMIT_LOG: Final = "commitlog"
 EPOCHS: Final = "epochFileCheckpoint"
@@ -96,7 +96,7 @@ def _read(path: Path, read_log: bool) -> OldStore:
         epochs=read_epochs(path),
         identity=_identity(path),
         release=_release(path),
-        unserved=unserved_in(path),
+        unserved=unsupported_in(path),
     )
 
 

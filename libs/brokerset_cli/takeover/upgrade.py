@@ -35,7 +35,13 @@ from brokerset_cli.takeover.upgrade_back import Back, go_back
 from brokerset_cli.takeover.upgrade_facts import Flow, Note, World
 from brokerset_cli.takeover.upgrade_files import disk_told
 from brokerset_cli.takeover.upgrade_lock import CommandLock, command_lock
-from brokerset_cli.takeover.upgrade_look import STORE_VARIABLE, GroupUnknown, Looker, Where, unreadable
+from brokerset_cli.takeover.upgrade_observation import (
+    STORE_VARIABLE,
+    GroupUnknown,
+    UpgradeObserver,
+    Where,
+    unreadable,
+)
 from brokerset_cli.takeover.upgrade_permission import set_permission
 from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
 from brokerset_formats.errors import FormatError
@@ -71,7 +77,7 @@ class Upgrade:
         self._yes = yes
         self._wait = wait
         self._quiet = quiet
-        self._looker = Looker(where)
+        self._looker = UpgradeObserver(where)
         self._started: dict[Path, tuple[subprocess.Popen[bytes], float]] = {}
         """What was started for a store, and when."""
 

@@ -11,10 +11,10 @@ import click
 
 from brokerset_cli.output import fail
 from brokerset_cli.takeover import upgrade_files
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP
 from brokerset_cli.takeover.upgrade_facts import StoreSeen, World
-from brokerset_cli.takeover.upgrade_look import GroupUnknown, Looker, Where, unreadable
+from brokerset_cli.takeover.upgrade_observation import GroupUnknown, UpgradeObserver, Where, unreadable
 from brokerset_cli.takeover.upgrade_permission import set_permission
 from brokerset_formats.errors import FormatError
 
@@ -33,7 +33,7 @@ def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
 
     `say` gets what is left for the person at once: it is forgotten with the manifest.
     """
-    looker = Looker(where)
+    looker = UpgradeObserver(where)
     _check(_look(looker))
     if not yes:
         click.confirm("Put back what the upgrade moved?", abort=True)
@@ -61,7 +61,7 @@ def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
     return Back(tuple(done), tuple(left))
 
 
-def _look(looker: Looker) -> World:
+def _look(looker: UpgradeObserver) -> World:
     try:
         return looker.look(logs=False)
     except GroupUnknown as error:

@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover.asking import Asker, clock_ms
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION
+from brokerset_cli.takeover.broker_queries import Asker, clock_ms
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_client.errors import ClientError
 
 CLOSED_MS: Final = 3_600_000

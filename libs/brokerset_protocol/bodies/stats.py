@@ -1,4 +1,4 @@
-"""Figures about topics, queues and groups, as brokers answer administrators.
+"""Measurements about topics, queues and groups, as brokers answer administrators.
 
 Maps with queues as keys are written as Java writes them, with bare objects as keys, and read in any style.
 """

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec
 
-from brokerset_broker.membership.role import RoleChange
+from brokerset_broker.member.role import RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork, until
 from brokerset_sim.loop import run
 from brokerset_spec.broker_settings import BrokerSettings
+
+P = ParamSpec("P")
 
 
 class Group:
@@ -28,7 +31,7 @@ class Group:
     def __getitem__(self, broker_id: int) -> FakeBroker:
         return self.brokers[broker_id]
 
-    async def elect(self, broker_id: int, *, followers: tuple[int, ...] | None = None) -> RoleChange:
+    async def elect(self, broker_id: int, *, followers: tuple[int, ...] | None = None) -> RoleState:
         """Make a broker master; the others, or those named, follow it."""
         change = self.controllers.elect(broker_id)
         await self[broker_id].lead(change)
@@ -76,14 +79,13 @@ async def group_of(size: int, **changes: Any) -> AsyncIterator[Group]:
     group.network.check()
 
 
-def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """A test that runs on virtual time."""
 
-    def on_virtual_time() -> None:
-        run(test())
+    @functools.wraps(test)
+    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
 
-    on_virtual_time.__doc__ = test.__doc__
-    on_virtual_time.__name__ = test.__name__
     return on_virtual_time
 
 

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from brokerset_broker.ha.links import LinkClosed, SlaveLink
-from brokerset_broker.ha.replica_log import LogSource, ReplicaLog, ReplicaLogFailed
-from brokerset_broker.ha.replication import MasterTarget, ProposalEnd, ProposalResult, Replication
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.role import Role, RoleChange
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.group_link import MasterTarget, ProposalEnd, ProposalResult
+from brokerset_broker.member.ha.links import LinkClosed, SlaveLink
+from brokerset_broker.member.ha.replication import Replication
+from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.store.replica_log import LogSource, ReplicaLog, ReplicaLogFailed
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, PeerIdentity, SlaveHandshake, TransferHeader
 from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
@@ -530,16 +531,16 @@ class FakeControllers:
         """Whether the set in force may be proposed, as to our own controllers; RocketMQ's refuse it."""
         self.proposals: list[tuple[frozenset[int], int]] = []
 
-    def elect(self, broker_id: int) -> RoleChange:
+    def elect(self, broker_id: int) -> RoleState:
         """Make a broker master of a new epoch, alone in the set."""
         self.epoch += 1
         self.set_epoch += 1
         self.master_id, self.sync_state_set = broker_id, frozenset((broker_id,))
         return self.change()
 
-    def change(self) -> RoleChange:
+    def change(self) -> RoleState:
         """The role of the master, as it would be told."""
-        return RoleChange(
+        return RoleState(
             Role.MASTER, self.epoch, self.set_epoch, self.master_id, str(self.master_id), self.sync_state_set
         )
 
@@ -580,7 +581,7 @@ class FakeGroup:
         self.tries_relief = True
         self.is_ours = True
 
-    async def find_master(self, change: RoleChange) -> MasterTarget:
+    async def find_master(self, change: RoleState) -> MasterTarget:
         await asyncio.sleep(LATENCY_SECONDS)
         return MasterTarget(str(change.master_id), self.is_ours)
 
@@ -631,6 +632,16 @@ class FakeBroker:
         self.replication = self._replication()
         self._task: asyncio.Task[None] | None = None
 
+    def may_join(self) -> bool:
+        """Whether this replica may be in sync; tests replace it."""
+        return True
+
+    def on_waiting_change(self) -> None:
+        """Whether sends wait has changed; tests replace it."""
+
+    def on_service_change(self) -> None:
+        """What may be served has changed; tests replace it."""
+
     def _replication(self) -> Replication:
         return Replication(
             settings=lambda: self.settings,
@@ -642,6 +653,9 @@ class FakeBroker:
             identity=lambda: PeerIdentity(CLUSTER, GROUP, self.broker_id, f"nonce-{self.name}", 0),
             group=self.group,
             flushed=lambda end, callback: self.flush_waiters.append((end, callback)),
+            may_join=lambda: self.may_join(),
+            on_waiting_change=lambda: self.on_waiting_change(),
+            on_service_change=lambda: self.on_service_change(),
         )
 
     def start(self) -> None:
@@ -657,7 +671,7 @@ class FakeBroker:
             if not task.cancelled():
                 task.result()
 
-    async def lead(self, change: RoleChange) -> None:
+    async def lead(self, change: RoleState) -> None:
         """Become master, without what belongs to other parts of a broker."""
         await self.replication.stop_following()
         await self.replication.finish_received()
@@ -665,7 +679,7 @@ class FakeBroker:
         self.replication.adopt(change.sync_state_set, change.set_epoch, change.epoch)
         self.replication.accept_replicas(change.epoch, change.sync_state_set, change.set_epoch)
 
-    async def obey(self, change: RoleChange) -> None:
+    async def obey(self, change: RoleState) -> None:
         """Become slave of the master that `change` tells of."""
         self.replication.close_replicas("slave now")
         self.replication.answer_waiters(PutStatus.SERVICE_NOT_AVAILABLE)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
-from brokerset_cli.takeover.handover_journal import Before, Journal
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION, HandOver, Memory
+from brokerset_cli.takeover.adoption_journal import Before, Journal
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION, HandOver, Memory
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.headers.controller import SwitchOverResponse

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerset_broker.ha.replica_log import LogSource, ReplicaLogFailed
+from brokerset_broker.store.replica_log import LogSource, ReplicaLogFailed
 
 
 class _File:

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from brokerset_broker.gateway.door import Gateway
-from brokerset_broker.gateway.forwarding import Forwarder
-from brokerset_broker.gateway.service_mode import Modes, ServiceFacts, decide_mode
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.gateway.forwarding import Forwarder
+from brokerset_broker.member.gateway.gateway import Gateway
+from brokerset_broker.member.role import Role
+from brokerset_broker.member.service_mode import Modes, ServiceFacts, decide_mode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
-from brokerset_runtime.asking import PoolAsker
+from brokerset_runtime.peer_requests import PoolRequester
 from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer, connect
 from brokerset_runtime.remoting.connection import Reply
 
@@ -31,7 +31,7 @@ class Front:
     def __init__(self, handlers: Mapping[int, Handler] | None = None, **gateway: Any) -> None:
         self.served: list[Command] = []
         self.pool = ConnectionPool()
-        self.forwarder = Forwarder(PoolAsker(self.pool), **gateway.pop("forwarder", {}))
+        self.forwarder = Forwarder(PoolRequester(self.pool), **gateway.pop("forwarder", {}))
         noting: dict[int, Handler] = dict.fromkeys(
             (SEND, COMMIT, LOCK, QUERY, PULL, INFO, UNREGISTER), self.note
         )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.hooks import Hooks, Switch
-from brokerset_broker.membership.identity_folder import IdentityFolder
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.membership.role import LogEnd, RoleChange
+from brokerset_broker.member.core import Circumstances, Serve, Step
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.membership.diagnosis import ProblemKind
+from brokerset_broker.member.membership.identity_folder import IdentityFolder
+from brokerset_broker.member.role import LogEnd, RoleState
 from brokerset_protocol.bodies.replicas import ElectMasterBody, EpochEntryCache, SyncStateSet
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as headers
 from brokerset_runtime.clock import Clock, ManualClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout
+from brokerset_sim.lone_member import LoneMember
 from brokerset_sim.loop import VirtualLoop
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -205,8 +206,12 @@ class LoopClock:
         return asyncio.get_running_loop().time()
 
 
-class Broker:
-    """One process with a membership."""
+Switch = Callable[[Step, RoleState, RoleState], Awaitable[None]]
+"""Carries out a step of a change, before and after; raises `StepFailed`."""
+
+
+class Broker(LoneMember):
+    """One process with a membership; what a test wants to differ it sets as attributes, or overrides."""
 
     def __init__(
         self,
@@ -216,7 +221,6 @@ class Broker:
         *,
         clock: Clock | None = None,
         switch: Switch | None = None,
-        hooks: Hooks | None = None,
         closed_cleanly: bool = True,
         boot_id: str = "boot",
         **changes: Any,
@@ -226,28 +230,76 @@ class Broker:
             "store_path_root_dir": folder, "broker_name": "b", "broker_cluster_name": "c",
         }  # fmt: skip
         disk = RealDisk(folder)
-        self.epochs = EpochFile(disk)
-        self.epochs.load(1000)
-        self.changes: list[RoleChange] = []
+        epochs = EpochFile(disk)
+        epochs.load(1000)
+        self.changes: list[RoleState] = []
+        self.news: list[RoleState] = []
+        """In-sync sets for replication."""
+
+        self.leases: list[tuple[bool, float]] = []
+        """Whether a master served, from when on."""
+
         self.steps: list[str] = []
-        self.member = Membership(
+        self.on_circumstances: Callable[[ProblemKind | None], None] = lambda _: None
+        self._switch = switch
+        self.damage = ""
+        self.trouble: tuple[str, str] | None = None
+        self.append_age: int | None = None
+        self.acks: bool | None = None
+        self.java: str | None = None
+        super().__init__(
             settings=BrokerSettings(**(settings | changes)),
             folder=IdentityFolder(disk),
-            epochs=self.epochs,
+            epochs=epochs,
             asker=world,
             clock=clock or ManualClock(),
             random_source=random.Random(seed),
-            log_end=lambda: LogEnd(self.epochs.history.last_epoch, 700, 600),
-            own_address=lambda: OWN,
             closed_cleanly=closed_cleanly,
             boot_id=boot_id,
-            on_role=self.changes.append,
             run_blocking=at_once,
+            log_end=lambda: LogEnd(epochs.history.last_epoch, 700, 600),
+            own_address=lambda: OWN,
+            on_role=self.changes.append,
             step_done=self.steps.append,
-            switch=switch,
-            ha_address=lambda: "10.0.0.1:10912",
-            hooks=hooks,
         )
+        self.member = self.membership
+
+    def circumstances(self) -> Circumstances:
+        problem = self.membership.problem
+        self.on_circumstances(None if problem is None else problem.kind)
+        return super().circumstances()
+
+    async def carry_out(self, step: Step, role: RoleState) -> None:
+        if self._switch is None or step is Step.GIVE_BACK:
+            await super().carry_out(step, role)
+        else:
+            await self._switch(step, self.core.role, role)
+
+    def take_in_sync(self, role: RoleState) -> None:
+        self.news.append(role)
+
+    def serve(self, service: Serve) -> None:
+        serves = self.shell.may_serve()
+        if serves is not (bool(self.leases) and self.leases[-1][0]):
+            self.leases.append((serves, asyncio.get_running_loop().time()))
+
+    def ha_address(self) -> str:
+        return "10.0.0.1:10912"
+
+    def append_age_ms(self) -> int | None:
+        return self.append_age
+
+    def all_ack(self) -> bool:
+        return super().all_ack() if self.acks is None else self.acks
+
+    def replication_problem(self) -> tuple[str, str] | None:
+        return self.trouble
+
+    def log_damage(self) -> str:
+        return self.damage
+
+    def java_ha_address(self, address: str) -> str | None:
+        return self.java
 
     def notice(self, command: Command) -> None:
         self.member.handlers()[1008](CONNECTION, command)

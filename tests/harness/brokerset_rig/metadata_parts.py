@@ -6,25 +6,27 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from brokerset_broker.groups import GroupManager
-from brokerset_broker.metadata import records
-from brokerset_broker.metadata.metadata_log import MetadataLog
-from brokerset_broker.metadata.polling import Master
-from brokerset_broker.metadata.records import Kind
-from brokerset_broker.metadata.snapshot import MetadataState
-from brokerset_broker.metadata.stamp import StampFile
-from brokerset_broker.metadata.store_source import Written
-from brokerset_broker.metadata.tables import Tables
-from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.store.errors import PutStatus, StoreRefused
-from brokerset_broker.topics import TopicManager
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.metadata import records
+from brokerset_broker.tables.metadata.metadata_log import MetadataLog
+from brokerset_broker.tables.metadata.polling import Master
+from brokerset_broker.tables.metadata.records import Kind
+from brokerset_broker.tables.metadata.snapshot import MetadataState
+from brokerset_broker.tables.metadata.stamp import StampFile
+from brokerset_broker.tables.metadata.standalone import FileChanges
+from brokerset_broker.tables.metadata.store_source import Written
+from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
 from brokerset_formats.hashing import java_hash
-from brokerset_runtime.asking import Asker
 from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.disk import RealDisk
+from brokerset_runtime.peer_requests import Asker
 from brokerset_spec.broker_settings import BrokerSettings
 
 HEAD_BYTES = 100
@@ -240,3 +242,10 @@ def common_end(one: Iterable[Stored], other: Iterable[Stored]) -> int:
             break
         end = left.end
     return end
+
+
+def file_changes(topics: TopicManager, groups: GroupManager, offsets: OffsetManager) -> FileChanges:
+    """The changes of a broker without controllers, whose queues nobody deletes."""
+    delay: Any = None
+    tables = Tables(topics=topics, groups=groups, offsets=offsets, delay=delay, forget_queues=lambda *_: None)
+    return FileChanges(tables, lambda: 0)

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from brokerset_broker.admission import Admission
-from brokerset_broker.registration import Registrar
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.topics import TopicManager
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.outside.name_servers import Registrar
+from brokerset_broker.requests.admission import Admission
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command

@@ -494,7 +494,7 @@ def bodies_right(base: Base, given: Given) -> list[str]:
     return [f"what is given for {wrong[0]} was not stored so"] if wrong else []
 
 
-def told_of(given: Given) -> list[tuple[int, int]]:
+def state_of(given: Given) -> list[tuple[int, int]]:
     """Ranges that a reading names beside damage: what a crash tore or took, and what is held back."""
     bound, found = given.bound, list(given.reported)
     if bound is None:
@@ -517,14 +517,14 @@ def judge_reading(places: Places, case: Case) -> tuple[list[str], Given]:
     with places.with_damage(case) as folder:
         given = read_messages(folder, skip=False)
         if not given.error:
-            return [*bodies_right(base, given), *silent(base, case, given, told_of(given))], given
+            return [*bodies_right(base, given), *silent(base, case, given, state_of(given))], given
         if not case.changed:
             return [f"an undamaged store is refused: {given.error}"], given
         around = read_messages(folder, skip=True)
     if around.error:
         return ([] if around.bound is None else [f"passing over damage fails: {around.error}"]), given
     found = bodies_right(base, around)
-    told = told_of(around)
+    told = state_of(around)
     for each in base.stored:
         named = any(begin < each.end and each.offset < end for begin, end in told)
         if each.offset not in around.bodies and not named:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from brokerset_cli.takeover.upgrade_look import started_processes
+from brokerset_cli.takeover.upgrade_observation import started_processes
 from brokerset_formats.records import COMPUTE_CRC, encode_record
 from brokerset_rig import controller_parts, stack, store_reading
 from brokerset_rig.controllers import Panel, until

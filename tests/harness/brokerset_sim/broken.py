@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brokerset_broker.membership import identity_folder, registration, role
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.membership.registration import ApplyId, Registration, Unanswered
+from brokerset_broker.member import core, role
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.membership import identity_folder, registration
+from brokerset_broker.member.membership.membership import Membership
+from brokerset_broker.member.membership.registration import ApplyId, Registration, Unanswered
 from brokerset_controller.liveness import LiveView
 from brokerset_controller.replicas import apply as rules
 from brokerset_controller.replicas import decide_identity, election
@@ -310,21 +311,21 @@ def _epoch_not_written() -> list[Patch]:
 def _masters_nonce_ignored() -> list[Patch]:
     decide = role.decide_role
 
-    def trusting(now: role.RoleChange, told: role.Told, *own: Any) -> role.Verdict:
+    def trusting(now: role.RoleState, told: role.GroupNews, *own: Any) -> role.Verdict:
         return decide(now, replace(told, master_nonce=None), *own)
 
-    return [(role, "decide_role", trusting)]
+    return [(core, "decide_role", trusting)]
 
 
 def _first_master_is_kept() -> list[Patch]:
     decide = role.decide_role
 
-    def faithful(now: role.RoleChange, told: role.Told, own_id: int, *own: Any) -> role.Verdict:
+    def faithful(now: role.RoleState, told: role.GroupNews, own_id: int, *own: Any) -> role.Verdict:
         if now.role is role.Role.SLAVE and told.master_id != own_id:
             return role.NOTHING
         return decide(now, told, own_id, *own)
 
-    return [(role, "decide_role", faithful)]
+    return [(core, "decide_role", faithful)]
 
 
 _CALM = Plan(controllers=3, brokers=(2,), seconds=10.0, pause_between=0.5, disk_looks=0.0)

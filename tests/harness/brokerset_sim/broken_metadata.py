@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from brokerset_broker.metadata.metadata_log import MetadataLog
-from brokerset_broker.metadata.records import Change, TopicsDeleted
-from brokerset_broker.metadata.stamp import Stamp
-from brokerset_broker.metadata.tables import Tables
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.tables.metadata.metadata_log import MetadataLog
+from brokerset_broker.tables.metadata.records import Change, TopicsDeleted
+from brokerset_broker.tables.metadata.stamp import Stamp
+from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_sim.broken import Patch, Variant
 from brokerset_sim.metadata_checker import TABLES_SAME, TOLD_KEPT
 from brokerset_sim.plan import Plan

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from brokerset_broker.gateway import forwarding
-from brokerset_broker.gateway.door import Gateway
-from brokerset_broker.gateway.request_classes import REPEATABLE, RequestClass
-from brokerset_broker.gateway.switchover import SwitchOver
-from brokerset_broker.ha import follower, following, leader, waiting
-from brokerset_broker.ha.follower import Follower
-from brokerset_broker.ha.following import Cut, Decision, Follow, OwnLog, StartAnew
-from brokerset_broker.ha.in_sync import InSync, ReplicaState
-from brokerset_broker.ha.leader import Leader
-from brokerset_broker.ha.progress import Progress
-from brokerset_broker.ha.replication import Replication
-from brokerset_broker.ha.transfer import Chunk
-from brokerset_broker.member_service import MemberService
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.membership import Membership
+from brokerset_broker.member.core import Member
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.gateway import forwarding
+from brokerset_broker.member.gateway.gateway import Gateway
+from brokerset_broker.member.gateway.switchover import SwitchOver
+from brokerset_broker.member.ha import follower, following, leader, waiting
+from brokerset_broker.member.ha.follower import Follower
+from brokerset_broker.member.ha.following import Cut, Decision, Follow, OwnLog, StartAnew
+from brokerset_broker.member.ha.in_sync import InSync, ReplicaState
+from brokerset_broker.member.ha.leader import Leader
+from brokerset_broker.member.ha.progress import Progress
+from brokerset_broker.member.ha.replication import Replication
+from brokerset_broker.member.ha.transfer import Chunk
+from brokerset_broker.member.member_service import MemberService
+from brokerset_broker.member.membership.membership import Membership
+from brokerset_broker.requests.request_classes import REPEATABLE, RequestClass
 from brokerset_broker.store.errors import PutStatus
 from brokerset_controller.reliefs import Reliefs
 from brokerset_controller.replicas import apply as rules
@@ -126,7 +127,8 @@ def _slaves_show_everything() -> list[Patch]:
 
 
 def _ends_at_once() -> list[Patch]:
-    return [(Replication, "epoch_confirmed", property(lambda self: True))]
+    facts = Member._facts
+    return [(Member, "_facts", lambda self: replace(facts(self), epoch_confirmed=True))]
 
 
 # -- transfer and following ------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.identity_folder import IdentityFolder
-from brokerset_broker.membership.membership import Membership
-from brokerset_broker.membership.role import LogEnd, Role, RoleChange
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.membership.identity_folder import IdentityFolder
+from brokerset_broker.member.membership.membership import Membership
+from brokerset_broker.member.role import LogEnd, Role, RoleState
 from brokerset_formats.epochs import encode_epoch_file
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity, StartRecord
@@ -29,6 +29,7 @@ from brokerset_sim.controller_node import SlowDisk
 from brokerset_sim.disk import DiskHandle, ProcessGone, SimDisk
 from brokerset_sim.group_checker import IDENTITY_FILES, ONE_IDENTITY
 from brokerset_sim.history import Violation
+from brokerset_sim.lone_member import LoneMember
 from brokerset_sim.network import Endpoint, SimAsker
 from brokerset_sim.process import HostClock, Process
 from brokerset_spec.broker_settings import BrokerSettings
@@ -81,7 +82,7 @@ class BrokerNode:
         self.process: Process | None = None
         self.membership: Membership | None = None
         self.epochs: EpochFile | None = None
-        self.role = RoleChange()
+        self.role = RoleState()
         self.closed_cleanly = True
         self.nonces: dict[str, None] = {}
         """Every nonce that a process on this folder has shown."""
@@ -149,7 +150,7 @@ class BrokerNode:
         process = Process(world.loop, f"{self.name}.{self.starts}", self.host, world.process_died)
         process.node = self
         self.process = process
-        self.role = RoleChange()
+        self.role = RoleState()
         self._handle = self.disk.handle(self._before_change)
         world.note("start", process.name, self.address)
         process.spawn(process.call(self._main, process, self._handle), vital=True)
@@ -248,7 +249,7 @@ class BrokerNode:
         clock = HostClock(world.loop, self.host)
         epochs = EpochFile(handle)
         epochs.load(self.log.offset)
-        membership = Membership(
+        membership = LoneMember(
             settings=self._settings(),
             folder=IdentityFolder(handle),
             epochs=epochs,
@@ -262,7 +263,7 @@ class BrokerNode:
             on_role=lambda change: self._role_changed(process, change),
             run_blocking=self.slow,
             step_done=lambda step: self._step_done(process, step),
-        )
+        ).membership
         self.closed_cleanly = False
         self._opened_by = process
         self.membership, self.epochs = membership, epochs
@@ -288,7 +289,7 @@ class BrokerNode:
             expected_replicas=self.expected,
         )
 
-    def _role_changed(self, process: Process, change: RoleChange) -> None:
+    def _role_changed(self, process: Process, change: RoleState) -> None:
         if not process.alive:
             return
         before = self.role
@@ -353,7 +354,7 @@ class BrokerNode:
         assert self.membership.broker_id is not None
         return self.membership.broker_id
 
-    def _copies(self, other: BrokerNode, role: RoleChange) -> bool:
+    def _copies(self, other: BrokerNode, role: RoleState) -> bool:
         """Let another broker of the group copy the log, if it follows this master and can be reached."""
         process = other.process
         if process is None or not process.alive or process.paused or other.membership is None:

@@ -7,8 +7,8 @@ import itertools
 import random
 from typing import TYPE_CHECKING
 
-from brokerset_broker.membership.diagnosis import ProblemKind
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.membership.diagnosis import ProblemKind
+from brokerset_broker.member.role import Role
 from brokerset_formats.epochs import EpochEntry, EpochHistory, encode_epoch_file
 from brokerset_formats.identity import BrokerIdentity
 from brokerset_sim.broker_node import BrokerNode

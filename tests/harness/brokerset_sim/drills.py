@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.role import Role
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import ElectMaster, GetReplicaInfo

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
-from brokerset_broker.ha.links import LinkClosed, SlaveLink
-from brokerset_broker.ha.replica_log import ReplicaLog, ReplicaLogFailed
+from brokerset_broker.member.ha.links import LinkClosed, SlaveLink
+from brokerset_broker.store.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_protocol import ha_packets as packets
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from brokerset_sim.network import Network

@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import TypeVar, cast
 from unittest import mock
 
-from brokerset_broker.admission import Admission
-from brokerset_broker.config_files import ConfigFile
-from brokerset_broker.consumers import ConsumerTable
-from brokerset_broker.groups import GroupManager
-from brokerset_broker.locks import QueueLocks
-from brokerset_broker.metadata import records, snapshot
-from brokerset_broker.metadata.metadata_log import KEEP_NOTHING, MetadataLog
-from brokerset_broker.metadata.records import Kind
-from brokerset_broker.metadata.store_source import Written
-from brokerset_broker.metadata.tables import Tables
-from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.processors.groups import GroupProcessor
-from brokerset_broker.processors.offsets import OffsetProcessor
-from brokerset_broker.processors.store_view import StoreView
-from brokerset_broker.processors.topics import TopicProcessor
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.stats import BrokerStats
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.groups import GroupProcessor
+from brokerset_broker.requests.offsets import OffsetProcessor
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.store.errors import PutStatus, StoreRefused
-from brokerset_broker.topics import TopicManager
+from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.tables.config_files import ConfigFile
+from brokerset_broker.tables.consumers import ConsumerTable
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.locks import QueueLocks
+from brokerset_broker.tables.metadata import records, snapshot
+from brokerset_broker.tables.metadata.metadata_log import KEEP_NOTHING, MetadataLog
+from brokerset_broker.tables.metadata.records import Kind
+from brokerset_broker.tables.metadata.store_source import Written
+from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import ConsumerOffsets, DelayOffsets, GroupTable, TopicTable
 from brokerset_formats.hashing import java_hash
 from brokerset_protocol.codes import RequestCode
@@ -251,7 +251,7 @@ class SimTables:
     ) -> dict[int, Handler]:
         """What changes metadata and tells it, by request code: the real processors do it."""
         tables = self.tables
-        store = cast(StoreView, None)  # by way of the log they need none
+        store = cast(StoreQueries, None)  # by way of the log they need none
         stats, consumers = BrokerStats(clock), ConsumerTable(clock)
         topics = TopicProcessor(
             live=live,
@@ -261,7 +261,7 @@ class SimTables:
             offsets=tables.offsets,
             consumers=consumers,
             stats=stats,
-            metadata=metadata,
+            changes=metadata,
         )
         groups = GroupProcessor(
             live=live,
@@ -274,7 +274,7 @@ class SimTables:
             consumers=consumers,
             locks=QueueLocks(clock),
             stats=stats,
-            metadata=metadata,
+            changes=metadata,
         )
         offsets = OffsetProcessor(
             live=live,
@@ -285,7 +285,7 @@ class SimTables:
             offsets=tables.offsets,
             consumers=consumers,
             memory_bytes=1,
-            metadata=metadata,
+            changes=metadata,
         )
 
         def delay(_connection: SimConnection, command: Command) -> Command:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.role import Role
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_sim.metadata_checker import Change, Key, MetadataChecker

@@ -413,7 +413,7 @@ class Network:
 
 
 class SimAsker:
-    """Implements `brokerset_runtime.asking.Asker` for one process."""
+    """Implements `brokerset_runtime.peer_requests.Asker` for one process."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network

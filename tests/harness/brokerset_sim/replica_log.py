@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-from brokerset_broker.ha.replica_log import LogSource, ReplicaLogFailed
+from brokerset_broker.store.replica_log import LogSource, ReplicaLogFailed
 
 SEGMENT_BYTES = 2_048
 """Of one file; small, so that runs have many."""

@@ -8,15 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from brokerset_broker.admission import PERM_READ, PERM_WRITE, Admission
-from brokerset_broker.member_service import MemberPlace, MemberService, ServiceParts
-from brokerset_broker.membership.epoch_file import EpochFile
-from brokerset_broker.membership.identity_folder import IdentityFolder
-from brokerset_broker.membership.role import Role, RoleChange
-from brokerset_broker.metadata.metadata_log import MetadataLog
-from brokerset_broker.metadata.stamp import StampFile
-from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.member.core import Serve, SwitchEnded
+from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.member_service import MemberPlace, MemberService
+from brokerset_broker.member.membership.identity_folder import IdentityFolder
+from brokerset_broker.member.role import Role, RoleState
+from brokerset_broker.member.steps import MemberMetadata
+from brokerset_broker.requests.admission import PERM_READ, PERM_WRITE, Admission
+from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.tables.metadata.metadata_log import MetadataLog
+from brokerset_broker.tables.metadata.stamp import StampFile
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import Handler
@@ -157,6 +160,8 @@ class ReplicaNode(BrokerNode):
 class Running(MemberService):
     """One process of a broker: the parts that `GroupMember` has, without files and sockets."""
 
+    log: SimReplicaLog
+
     def __init__(self, node: ReplicaNode, process: Process, handle: DiskHandle) -> None:
         world = node.world
         self.node = node
@@ -164,15 +169,10 @@ class Running(MemberService):
         self.settings = node._settings()
         self.asker = SimAsker(world.network, process)
         self.clock = HostClock(world.loop, node.host)
-        super().__init__(
-            ServiceParts(
-                settings=lambda: self.settings,
-                clock=self.clock,
-                asker=self.asker,
-                admission=Admission(node.name, PERM_READ | PERM_WRITE),
-            )
-        )
-        self.log = SimReplicaLog(
+        self.lapses = 0
+        self._served = False
+        self._disk = handle
+        log = SimReplicaLog(
             node.volume,
             sync_flush=world.plan.sync_flush,
             slow=node.slow,
@@ -182,51 +182,60 @@ class Running(MemberService):
             on_append=lambda record: world.watch.appended(node, process),
         )
         self.epochs = EpochFile(handle)
-        self.epochs.load(self.log.max_offset)
-        ha_address = f"{node.host.name}:{node.port + HA_PORT_STEP}"
-        self.join(
-            MemberPlace(
-                log=self.log,
-                epochs=self.epochs,
-                identity=IdentityFolder(handle),
-                network=world.ha.of(process, ha_address),
-                random_source=random.Random(world.random_for(f"broker {process.name}").random()),
-                own_address=lambda: node.address,
-                ha_address=lambda: ha_address,
-                closed_cleanly=node.closed_cleanly,
-                boot_id=node.host.boot_id,
-                run_blocking=node.slow,
-                flushed=self.log.when_flushed,
-                step_done=lambda step: node._step_done(process, step),
-            )
-        )
-        self.lapses = 0
+        self.epochs.load(log.max_offset)
         self.keeper: SimTables | None = None
         """The tables; None in a world without metadata."""
 
+        self.log = log
+        super().__init__(
+            MemberPlace(
+                settings=lambda: self.settings,
+                clock=self.clock,
+                asker=self.asker,
+                admission=Admission(node.name, PERM_READ | PERM_WRITE),
+                services=RoleServices(),
+                log=log,
+                epochs=self.epochs,
+                identity=IdentityFolder(handle),
+                network=world.ha.of(process, self.ha_address()),
+                random_source=random.Random(world.random_for(f"broker {process.name}").random()),
+                closed_cleanly=node.closed_cleanly,
+                boot_id=node.host.boot_id,
+                run_blocking=node.slow,
+                flushed=log.when_flushed,
+                step_done=lambda step: node._step_done(process, step),
+            )
+        )
         handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: cast(Handler, self._send),
             RequestCode.PULL_MESSAGE: cast(Handler, self._pull),
             RequestCode.LOCK_BATCH_MQ: cast(Handler, self._lock),
             RequestCode.GET_MAX_OFFSET: cast(Handler, self._end),
         }
-        if world.plan.metadata_clients:
-            handlers |= self._keep_metadata(handle)
-        else:  # something at the beginning of each epoch
-            empty = NoMetadata(lambda: self.log.append(-1_000 - self.membership.now.epoch, 40))
-            self._keep_from = empty.keep_from
-            self.use_metadata(empty)
+        if self.keeper is not None:
+            assert isinstance(self.metadata, MetadataLog)
+            handlers |= self.keeper.handlers(self._live, self.clock, self._admission, self.metadata)
         world.network.listen(Endpoint(process, node.address, self.serve_with(handlers)))
 
-    def _keep_metadata(self, handle: DiskHandle) -> dict[int, Handler]:
-        live = LiveSettings(self.settings)
+    def own_address(self) -> str:
+        return self.node.address
+
+    def ha_address(self) -> str:
+        return f"{self.node.host.name}:{self.node.port + HA_PORT_STEP}"
+
+    def make_metadata(self) -> MemberMetadata:
+        self._live = LiveSettings(self.settings)
+        if not self.node.world.plan.metadata_clients:  # something at the beginning of each epoch
+            empty = NoMetadata(lambda: self.log.append(-1_000 - self.core.role.epoch, 40))
+            self._keep_from = empty.keep_from
+            return empty
         source = SimMetadataSource(self.log)
-        self.keeper = keeper = SimTables.load(live, self.clock, handle, self.node.slow, source)
+        self.keeper = SimTables.load(self._live, self.clock, self._disk, self.node.slow, source)
         metadata = MetadataLog(
             settings=lambda: self.settings,
             store=source,
-            tables=keeper.tables,
-            stamp=StampFile(handle),
+            tables=self.keeper.tables,
+            stamp=StampFile(self._disk),
             run_blocking=self.node.slow,
             when_confirmed=self.replication.when_acknowledged,
             asker=self.asker,
@@ -235,8 +244,7 @@ class Running(MemberService):
         metadata.load()
         self.log.on_removed = metadata.truncated
         self._keep_from = metadata.keep_from
-        self.use_metadata(metadata)
-        return keeper.handlers(live, self.clock, self._admission, metadata)
+        return metadata
 
     async def run(self) -> None:
         """Until the process ends."""
@@ -304,7 +312,7 @@ class Running(MemberService):
     def _serve_with_lease(self, what: str) -> None:
         """A master that hands over answers reads as a slave does."""
         now = self.membership.now
-        if now.role is Role.MASTER and not (what == "reads" and self._handing_over):
+        if now.role is Role.MASTER and not (what == "reads" and self.core.hands_over):
             self.node.world.watch.served(self.process, now.epoch, what)
 
     # -- what a role does to the world --------------------------------------------------------------------
@@ -312,12 +320,19 @@ class Running(MemberService):
     @property
     def serves_as_master(self) -> bool:
         """Whether it has the role, and is not about to take another one."""
-        return self.membership.role is Role.MASTER and not self._switching
+        return self.membership.role is Role.MASTER and not self.core.holds_writes
 
-    def serve(self, change: RoleChange) -> None:
-        if change.role is Role.MASTER and self.keeper is not None:
-            self.node.world.metadata.serves(self.node, self.process, change.epoch)
-        super().serve(change)
+    def serve(self, service: Serve) -> None:
+        serves = self.shell.may_serve()
+        self.lapses += self._served and not serves and self.membership.role is Role.MASTER
+        self._served = serves
+        super().serve(service)
+
+    def switch_ended(self, ended: SwitchEnded) -> None:
+        after = ended.after
+        if not ended.problem and after.role is Role.MASTER and self.keeper is not None:
+            self.node.world.metadata.serves(self.node, self.process, after.epoch)
+        super().switch_ended(ended)
 
     def tell_name_servers(self) -> None:
         """Register soon, as what it is by then."""
@@ -334,22 +349,17 @@ class Running(MemberService):
         entry = Entry(self.node.address, now.role is Role.MASTER, now.epoch)
         self.node.world.names.tell(self.node.group, self.node.name, entry)
 
-    def _lease_changed(self) -> None:
-        if self._lease_lost_at is None and not self.membership.may_serve():
-            self.lapses += self.membership.role is Role.MASTER
-        super()._lease_changed()
-
     # -- what checkers see --------------------------------------------------------------------------------
 
-    def _role_taken(self, change: RoleChange) -> None:
+    def role_taken(self, before: RoleState, after: RoleState) -> None:
         node = self.node
         if not self.process.alive:
             return
-        before = node.role
-        node._role_changed(self.process, change)
-        if change.role is Role.MASTER and (before.role, before.epoch) != (change.role, change.epoch):
-            node.world.watch.leads(node, self.process, change.epoch, self.epochs.history)
-        super()._role_taken(change)
+        shown = node.role
+        node._role_changed(self.process, after)
+        if after.role is Role.MASTER and (shown.role, shown.epoch) != (after.role, after.epoch):
+            node.world.watch.leads(node, self.process, after.epoch, self.epochs.history)
+        super().role_taken(before, after)
 
     def _confirmed(self, before: int, after: int) -> None:
         self.node.world.watch.confirmed(self.node, before, after)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from brokerset_broker.membership.epoch_file import BACKUP_SUFFIX
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.epoch_file import BACKUP_SUFFIX
+from brokerset_broker.member.role import Role
 from brokerset_controller.replicas import election
 from brokerset_controller.replicas.events import Event, FencingChanged, MasterElected, SyncStateSetAltered
 from brokerset_controller.replicas.state import Group

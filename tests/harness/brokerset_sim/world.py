@@ -15,8 +15,8 @@ from unittest import mock
 
 import structlog
 
-from brokerset_broker.membership.diagnosis import ProblemKind
-from brokerset_broker.membership.role import Role, RoleChange
+from brokerset_broker.member.membership.diagnosis import ProblemKind
+from brokerset_broker.member.role import Role, RoleState
 from brokerset_controller.replicas.state import Group
 from brokerset_raft import driver
 from brokerset_raft.configuration import Configuration, Member
@@ -233,7 +233,7 @@ class World:
         violation.__cause__ = cause
         self.witness.fail(violation)
 
-    def role_changed(self, node: BrokerNode, process: Process, before: RoleChange, after: RoleChange) -> None:
+    def role_changed(self, node: BrokerNode, process: Process, before: RoleState, after: RoleState) -> None:
         """A broker has another role."""
         self.witness.role_changed(process, node.group, node.role_id, before, after)
 

@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from brokerset_broker.app import Broker
-from brokerset_broker.consumers import ConsumerTable
-from brokerset_broker.groups import GroupManager
-from brokerset_broker.processors import admin
-from brokerset_broker.processors.clients import ClientProcessor
-from brokerset_broker.producers import ProducerTable
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.topics import TopicManager
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests import admin
+from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.tables.consumers import ConsumerTable
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.producers import ProducerTable
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.metadata_parts import file_changes
 from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import Connection, Handlers, connect
 from brokerset_spec.broker_settings import BrokerSettings
@@ -295,7 +297,13 @@ def test_silent_clients_are_taken_out(tmp_path: Path) -> None:
     topics, groups = TopicManager(settings, clock), GroupManager(settings, clock)
     consumers, producers = ConsumerTable(clock), ProducerTable(clock)
     processor = ClientProcessor(
-        live=settings, clock=clock, topics=topics, groups=groups, consumers=consumers, producers=producers
+        live=settings,
+        clock=clock,
+        topics=topics,
+        groups=groups,
+        consumers=consumers,
+        producers=producers,
+        changes=file_changes(topics, groups, OffsetManager(settings, clock)),
     )
 
     async def scenario() -> None:

@@ -64,7 +64,7 @@ def test_without_other_addresses_its_own_is_told_in_every_role(run: Run, tmp_pat
 
 def test_name_servers_come_and_go_with_their_dns_records(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
     """A name stands for all addresses behind it, and a failed look-up changes nothing."""
-    monkeypatch.setattr("brokerset_broker.registration.LOOK_UP_SECONDS", 0.02)
+    monkeypatch.setattr("brokerset_broker.outside.name_servers.LOOK_UP_SECONDS", 0.02)
 
     async def scenario() -> None:
         first, second = NameServer(), NameServer()

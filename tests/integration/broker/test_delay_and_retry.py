@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerset_broker.config_files import ConfigDamaged
+from brokerset_broker.tables.config_files import ConfigDamaged
 from brokerset_formats.message_ids import decode_offset_id
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from brokerset_broker.gateway.door import Gateway
-from brokerset_broker.gateway.holding import Holding
-from brokerset_broker.gateway.request_classes import FORWARDED, NOT_HERE
-from brokerset_broker.gateway.service_mode import Mode, ModeKind, Modes, ServiceFacts, decide_mode
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.gateway.gateway import Gateway
+from brokerset_broker.member.gateway.waiting_requests import Holding
+from brokerset_broker.member.role import Role
+from brokerset_broker.member.service_mode import Mode, ModeKind, Modes, ServiceFacts, decide_mode
+from brokerset_broker.requests.request_classes import FORWARDED, NOT_HERE
 from brokerset_formats.hosts import Host
 from brokerset_protocol.commands import Command, CommandReader, encode
 from brokerset_rig.gateway_front import (
@@ -100,7 +101,10 @@ def test_a_hold_ends_with_the_refusal_that_was_announced(run: Run) -> None:
         loop = asyncio.get_running_loop()
         async with fronting() as front, connected(front) as one:
             facts = ServiceFacts(role=Role.SLAVE, no_master_for_ms=800)
-            front.gateway.use(decide_mode(facts))
+            modes, over = decide_mode(facts), decide_mode(replace(facts, no_master_for_ms=1_000))
+            assert modes.for_ms == 200
+            front.gateway.use(modes)
+            loop.call_later(modes.for_ms / 1000, front.gateway.use, over)
             began = loop.time()
 
             held, progress = await asyncio.gather(one.call(request(1), 5), one.call(request(2, QUERY), 5))
@@ -224,17 +228,25 @@ def test_a_master_that_gave_up_its_lease_reads_on_for_a_moment(run: Run) -> None
             role=Role.MASTER, lease_required=True, lease_valid=False, switching=True, lease_lost_for_ms=700
         )
 
+        over = asyncio.Event()
+
         def lapse() -> None:
-            front.gateway.use(decide_mode(given_up))
+            front.gateway.use(
+                decide_mode(replace(given_up, lease_lost_for_ms=1_000 if over.is_set() else 700))
+            )
 
         async with fronting(lease_ok=lambda: False, on_lapse=lapse) as front, connected(front) as one:
             front.gateway.use(decide_mode(ServiceFacts(role=Role.MASTER, lease_required=True)))
 
             first = await one.call(request(1, PULL), 5)
-            lock = await one.call(request(2, LOCK), 5)
+            lock = asyncio.ensure_future(one.call(request(2, LOCK), 5))
+            while not front.gateway.holding.count:  # noqa: ASYNC110  # it arrives soon
+                await asyncio.sleep(0.01)
+            over.set()
+            lapse()
             last = await one.call(request(3, PULL), 5)
 
-            assert (first.code, lock.code, last.code) == (0, 14, 14)
+            assert (first.code, (await lock).code, last.code) == (0, 14, 14)
 
     run(main)
 

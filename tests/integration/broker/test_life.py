@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker import metrics, registration
 from brokerset_broker.app import Broker, PortTaken
+from brokerset_broker.outside import metrics, name_servers
 from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
@@ -104,7 +104,7 @@ def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run,
         return next(line for line in text.splitlines() if line.startswith("namesrvAddr="))
 
     def counted(broker: Broker) -> list[tuple[str, str]]:
-        text = generate_latest(metrics.registry(broker)).decode()
+        text = generate_latest(metrics.registry(broker.metric_sources())).decode()
         samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
         return [
             (dict(_labels(name))["name_server"], value) for name, value in samples if "name_server" in name
@@ -157,7 +157,7 @@ def test_a_table_too_large_for_a_frame_is_sent_compressed(
     setup: Setup, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many topics must not end the broker because their table is larger than a frame may be."""
-    monkeypatch.setattr(registration, "PLAIN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(name_servers, "PLAIN_BYTES_MAX", 2_000)
     sizes: list[int] = []
     plain_to_body = RegisterBrokerBody.to_body
 
@@ -350,7 +350,7 @@ def test_metrics_show_what_happened(setup: Setup, run: Run) -> None:
             await client.send("t", properties={"DELAY": "5"})
             await client.heartbeat("g", "t")
             await client.pull("t", 0, group="g", sysFlag=5, commitOffset=1)
-            text = generate_latest(metrics.registry(broker)).decode()
+            text = generate_latest(metrics.registry(broker.metric_sources())).decode()
 
             common = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
             samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker import group_member
 from brokerset_broker.app import Broker
-from brokerset_broker.gateway import door
-from brokerset_broker.ha import leader
-from brokerset_broker.membership.membership import identity_path
-from brokerset_broker.membership.registration import LOST_BOOT
-from brokerset_broker.membership.role import Role
-from brokerset_broker.processors import pull
+from brokerset_broker.member import group_member
+from brokerset_broker.member.gateway import gateway as gateway_module
+from brokerset_broker.member.ha import leader
+from brokerset_broker.member.membership.membership import identity_path
+from brokerset_broker.member.membership.registration import LOST_BOOT
+from brokerset_broker.member.role import Role
+from brokerset_broker.requests import pull
 from brokerset_controller.app import Controller
 from brokerset_formats.epochs import history_of
 from brokerset_formats.identity import StartRecord
@@ -111,8 +111,8 @@ def place(setup: Setup, tmp_path: Path) -> Place:
 
 
 def member(broker: Broker) -> Any:
-    assert broker.membership is not None
-    return broker.membership
+    assert broker.member is not None
+    return broker.member.membership
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -248,7 +248,7 @@ def test_a_restarted_master_keeps_its_id_and_gets_a_later_epoch(run: Run, setup:
                 assert member(second).incarnation == 2
                 assert member(second).now.epoch > epoch
                 assert setup.bodies(await client.pull("t", 0)) == [b"kept"]
-                entries = second.membership._epochs.entries()
+                entries = second.member.membership._epochs.entries()
                 assert [e.start_offset for e in entries] == [0, end]
 
     run(scenario)
@@ -301,6 +301,8 @@ def test_an_overtaken_broker_leaves_the_name_servers(run: Run, setup: Setup, pla
             await place.shown("TBW102", {0: f"127.0.0.1:{broker.port}"})
             registration = member(broker)._registration  # as if the controllers knew a later start
             registration.nonce = "older"
+            assert broker.member is not None
+            broker.member.core.nonce = "older"
             registration._record = replace(registration.record, last_nonce="older")
             await until(lambda: member(broker).role is Role.NONE)
 
@@ -377,9 +379,9 @@ def test_a_slave_that_is_not_in_sync_is_not_ready_where_that_counts(
                 assert problem is not None
                 assert problem.startswith("broker 2 is not in sync, only 1 are: ")
                 assert problem in second._ready_problems()
-                patch.setattr(member(second), "_fenced", True)
+                patch.setattr(second.member.core, "fenced", True)
                 assert second.member.problem() is None
-                patch.setattr(member(second), "_fenced", False)
+                patch.setattr(second.member.core, "fenced", False)
 
     run(scenario)
 
@@ -494,7 +496,7 @@ def test_a_replica_whose_sync_failed_has_lost_its_page_cache(run: Run, place: Pl
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(place.controllers())
             async with place.broker("a") as first:
-                await until(lambda: first.membership.role is Role.MASTER)
+                await until(lambda: first.member.membership.role is Role.MASTER)
 
                 def fail(begin: int, end: int) -> None:
                     raise OSError(5, "Input/output error")
@@ -564,7 +566,7 @@ def test_a_new_master_tells_no_end_from_before_what_was_acknowledged(
     # So the slave does not hear that the last message is confirmed, as when its master dies at once.
     monkeypatch.setattr(leader, "PUSH_SECONDS", 3600.0)
     monkeypatch.setattr(pull, "ENDS_HOLD_MS", 100)
-    monkeypatch.setattr(door, "HELD_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(gateway_module, "HELD_SECONDS_MAX", 0.1)
     asked = {"topic": "TBW102", "queueId": 0}
 
     async def scenario() -> None:

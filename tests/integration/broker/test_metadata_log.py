@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.admission import Admission
-from brokerset_broker.consumers import ConsumerTable
-from brokerset_broker.delay import DelayService
-from brokerset_broker.delay_levels import DelayLevels
-from brokerset_broker.groups import GroupManager
-from brokerset_broker.locks import QueueLocks
-from brokerset_broker.metadata.metadata_log import MetadataLog
-from brokerset_broker.metadata.records import METADATA_TOPIC
-from brokerset_broker.metadata.stamp import StampFile
-from brokerset_broker.metadata.standalone import leave_log
-from brokerset_broker.metadata.store_source import StoreSource
-from brokerset_broker.metadata.tables import Tables
-from brokerset_broker.offsets import OffsetManager
-from brokerset_broker.processors.groups import GroupProcessor
-from brokerset_broker.processors.offsets import OffsetProcessor
-from brokerset_broker.processors.send import SendProcessor
-from brokerset_broker.processors.topics import TopicProcessor
-from brokerset_broker.settings_update import LiveSettings
-from brokerset_broker.stats import BrokerStats
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.groups import GroupProcessor
+from brokerset_broker.requests.offsets import OffsetProcessor
+from brokerset_broker.requests.send import SendProcessor
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.topics import TopicProcessor
+from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.services.delay import DelayService
+from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
-from brokerset_broker.store_questions import StoreQuestions
-from brokerset_broker.topics import TopicManager
-from brokerset_broker.traffic import Traffic
+from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.tables.consumers import ConsumerTable
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.locks import QueueLocks
+from brokerset_broker.tables.metadata.metadata_log import MetadataLog
+from brokerset_broker.tables.metadata.records import METADATA_TOPIC
+from brokerset_broker.tables.metadata.stamp import StampFile
+from brokerset_broker.tables.metadata.standalone import leave_log
+from brokerset_broker.tables.metadata.store_source import StoreSource
+from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.topics import TopicManager
 from brokerset_protocol.commands import Command, decode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import SystemClock
@@ -89,28 +89,28 @@ class Parts:
             when_confirmed=self._when_confirmed,
         )  # fmt: skip
         self.log.load()
-        questions, stats = StoreQuestions(self.store), BrokerStats(clock)
+        questions, stats = StoreQueries(self.store), BrokerStats(clock)
         consumers, locks = ConsumerTable(clock), QueueLocks(clock)
         self.connection = FakeConnection()
         self.handlers: dict[int, Callable[..., Any]] = {}
         for processor in (
             TopicProcessor(
                 live=live, admission=admission, store=questions, topics=self.topics, offsets=self.offsets,
-                consumers=consumers, stats=stats, metadata=self.log,
+                consumers=consumers, stats=stats, changes=self.log,
             ),
             GroupProcessor(
                 live=live, clock=clock, admission=admission, store=questions, topics=self.topics,
                 groups=self.groups, offsets=self.offsets, consumers=consumers, locks=locks, stats=stats,
-                metadata=self.log,
+                changes=self.log,
             ),
             OffsetProcessor(
                 live=live, admission=admission, store=questions, topics=self.topics, groups=self.groups,
-                offsets=self.offsets, consumers=consumers, metadata=self.log,
+                offsets=self.offsets, consumers=consumers, changes=self.log,
             ),
             SendProcessor(
                 live=live, store=self.store, topics=self.topics, groups=self.groups, locks=locks,
                 admission=admission, levels=levels, stats=stats, traffic=Traffic(), clock=clock,
-                metadata=self.log,
+                changes=self.log,
             ),
         ):  # fmt: skip
             self.handlers.update(processor.handlers())

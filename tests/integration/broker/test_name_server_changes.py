@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker import registration
+from brokerset_broker.outside import name_servers
 from brokerset_formats.config import TopicConfig
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.registrar_parts import NameServer, Place, until
@@ -47,7 +47,7 @@ def test_new_name_servers_do_not_wait_for_the_goodbye_to_old_ones(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They know the broker while an old one has not answered yet; its connection stays open for that."""
-    monkeypatch.setattr(registration, "UNREGISTER_SECONDS", 60)
+    monkeypatch.setattr(name_servers, "UNREGISTER_SECONDS", 60)
 
     async def scenario() -> None:
         async with NameServer.started() as old, NameServer.started() as new:
@@ -72,7 +72,7 @@ def test_the_connection_of_an_old_name_server_that_answers_no_goodbye_is_closed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """After `UNREGISTER_SECONDS`, or when the broker ends before."""
-    monkeypatch.setattr(registration, "UNREGISTER_SECONDS", 0.05 if ends == "in time" else 60)
+    monkeypatch.setattr(name_servers, "UNREGISTER_SECONDS", 0.05 if ends == "in time" else 60)
 
     async def scenario() -> None:
         async with NameServer.started() as old:
@@ -268,7 +268,7 @@ def test_configured_names_change_while_dns_is_followed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers of the old name are left once the new one is looked up; one behind both notices nothing."""
-    monkeypatch.setattr(registration, "LOOK_UP_SECONDS", 0.02)
+    monkeypatch.setattr(name_servers, "LOOK_UP_SECONDS", 0.02)
 
     async def scenario() -> None:
         async with NameServer.started() as old, AsyncExitStack() as stack:
@@ -305,7 +305,7 @@ def test_a_new_name_that_nobody_knows_yet_is_shown_as_one_that_does_not_know_the
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old name's servers go all the same, once that is seen; the new ones are used when DNS has them."""
-    monkeypatch.setattr(registration, "UNKNOWN_NAME_SECONDS", 0.02)
+    monkeypatch.setattr(name_servers, "UNKNOWN_NAME_SECONDS", 0.02)
 
     async def scenario() -> None:
         async with NameServer.started() as old, AsyncExitStack() as stack:

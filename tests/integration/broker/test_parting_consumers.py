@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from brokerset_broker.gateway.request_classes import FORWARDED
-from brokerset_broker.gateway.service_mode import ServiceFacts, decide_mode
-from brokerset_broker.membership.role import Role
+from brokerset_broker.member.role import Role
+from brokerset_broker.member.service_mode import ServiceFacts, decide_mode
+from brokerset_broker.requests.request_classes import FORWARDED
 from brokerset_protocol.commands import FLAG_ONEWAY, Command, encode
 from brokerset_rig.gateway_front import (
     COMMIT,

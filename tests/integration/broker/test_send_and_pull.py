@@ -129,14 +129,14 @@ def test_a_pull_waits_for_the_next_message(setup: Setup, run: Run) -> None:
         async with setup.pair() as (broker, client):
             await client.create_topic("t")
             waiting = asyncio.create_task(client.pull("t", 0, suspend_ms=15_000))
-            await setup.until(lambda: len(broker.holds) > 0)
+            await setup.until(lambda: len(broker.parked_pulls) > 0)
             assert (await client.heartbeat("other", "t")).code == 0
             assert not waiting.done()
 
             await client.send("t", b"now")
 
             assert setup.bodies(await waiting) == [b"now"]
-            assert len(broker.holds) == 0
+            assert len(broker.parked_pulls) == 0
 
     run(main)
 
@@ -148,7 +148,7 @@ def test_a_pull_that_waits_in_vain_is_told_so(setup: Setup, run: Run) -> None:
             reply = await client.pull("t", 0, suspend_ms=200)
 
             assert reply.code == 19
-            assert len(broker.holds) == 0
+            assert len(broker.parked_pulls) == 0
 
     run(main)
 
@@ -158,7 +158,7 @@ def test_a_waiting_pull_with_tags_sleeps_through_other_tags(setup: Setup, run: R
         async with setup.pair() as (broker, client):
             await client.create_topic("t")
             waiting = asyncio.create_task(client.pull("t", 0, expression="A || B", suspend_ms=15_000))
-            await setup.until(lambda: len(broker.holds) > 0)
+            await setup.until(lambda: len(broker.parked_pulls) > 0)
             await client.send("t", b"no", properties={"TAGS": "C"})
             await client.call(28)
             assert not waiting.done()
@@ -176,13 +176,13 @@ def test_a_lost_consumer_leaves_no_waiting_pull_behind(setup: Setup, run: Run) -
             await client.create_topic("t")
             async with setup.client(broker) as other:
                 lost = asyncio.create_task(other.pull("t", 0, suspend_ms=15_000))
-                await setup.until(lambda: len(broker.holds) > 0)
+                await setup.until(lambda: len(broker.parked_pulls) > 0)
                 other.connection.abort()
                 with pytest.raises(ConnectionError):
                     await lost
             await setup.until(lambda: broker.connection_count() <= 1)
 
-            assert len(broker.holds) == 0
+            assert len(broker.parked_pulls) == 0
 
     run(main)
 
@@ -257,9 +257,9 @@ def test_a_reset_offset_is_told_to_the_next_pull_and_to_a_waiting_one(setup: Set
             assert (await client.pull("t", 0)).code == 0
 
             waiting = asyncio.create_task(client.pull("t", 5, suspend_ms=15_000))
-            await setup.until(lambda: len(broker.holds) > 0)
+            await setup.until(lambda: len(broker.parked_pulls) > 0)
             broker.offsets.reset("cg", "t", 0, 1)
-            broker.holds.wake_queue("t", 0)
+            broker.parked_pulls.wake_queue("t", 0)
             moved = await waiting
             assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
 
@@ -409,7 +409,7 @@ def test_a_stopping_broker_answers_what_waits(setup: Setup, run: Run) -> None:
         async with setup.pair() as (broker, client):
             await client.create_topic("t")
             waiting = asyncio.create_task(client.pull("t", 0, suspend_ms=15_000))
-            await setup.until(lambda: len(broker.holds) > 0)
+            await setup.until(lambda: len(broker.parked_pulls) > 0)
             await broker.close()
 
             assert (await waiting).code == 19

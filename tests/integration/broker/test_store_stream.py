@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from brokerset_broker.app import Broker
-from brokerset_broker.store_stream import files, small_files
+from brokerset_broker.outside.store_stream import files, small_files
 from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_rig.store_streaming import (
     SEGMENT,
@@ -28,15 +28,16 @@ from brokerset_rig.store_streaming import (
     read_file,
     streaming,
 )
-from brokerset_spark.jobs.audit.sighting import look_at
+from brokerset_spark.jobs.audit.observation import look_at
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import find_target
 from brokerset_spark.sources.columns import arrow_schema, schema_of
 from brokerset_spark.sources.options import read_message_options
 from brokerset_spark.sources.plan import open_store, plan_pieces, plan_store
 from brokerset_spark.sources.reader import read_piece
-from brokerset_spark.stores.folder import LocalFolder, open_folder, read_all
+from brokerset_spark.stores.folder import LocalFolder, read_all
 from brokerset_spark.stores.http_folder import HttpFolder, StreamFailed
+from brokerset_spark.stores.opening import open_folder
 from brokerset_spec.broker_settings import BrokerSettings
 
 

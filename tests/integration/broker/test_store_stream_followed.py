@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerset_rig.store_streaming import Run, Setup, append, confirm_only, streaming
-from brokerset_spark.sources import marks
+from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
 from brokerset_spark.sources.options import read_message_options
 from brokerset_spark.sources.reader import DataLost
@@ -42,7 +42,7 @@ def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_again(se
             end = await asyncio.to_thread(source.latestOffset, begin, ALL)
             first = await asyncio.to_thread(rows, source, begin, end)
             assert len(first) == 60
-            last = marks.mark_in(end, url)
+            last = stream_positions.mark_in(end, url)
             assert last is not None
             assert last.offset == first[-1]
 
@@ -54,7 +54,7 @@ def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_again(se
             confirm_only(broker, first[30])
             assert await asyncio.to_thread(follow(url).latestOffset, after, ALL) == after
 
-            other = after | {url + marks.SUFFIX: marks.Mark(first[0], 100, 1).encode()}
+            other = after | {url + stream_positions.SUFFIX: stream_positions.Mark(first[0], 100, 1).encode()}
             with pytest.raises(DataLost, match="the store was replaced"):
                 await asyncio.to_thread(follow(url).latestOffset, other, ALL)
             beyond = {url: broker.store.max_offset + 1_000_000}

@@ -10,7 +10,7 @@ import os
 import aiohttp
 import pytest
 
-from brokerset_broker.store_stream import stream
+from brokerset_broker.outside.store_stream import stream
 from brokerset_rig.store_streaming import (
     SEGMENT,
     Run,

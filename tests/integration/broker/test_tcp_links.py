@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerset_broker.ha import tcp_links
-from brokerset_broker.ha.links import HaNetwork, LinkClosed, MasterLink, PeerRefused, SlaveLink
-from brokerset_broker.ha.replica_log import ReplicaLog, ReplicaLogFailed
-from brokerset_broker.ha.tcp_links import HaLimits, HaPortTaken, TcpHaNetwork
+from brokerset_broker.member.ha import tcp_links
+from brokerset_broker.member.ha.links import HaNetwork, LinkClosed, MasterLink, PeerRefused, SlaveLink
+from brokerset_broker.member.ha.tcp_links import HaLimits, HaPortTaken, TcpHaNetwork
+from brokerset_broker.store.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_protocol.ha_packets import (
     Ack,
     MasterHandshake,

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from brokerset_cli.failover_check import Verdict, check
-from brokerset_cli.failover_figures import takeover_gap
 from brokerset_cli.failover_group import Asker
 from brokerset_cli.failover_history import History
 from brokerset_cli.failover_load import QUEUES, Route, Writer
+from brokerset_cli.failover_measurements import takeover_gap
 from brokerset_cli.failover_reading import Reader
 from brokerset_client.instance import ClientInstance
 from brokerset_formats.hosts import Host

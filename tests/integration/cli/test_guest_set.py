@@ -41,11 +41,11 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
         yield found
 
 
-def _guest(tmp_path: Path, name: str, guest_of: GuestOf) -> DataFolder:
+def _guest(tmp_path: Path, name: str, joined_cluster_of: GuestOf) -> DataFolder:
     """The folder of a guest that has not been started yet."""
     folder = DataFolder(tmp_path / "data")
     folder.claim(name).release()
-    folder.write_memory(SetMemory(uid=name, guest_of=guest_of))
+    folder.write_memory(SetMemory(uid=name, joined_cluster_of=joined_cluster_of))
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.live_settings import LiveSettings
 from brokerset_cli import name_server_news, running
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.name_server_news import TRIES_MAX, NameServerNews, Untold

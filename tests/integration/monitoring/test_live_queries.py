@@ -22,8 +22,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from brokerset_operator.kube.errors import Request
-from brokerset_operator.metrics import Figures
-from brokerset_operator.round_queue import Key, RoundQueue
+from brokerset_operator.metrics import Measurements
+from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_rig.local_set import LocalSet, local_set
@@ -189,14 +189,14 @@ async def served(registry: CollectorRegistry) -> AsyncIterator[int]:
         await endpoint.close()
 
 
-def an_operator() -> Figures:
+def an_operator() -> Measurements:
     """The operator's own registry, leading, with an object of each kind."""
-    figures = Figures(asyncio.get_running_loop().time)
+    figures = Measurements(asyncio.get_running_loop().time)
 
     async def nothing(_: Key) -> None:
         return None
 
-    queue = RoundQueue(nothing, workers=1)
+    queue = ReconcileQueue(nothing, workers=1)
     figures.watch_queue(queue)
     figures.leads.set(1)
     queue.mark(Key("BrokerSet", NAMESPACE, SET))
@@ -213,7 +213,7 @@ def an_operator() -> Figures:
     return figures
 
 
-def work(figures: Figures) -> None:
+def work(figures: Measurements) -> None:
     """What a leading operator does now and then."""
     for succeeded in (True, False):
         figures.round(Key("BrokerSet", NAMESPACE, SET), 0.05, succeeded)

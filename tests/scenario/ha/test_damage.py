@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from brokerset_broker.ha.repairs import REPAIRS_AT_ONE_PLACE_MAX
-from brokerset_broker.ha.replica_log import ReplicaLogFailed
-from brokerset_broker.membership.role import GivenBack, Role, RoleChange
+from brokerset_broker.member.ha.repairs import REPAIRS_AT_ONE_PLACE_MAX
+from brokerset_broker.member.role import GivenBack, Role, RoleState
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_rig.fake_group import Group, answered, group_of, virtual
 from brokerset_rig.fake_ha import FakeBroker, until
 
@@ -180,7 +180,7 @@ async def test_a_replica_of_before_a_new_beginning_follows_with_a_copy() -> None
     """When the group began anew at offset 0, as everything may have been lost, an older replica cuts all it
     has once it is surely out of sync, and keeps a copy."""
     async with group_of(2) as group:
-        await group[2].lead(RoleChange(Role.MASTER, 1, 1, 2, "2", frozenset((2,))))
+        await group[2].lead(RoleState(Role.MASTER, 1, 1, 2, "2", frozenset((2,))))
         group[2].send("of before")
         group.controllers.epoch = 2
         await group.elect(1, followers=())

@@ -8,9 +8,9 @@ from itertools import groupby
 
 import pytest
 
-from brokerset_broker.ha.links import LinkClosed
-from brokerset_broker.ha.replication import ProposalResult
-from brokerset_broker.membership.role import Role, RoleChange
+from brokerset_broker.member.group_link import ProposalResult
+from brokerset_broker.member.ha.links import LinkClosed
+from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import Ack, PeerIdentity, SlaveHandshake
 from brokerset_rig.fake_group import answered, group_of, virtual
@@ -187,12 +187,12 @@ async def test_a_refused_replica_keeps_nobody_from_leaving() -> None:
 
 
 @virtual
-async def test_too_few_in_sync_is_told_and_nothing_is_confirmed() -> None:
+async def test_too_few_in_sync_is_told_and_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below `minInSyncReplicas` the service is told to stop, and what slips through is not confirmed."""
     async with group_of(2, min_in_sync_replicas=2) as group:
         changes: list[bool] = []
         replication = group[1].replication
-        replication.on_service_change(lambda: changes.append(replication.enough_in_sync))
+        monkeypatch.setattr(group[1], "on_service_change", lambda: changes.append(replication.enough_in_sync))
         await group.elect(1)
         assert not replication.enough_in_sync
         await group.in_sync(1, 2)
@@ -271,7 +271,7 @@ async def test_an_unknown_log_is_refused() -> None:
     async with group_of(2) as group:
         await group.elect(1, followers=())
         group[1].send("ours")
-        await group[2].lead(RoleChange(Role.MASTER, 3, 3, 2, "2", frozenset((2,))))
+        await group[2].lead(RoleState(Role.MASTER, 3, 3, 2, "2", frozenset((2,))))
         group[2].send("of another group")
         group.controllers.epoch = 4
         await group.elect(1, followers=())
@@ -791,12 +791,14 @@ async def test_a_stranger_does_not_count() -> None:
 
 
 @virtual
-async def test_who_lacks_metadata_follows_as_a_learner_until_it_has_them() -> None:
+async def test_who_lacks_metadata_follows_as_a_learner_until_it_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A replica that may not join the in-sync set receives everything, is waited for by nobody, and joins as
     soon as it may."""
     async with group_of(3) as group:
         complete = False
-        group[3].replication.may_join = lambda: complete
+        monkeypatch.setattr(group[3], "may_join", lambda: complete)
         await group.elect(1)
         await group.in_sync(1, 2)
         for number in range(50):
@@ -818,15 +820,19 @@ async def test_who_lacks_metadata_follows_as_a_learner_until_it_has_them() -> No
 
 
 @virtual
-async def test_only_a_master_that_is_alone_lets_sends_pass_without_waiting() -> None:
+async def test_only_a_master_that_is_alone_lets_sends_pass_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whether sends have to wait is known in the turn in which that changes: in the way of a group of one
     there is nothing, and from the proposal of a second member on each send waits."""
     async with group_of(2) as group:
         replication = group[1].replication
         seen: list[tuple[bool, bool]] = []
-        replication.on_waiting_change = lambda: seen.append(
-            (replication.acknowledges_appends, bool(replication.status().pending_sets))
-        )
+
+        def note() -> None:
+            seen.append((replication.acknowledges_appends, bool(replication.status().pending_sets)))
+
+        monkeypatch.setattr(group[1], "on_waiting_change", note)
         await group.elect(1, followers=())
         alone = replication.acknowledges_appends
         await group[2].obey(group.controllers.change())

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from brokerset_broker.ha.leader import NEWER_PROCESS_SECONDS, REPLICAS_KNOWN_MAX
-from brokerset_broker.ha.links import LinkClosed
-from brokerset_broker.ha.replica_log import ReplicaLogFailed
+from brokerset_broker.member.ha.leader import NEWER_PROCESS_SECONDS, REPLICAS_KNOWN_MAX
+from brokerset_broker.member.ha.links import LinkClosed
+from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, PeerIdentity, SlaveHandshake, TransferHeader
 from brokerset_rig.fake_group import answered, group_of, virtual
 from brokerset_rig.fake_ha import CLUSTER, GROUP, FakeSlaveLink, until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_broker.ha import leader
-from brokerset_broker.ha.links import LinkClosed, PeerRefused
+from brokerset_broker.member.ha import leader
+from brokerset_broker.member.ha.links import LinkClosed, PeerRefused
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import SlaveHandshake
 from brokerset_rig.fake_group import answered, group_of, virtual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_broker.settings_update import LiveSettings
+from brokerset_broker.live_settings import LiveSettings
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_spec.broker_settings import BrokerSettings

@@ -14,14 +14,14 @@ from brokerset_cli.down import down
 from brokerset_cli.folder import CHANGE_LOCK, MANIFEST, MARKER, DataFolder
 from brokerset_cli.folder import LOCK as UP_LOCK
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover import guest_set
+from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt import adopt
 from brokerset_cli.takeover.adopt_plan import Facts, GroupFacts, Replica
 from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, YOURS_EXIT, report
 from brokerset_cli.takeover.adoption import Adoption
-from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.cluster_look import Cluster
-from brokerset_cli.takeover.handover_journal import Finishing, Journal
+from brokerset_cli.takeover.adoption_journal import Finishing, Journal
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_rig.held_file import held_by_another_process
@@ -180,13 +180,13 @@ def test_a_guest_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
     """Another cluster that comes to the same name servers later is not taken for ours."""
     mark(tmp_path)
     folder = DataFolder(tmp_path)
-    assert guest_set.cluster_of(folder) is None
+    assert joined_set.cluster_of(folder) is None
 
-    folder.write_memory(SetMemory(uid="u", guest_of=GuestOf("c:1", "n:1")))
-    manifest = guest_set.make_manifest("Trading", ["g"], 1, {})
+    folder.write_memory(SetMemory(uid="u", joined_cluster_of=GuestOf("c:1", "n:1")))
+    manifest = joined_set.make_manifest("Trading", ["g"], 1, {})
     (tmp_path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
 
-    assert guest_set.cluster_of(folder) == "Trading"
+    assert joined_set.cluster_of(folder) == "Trading"
 
 
 async def _with_call(folder: Path, work: Callable[[Adoption], Awaitable[object]]) -> None:
@@ -211,16 +211,16 @@ def test_brokers_of_another_cluster_are_not_deleted_behind_its_back(tmp_path: Pa
     assert folder.path.exists()
 
 
-def guest_folder(path: Path, *, moved: bool = False, guest_of: GuestOf | None = GUEST) -> DataFolder:
+def guest_folder(path: Path, *, moved: bool = False, joined_cluster_of: GuestOf | None = GUEST) -> DataFolder:
     """A set whose groups were seen to be whole, with controllers of its own; nothing runs, nobody answers."""
     folder = DataFolder(path)
     folder.claim("adopted-c").release()
-    manifest = guest_set.make_manifest("c", ["g"], 2, {})
+    manifest = joined_set.make_manifest("c", ["g"], 2, {})
     (path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
     folder.write_memory(
         SetMemory(
             "uid", "127.0.0.1", (ControllerMemory(0, 1, 2, 3),), groups={"g": GroupMemory((0, 1), 2)},
-            guest_of=guest_of,
+            joined_cluster_of=joined_cluster_of,
         )
     )  # fmt: skip
     journal = Journal(path)
@@ -231,12 +231,12 @@ def guest_folder(path: Path, *, moved: bool = False, guest_of: GuestOf | None = 
     return folder
 
 
-@pytest.mark.parametrize("guest_of", [GuestOf("", GUEST.name_servers), None])
+@pytest.mark.parametrize("joined_cluster_of", [GuestOf("", GUEST.name_servers), None])
 def test_there_is_no_way_back_once_our_brokers_belong_to_our_controllers(
-    tmp_path: Path, guest_of: GuestOf | None
+    tmp_path: Path, joined_cluster_of: GuestOf | None
 ) -> None:
     """It is refused with what goes on instead, and nothing is changed; `down --purge` says the same."""
-    folder = guest_folder(tmp_path / "ours", moved=True, guest_of=guest_of)
+    folder = guest_folder(tmp_path / "ours", moved=True, joined_cluster_of=joined_cluster_of)
     before = Journal(folder.path).read()
 
     back = CliRunner().invoke(adopt, ["--data", str(folder.path), "--back", "--clients-moved"])
@@ -282,7 +282,7 @@ def test_a_look_at_the_way_back_forgets_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--finish", "--look"]])
 def test_a_set_on_its_way_out_is_shown_and_nothing_is_done(tmp_path: Path, arguments: list[str]) -> None:
     """Without --finish, and with --look, the steps are shown; the first also says how it goes on."""
-    folder = guest_folder(tmp_path / "ours", guest_of=GuestOf("", GUEST.name_servers))
+    folder = guest_folder(tmp_path / "ours", joined_cluster_of=GuestOf("", GUEST.name_servers))
     before = Journal(folder.path).read(), folder.memory()
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), *arguments])
@@ -310,7 +310,7 @@ def test_guests_whose_controllers_are_gone_cannot_start(tmp_path: Path) -> None:
 
 def test_the_end_of_the_end_can_be_repeated(tmp_path: Path) -> None:
     """A call that was killed behind the last step is given again: nothing is left to do, with 0."""
-    folder = guest_folder(tmp_path / "ours", guest_of=None)
+    folder = guest_folder(tmp_path / "ours", joined_cluster_of=None)
     Journal(folder.path).end()
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), "--finish", "--yes"])
@@ -345,11 +345,11 @@ def test_whose_the_brokers_are_is_never_changed_while_up_runs(tmp_path: Path) ->
         held_by_another_process(folder.path / UP_LOCK),
         pytest.raises(CommandFailed, match="is in use"),
     ):
-        guest_set.under_own_controllers(folder)
+        joined_set.under_own_controllers(folder)
 
     assert folder.memory() == before
-    guest_set.under_own_controllers(folder)
-    assert folder.memory().guest_of == GuestOf("", GUEST.name_servers)
+    joined_set.under_own_controllers(folder)
+    assert folder.memory().joined_cluster_of == GuestOf("", GUEST.name_servers)
 
 
 def test_a_join_that_was_cut_off_at_once_has_joined_nobody(tmp_path: Path) -> None:

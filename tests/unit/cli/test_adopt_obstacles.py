@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokerset_cli.takeover.asking import clock_ms
-from brokerset_cli.takeover.guest_set import host_findings, make_manifest, set_name
+from brokerset_cli.takeover.broker_queries import clock_ms
+from brokerset_cli.takeover.joined_set import host_findings, make_manifest, set_name
 from brokerset_cli.takeover.obstacles import (
     FEATURES,
     BrokerAnswers,
@@ -204,7 +204,7 @@ def test_our_brokers_take_over_what_clients_see() -> None:
 
 def test_a_guest_runs_brokers_alone_at_the_hosts_controllers() -> None:
     """The plan of a guest has no controllers; its brokers go to those of the other cluster, now and later."""
-    memory = SetMemory("uid", guest_of=GuestOf("c:1;c:2", "n:1"))
+    memory = SetMemory("uid", joined_cluster_of=GuestOf("c:1;c:2", "n:1"))
     manifest = make_manifest("c", ["a"], 2, {})
 
     plan = plan_local(manifest, Path("d"), memory=memory, is_free=lambda port: True, host="10.0.0.9")

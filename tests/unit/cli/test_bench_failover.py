@@ -13,15 +13,15 @@ from click.testing import CliRunner
 from brokerset_cli import bench_failover
 from brokerset_cli.failover_check import Verdict
 from brokerset_cli.failover_faults import KINDS, inject
-from brokerset_cli.failover_figures import (
+from brokerset_cli.failover_group import GroupLook
+from brokerset_cli.failover_history import Ack, History, body_of, checksum, number_of, read_events
+from brokerset_cli.failover_measurements import (
     KindResult,
     RunResult,
     longest_pause,
     pause_after_takeover,
     takeover_gap,
 )
-from brokerset_cli.failover_group import GroupLook
-from brokerset_cli.failover_history import Ack, History, body_of, checksum, number_of, read_events
 from brokerset_cli.failover_set import BenchSet, our_set
 from brokerset_cli.main import main
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from brokerset_cli.handover import fence_replica, hand_over, step_down
 from brokerset_cli.output import CommandFailed
+from brokerset_cli.switchover import fence_replica, hand_over, step_down
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import AnswerTimeout, ClientError, RequestRefused
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover.handover_journal import Before, Journal
-from brokerset_cli.takeover.java_handover import (
+from brokerset_cli.takeover.adoption_journal import Before, Journal
+from brokerset_cli.takeover.java_switchover import (
     ACCEPTS,
     CLOSED_MS,
     ELECT_SECONDS_MAX,

@@ -7,7 +7,7 @@ from pathlib import Path
 from brokerset_cli import rebuilding
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.rebuilding import plan_rebuild
-from brokerset_cli.takeover.handover_journal import Finishing, Journal
+from brokerset_cli.takeover.adoption_journal import Finishing, Journal
 from brokerset_client.controller_admin import BrokerLook
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_spec.set_memory import SetMemory

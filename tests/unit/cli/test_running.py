@@ -88,7 +88,7 @@ def test_the_first_controllers_of_a_guest_are_planned_as_they_are_wished_for() -
 
 
 def _guest(controllers: str = "c:1") -> SetMemory:
-    return _plan(SetMemory("u", guest_of=GuestOf(controllers, "n:1"))).memory
+    return _plan(SetMemory("u", joined_cluster_of=GuestOf(controllers, "n:1"))).memory
 
 
 def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together() -> None:
@@ -98,7 +98,7 @@ def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together
     again = wished(_plan(first).memory, Wish("v", own_controllers=5))
 
     assert [(each.node_id, each.joins) for each in first.controllers] == [(0, False), (1, False), (2, False)]
-    assert first.guest_of == before.guest_of
+    assert first.joined_cluster_of == before.joined_cluster_of
     assert again == _plan(first).memory
 
 
@@ -117,7 +117,7 @@ def test_a_set_that_is_no_guest_needs_no_controllers_beside_its_own() -> None:
 
 def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them() -> None:
     alone, beside = _guest(), wished(_guest(), Wish("w", own_controllers=3))
-    own = replace(beside, guest_of=GuestOf("", "n:1"))
+    own = replace(beside, joined_cluster_of=GuestOf("", "n:1"))
 
     with pytest.raises(PlanRefused, match="controllers at c:1; it runs none itself"):
         wished(alone, Wish("w", (0, 1)))
@@ -127,11 +127,11 @@ def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them
 
 
 def test_another_clusters_name_servers_are_left_only_after_its_controllers() -> None:
-    own = replace(wished(_guest(), Wish("w", own_controllers=3)), guest_of=GuestOf("", "n:1"))
+    own = replace(wished(_guest(), Wish("w", own_controllers=3)), joined_cluster_of=GuestOf("", "n:1"))
 
     after = wished(own, Wish("w", own_name_servers=True))
 
-    assert after == replace(own, guest_of=None)
+    assert after == replace(own, joined_cluster_of=None)
     assert wished(after, Wish("w", own_name_servers=True)) == after
     with pytest.raises(PlanRefused, match="belong to the controllers at c:1") as caught:
         wished(_guest(), Wish("w", own_name_servers=True))
@@ -157,7 +157,7 @@ def _run(tmp_path: Path, memory: SetMemory) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("guest_of", "guest", "controllers"),
+    ("joined_cluster_of", "guest", "controllers"),
     [
         (None, False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
         (GuestOf("c:1", "n:1"), True, "c:1"),
@@ -165,9 +165,9 @@ def _run(tmp_path: Path, memory: SetMemory) -> Run:
     ],
 )
 def test_the_state_says_whether_the_brokers_belong_to_others(
-    tmp_path: Path, guest_of: GuestOf | None, guest: bool, controllers: str
+    tmp_path: Path, joined_cluster_of: GuestOf | None, guest: bool, controllers: str
 ) -> None:
-    run = _run(tmp_path, SetMemory("u", guest_of=guest_of).with_first_controllers(3))
+    run = _run(tmp_path, SetMemory("u", joined_cluster_of=joined_cluster_of).with_first_controllers(3))
 
     run.store()
 
@@ -175,4 +175,4 @@ def test_the_state_says_whether_the_brokers_belong_to_others(
     assert state is not None
     assert (state.guest, state.controllers) == (guest, controllers)
     own = "127.0.0.1:9876;127.0.0.1:9886;127.0.0.1:9896"
-    assert state.namesrv == (own if guest_of is None else f"n:1;{own}")
+    assert state.namesrv == (own if joined_cluster_of is None else f"n:1;{own}")

@@ -454,7 +454,7 @@ def test_a_first_member_that_is_told_to_join_is_still_a_first_member(tmp_path: P
 def test_data_from_before_first_members_were_remembered_takes_them_from_settings_that_name_some(
     tmp_path: Path,
 ) -> None:
-    """Told to join it does not know them; put right, it does, for good."""
+    """GroupState to join it does not know them; put right, it does, for good."""
     old = Storage(RealDisk(tmp_path))
     old.load()
     old.save(HardState(1, 2), [])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_runtime.unserved import unserved_in
+from brokerset_runtime.unsupported_messages import unsupported_in
 
 UNIT = (4711).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
 FILE_UNITS = 50
@@ -55,7 +55,7 @@ def test_what_waits_is_named_and_what_was_consumed_is_not(
     expected: str,
 ) -> None:
     """Timer messages, open transactions, POP's notes and retries; ordinary retries of a group are served."""
-    found = unserved_in(made(tmp_path / "a", queues, offsets))
+    found = unsupported_in(made(tmp_path / "a", queues, offsets))
 
     assert len(found) == bool(expected)
     assert expected in "".join(found)
@@ -70,7 +70,7 @@ def test_what_waits_is_counted(tmp_path: Path) -> None:
     wheel = b"".join(struct.pack(">qqqii", time, 0, 0, number, 0) for time, number in slots.items())
     (store / "timerwheel").write_bytes(bytes(320) + wheel + bytes(3200))
 
-    assert unserved_in(store) == (
+    assert unsupported_in(store) == (
         "7 timer messages",
         "up to 20 transactions that are not ended",
         "53 check points of messages that POP consumers took, and may not have acknowledged",
@@ -82,9 +82,9 @@ def test_timers_that_were_all_delivered_are_nothing(tmp_path: Path) -> None:
     (store / "config" / "timercheck").write_bytes(struct.pack(">qqq", 5_000_000, 52, 90) + bytes(4072))
     (store / "timerwheel").write_bytes(struct.pack(">qqqii", 4_999, 0, 0, 7, 0) + bytes(3200))
 
-    assert unserved_in(store) == ()
+    assert unsupported_in(store) == ()
 
 
 def test_a_store_without_anything_has_nothing(tmp_path: Path) -> None:
     """A folder without queues and settings is no failure."""
-    assert unserved_in(tmp_path) == ()
+    assert unsupported_in(tmp_path) == ()

@@ -47,7 +47,7 @@ def _controllers(plan: LocalPlan) -> list[ControllerSettings]:
 
 
 def _guest(controllers: str = "c:1;c:2", name_servers: str = "n:1;n:2", **known: Any) -> SetMemory:
-    return SetMemory("u1", guest_of=GuestOf(controllers, name_servers), **known)
+    return SetMemory("u1", joined_cluster_of=GuestOf(controllers, name_servers), **known)
 
 
 def test_whose_the_brokers_are_follows_from_what_is_remembered() -> None:
@@ -86,9 +86,9 @@ def test_a_guest_without_controllers_uses_the_other_clusters_alone() -> None:
 def test_brokers_under_controllers_of_their_own_may_register_with_other_name_servers_as_well() -> None:
     """Each name server is named once, also one that the other cluster and the set have in common."""
     guest = _plan(memory=_guest(name_servers="n:1; 127.0.0.1:9886 ;").with_first_controllers(2)).memory
-    before = _plan(memory=replace(guest, guest_of=GuestOf("", "n:1; 127.0.0.1:9886 ;")))
+    before = _plan(memory=replace(guest, joined_cluster_of=GuestOf("", "n:1; 127.0.0.1:9886 ;")))
 
-    after = _plan(memory=replace(before.memory, guest_of=None))
+    after = _plan(memory=replace(before.memory, joined_cluster_of=None))
 
     assert before.namesrv_address == "n:1;127.0.0.1:9886;127.0.0.1:9876"
     assert before.controller_address == "127.0.0.1:9878;127.0.0.1:9888"
@@ -179,11 +179,13 @@ def test_a_guests_memory_reads_back_as_it_was_written() -> None:
 
     assert SetMemory.from_json(memory.to_json()) == memory
     assert SetMemory.from_json(older) == replace(memory, listen_host="")
-    assert SetMemory.from_json(replace(memory, guest_of=GuestOf("", "n:1")).to_json()).under_own_controllers
+    assert SetMemory.from_json(
+        replace(memory, joined_cluster_of=GuestOf("", "n:1")).to_json()
+    ).under_own_controllers
 
 
 @pytest.mark.parametrize(
-    ("guest_of", "numbers"),
+    ("joined_cluster_of", "numbers"),
     [
         (GuestOf("c:1", "n:1"), (0, 1, 2)),
         (GuestOf("", "n:1"), (0, 1)),
@@ -191,19 +193,19 @@ def test_a_guests_memory_reads_back_as_it_was_written() -> None:
     ],
 )
 def test_no_broker_is_added_while_controllers_change(
-    guest_of: GuestOf | None, numbers: tuple[int, ...]
+    joined_cluster_of: GuestOf | None, numbers: tuple[int, ...]
 ) -> None:
     """Our controllers would take an empty one, the first that they hear of, for the beginning of a new group.
 
     The manifest's larger number counts before, and again behind it.
     """
     groups = {"orders-0": GroupMemory((0, 1), 2)}
-    memory = SetMemory("u1", guest_of=guest_of, groups=groups).with_first_controllers(3)
+    memory = SetMemory("u1", joined_cluster_of=joined_cluster_of, groups=groups).with_first_controllers(3)
 
     plan = _plan(memory=memory)
 
     assert list(plan.memory.groups) == ["orders-0"]
     assert plan.memory.groups["orders-0"].numbers == numbers
     assert len(plan.brokers) == len(numbers)
-    after = _plan(memory=replace(plan.memory, guest_of=None))
+    after = _plan(memory=replace(plan.memory, joined_cluster_of=None))
     assert after.memory.groups["orders-0"].numbers == (0, 1, 2)

@@ -15,10 +15,10 @@ from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import adoption as adoption_module
 from brokerset_cli.takeover.adopt_plan import Facts, GroupFacts, Replica
 from brokerset_cli.takeover.adoption import Adoption
-from brokerset_cli.takeover.asking import Asker
-from brokerset_cli.takeover.cluster_look import Cluster
-from brokerset_cli.takeover.handover_journal import Before, Journal
-from brokerset_cli.takeover.java_handover import HandOver
+from brokerset_cli.takeover.adoption_journal import Before, Journal
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.cluster_observation import Cluster
+from brokerset_cli.takeover.java_switchover import HandOver
 from brokerset_client.controller_admin import ControllerAdmin
 
 CLUSTER = Cluster("c", "n:1", "c:1", {})

@@ -13,12 +13,12 @@ from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.processes import start_ticks
 from brokerset_cli.rebuilding import with_next_ids
 from brokerset_cli.replication_view import BrokerFacts, SlaveFacts
-from brokerset_cli.takeover import guest_set
-from brokerset_cli.takeover.asking import Asker
+from brokerset_cli.takeover import joined_set
+from brokerset_cli.takeover.adoption_journal import Journal
+from brokerset_cli.takeover.broker_queries import Asker
 from brokerset_cli.takeover.finish_acts import FinishActs
-from brokerset_cli.takeover.finish_look import FinishLook, as_brokers_say, as_ours_say, standing_of
+from brokerset_cli.takeover.finish_observation import FinishObserver, as_brokers_say, as_ours_say, standing_of
 from brokerset_cli.takeover.finish_plan import Standing
-from brokerset_cli.takeover.handover_journal import Journal
 from brokerset_client.controller_admin import BrokerLook, ControllersUnavailable
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
@@ -101,16 +101,16 @@ def test_our_controllers_tell_of_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("guest_of", "standing"),
+    ("joined_cluster_of", "standing"),
     [
         (None, Standing.ORDINARY),
         (GuestOf("j:9878", "j:9876"), Standing.GUEST),
         (GuestOf("", "j:9876"), Standing.OWN),
     ],
 )
-def test_the_memory_says_whose_the_brokers_are(guest_of: GuestOf | None, standing: Standing) -> None:
+def test_the_memory_says_whose_the_brokers_are(joined_cluster_of: GuestOf | None, standing: Standing) -> None:
     """The same field that `up` plans from."""
-    assert standing_of(SetMemory("uid", guest_of=guest_of)) is standing
+    assert standing_of(SetMemory("uid", joined_cluster_of=joined_cluster_of)) is standing
 
 
 def test_addresses_of_ours_are_in_the_memory() -> None:
@@ -123,10 +123,10 @@ def test_addresses_of_ours_are_in_the_memory() -> None:
         groups={"g": GroupMemory((0, 2), 2), "h": GroupMemory((0,), 1)},
     )
 
-    assert guest_set.own_brokers(memory) == {"g": ("10.0.0.9:10911", "10.0.0.9:10921"), "h": ()}
-    assert guest_set.own_controllers(memory) == "10.0.0.9:9878;10.0.0.9:9888"
-    assert guest_set.own_name_servers(memory) == "10.0.0.9:9876;10.0.0.9:9886"
-    assert guest_set.own_name_servers(SetMemory("uid", controllers=(ControllerMemory(0),))) == ""
+    assert joined_set.own_brokers(memory) == {"g": ("10.0.0.9:10911", "10.0.0.9:10921"), "h": ()}
+    assert joined_set.own_controllers(memory) == "10.0.0.9:9878;10.0.0.9:9888"
+    assert joined_set.own_name_servers(memory) == "10.0.0.9:9876;10.0.0.9:9886"
+    assert joined_set.own_name_servers(SetMemory("uid", controllers=(ControllerMemory(0),))) == ""
 
 
 @pytest.mark.parametrize(("left_out", "expected"), [(None, 2), (1, 1)])
@@ -149,11 +149,11 @@ def test_nobody_waits_for_a_controller_that_lost_its_data(
     state = SetState("s", "c", "running", "", own_pid, start_ticks(own_pid), 0, processes)
     folder.write_state(state)
 
-    found = guest_set.name_servers_that_run(folder).split(";")
+    found = joined_set.name_servers_that_run(folder).split(";")
 
     assert found == ["10.0.0.9:9876", "10.0.0.9:9886"][:expected]
     folder.write_state(replace(state, pid=0))
-    assert guest_set.name_servers_that_run(folder) == "10.0.0.9:9876;10.0.0.9:9886", "nobody knows it"
+    assert joined_set.name_servers_that_run(folder) == "10.0.0.9:9876;10.0.0.9:9886", "nobody knows it"
 
 
 def test_ids_that_java_gave_are_not_given_again() -> None:
@@ -182,11 +182,11 @@ def test_a_group_that_lacks_a_broker_is_not_proposed(
     async def who_answers(*_: object) -> list[BrokerLook]:
         return [look(3), look(4)][:answered]
 
-    monkeypatch.setattr(FinishLook, "who_answers", who_answers)
+    monkeypatch.setattr(FinishObserver, "who_answers", who_answers)
 
     async def rebuild() -> None:
         async with Asker() as asker:
-            found = FinishLook(folder, journal, asker)
+            found = FinishObserver(folder, journal, asker)
             await FinishActs(folder, journal, asker, found).rebuild(["g"])
 
     if answered < 2:

@@ -12,12 +12,12 @@ import pytest
 
 from brokerset_cli.folder import MANIFEST, DataFolder
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.takeover import finishing, guest_set
+from brokerset_cli.takeover import finishing, joined_set
 from brokerset_cli.takeover.adopt_plan import Replica
-from brokerset_cli.takeover.finish_look import standing_of
+from brokerset_cli.takeover.adoption_journal import ADOPTION, Finishing, Journal
+from brokerset_cli.takeover.finish_observation import standing_of
 from brokerset_cli.takeover.finish_plan import FinishFacts, OwnGroup, Standing
 from brokerset_cli.takeover.finishing import Finish
-from brokerset_cli.takeover.handover_journal import ADOPTION, Finishing, Journal
 from brokerset_cli.takeover.steps import Step, StepState, current
 from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
 
@@ -63,10 +63,12 @@ class World:
     def __post_init__(self) -> None:
         self.folder = DataFolder(self.path)
         self.folder.claim("adopted-c").release()
-        manifest = guest_set.make_manifest("c", list(NAMES), 2, {})
+        manifest = joined_set.make_manifest("c", list(NAMES), 2, {})
         (self.path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
         groups = {name: GroupMemory((0, 1), 2) for name in NAMES}
-        memory = SetMemory("uid", host="127.0.0.1", groups=groups, guest_of=GuestOf("j:9878", "j:9876"))
+        memory = SetMemory(
+            "uid", host="127.0.0.1", groups=groups, joined_cluster_of=GuestOf("j:9878", "j:9876")
+        )
         self.folder.write_memory(memory)
         self.journal = Journal(self.path)
         self.journal.begin({name: (1, 2) for name in NAMES}, 2)
@@ -76,7 +78,7 @@ class World:
     async def look(self) -> FinishFacts:
         memory, remembered = self.folder.memory(), self.journal.read()
         finished = None if remembered is None else remembered.finishing
-        name_servers = guest_set.own_name_servers(memory)
+        name_servers = joined_set.own_name_servers(memory)
         return FinishFacts(
             standing=standing_of(memory),
             folder=str(self.path),
@@ -132,7 +134,11 @@ class World:
             memory = self.folder.memory()
             if not memory.controllers:
                 memory = SetMemory(
-                    memory.uid, memory.host, CONTROLLERS, groups=memory.groups, guest_of=memory.guest_of
+                    memory.uid,
+                    memory.host,
+                    CONTROLLERS,
+                    groups=memory.groups,
+                    joined_cluster_of=memory.joined_cluster_of,
                 )
                 self.folder.write_memory(memory)
 
@@ -215,7 +221,7 @@ def test_one_call_goes_to_the_clients_and_the_next_to_the_end(tmp_path: Path) ->
         "seen-whole", "stop", "start", "rebuild g", "rebuild h", "leave", "forget",
     ]  # fmt: skip
     assert not (tmp_path / "ours" / ADOPTION).exists()
-    assert world.folder.memory().guest_of is None
+    assert world.folder.memory().joined_cluster_of is None
     assert not world.java_knows_ours
 
 

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from brokerset_cli.main import main
 from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import upgrade, upgrade_back, upgrade_files, upgrade_permission
-from brokerset_cli.takeover.java_handover import ACCEPTS, PERMISSION
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
 from brokerset_cli.takeover.steps import Step, StepState
 from brokerset_cli.takeover.upgrade_acts import Act, CutLog, PutAside, SetPermission, TakeNote
 from brokerset_cli.takeover.upgrade_back import Back
 from brokerset_cli.takeover.upgrade_facts import Flow, GroupSeen, Note, ReplicaSeen, StoreSeen, World
 from brokerset_cli.takeover.upgrade_lock import command_lock
-from brokerset_cli.takeover.upgrade_look import Looker, Where, is_local
+from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where, is_local
 from brokerset_cli.takeover.upgrade_plan import Plan
 from brokerset_client.errors import BrokerUnreachable
 
@@ -231,13 +231,13 @@ def go_back(
     port_open: bool = False,
     problem: str = "",
 ) -> Back:
-    def look(self: Looker, *, logs: bool) -> World:
+    def look(self: UpgradeObserver, *, logs: bool) -> World:
         assert not logs, "nobody needs to read logs for that"
         seen = world_of(store, replicas=replicas)
         stores = tuple(replace(each, port_open=port_open) for each in seen.stores)
         return replace(seen, stores=stores, controllers_problem=problem)
 
-    monkeypatch.setattr(Looker, "look", look)
+    monkeypatch.setattr(UpgradeObserver, "look", look)
     said: list[str] = []
     found = upgrade_back.go_back(replace(where(store), old_data=data), yes=True, say=said.append)
     assert found.left == tuple(said)
@@ -267,7 +267,7 @@ def test_what_is_left_is_said_before_it_is_forgotten(tmp_path: Path, monkeypatch
         said.append(line)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Looker, "look", lambda self, **_: world_of(store))
+    monkeypatch.setattr(UpgradeObserver, "look", lambda self, **_: world_of(store))
     with pytest.raises(KeyboardInterrupt):
         upgrade_back.go_back(where(store), yes=True, say=die)
 
@@ -355,7 +355,7 @@ def test_what_came_while_the_person_was_asked_stops_the_way_back(
     upgrade_files.prepare(store, Note("classic", "g"), empty=True)
     known = GroupSeen(1, 1, (ReplicaSeen(1, "far:1", True, True),))
     seen = iter([world_of(store), world_of(store, replicas=known)])
-    monkeypatch.setattr(Looker, "look", lambda self, **_: next(seen))
+    monkeypatch.setattr(UpgradeObserver, "look", lambda self, **_: next(seen))
     monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
 
     with pytest.raises(CommandFailed, match="know g already"):

@@ -1,0 +1,1 @@
+"""Whom the broker talks to or shows itself to: name servers, Kubernetes, Prometheus, readers of its store."""

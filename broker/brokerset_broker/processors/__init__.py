@@ -1,1 +1,0 @@
-"""What the broker answers to requests: one module for each subject."""

@@ -1,0 +1,1 @@
+"""Requests of clients and administrators: processors, parked pulls, admission, statistics."""

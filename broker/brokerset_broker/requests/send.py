@@ -1,0 +1,612 @@
+"""Sends: single messages (10, 310) and batches (320); checked in the order of Java's `SendMessageProcessor`.
+
+The plain case is written out in one function, because it runs more often than anything else in a broker. What
+is not plain (delays, retries, properties that the broker must change) takes `_send_unusual`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.admission import PERM_WRITE, Admission
+from brokerset_broker.requests.changes import ChangeLog, topic_key
+from brokerset_broker.requests.replies import SendReplies
+from brokerset_broker.requests.request_classes import forwarded_peer, is_forwarded, marks
+from brokerset_broker.requests.send_refusals import (
+    CODES,
+    STORED,
+    check_served,
+    illegal_message,
+    no_topic,
+    refusal,
+    topic_text,
+)
+from brokerset_broker.requests.statistics import BrokerStats, Flow
+from brokerset_broker.requests.traffic import TopicTraffic, Traffic
+from brokerset_broker.store.delay_levels import DelayLevels
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.locks import QueueLocks
+from brokerset_broker.tables.metadata.records import METADATA_TOPIC, Change, TopicsPut
+from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats.batches import BatchItem, iterate_batch
+from brokerset_formats.config import TopicConfig
+from brokerset_formats.errors import FormatError
+from brokerset_formats.hosts import Host
+from brokerset_formats.message_ids import UniqueIds
+from brokerset_formats.names import (
+    RETRY_PREFIX,
+    TOPIC_SIZE_MAX,
+    check_topic,
+    dlq_topic,
+    is_retry_topic,
+    is_send_forbidden,
+)
+from brokerset_formats.properties import Property, decode_properties, encode_properties
+from brokerset_formats.records import SysFlag
+from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
+from brokerset_protocol.commands import FLAG_ONEWAY, Command
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.send import SendMessageV2, to_letters
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.remoting import DEFERRED, Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
+from brokerset_spec.broker_settings import BrokerSettings
+
+TIMED_MASK: Final = 31
+"""One send of 32 is timed, since asking the clock costs as much as counting."""
+
+FACTS_MAX: Final = 10_000
+"""Topics whose facts are kept ready; the table is emptied when it is full."""
+
+_NOT_CONFIRMED: Final = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+_UNUSUAL_IN_BATCHES: Final = (
+    b"DELAY",
+    b"TIMER_",
+    b"TRAN_MSG",
+    b"INNER_MULTI",
+    b"REPLY_TO_CLIENT",
+    b"__LITE_TOPIC",
+)
+
+_TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
+
+_TRANSACTION_BITS: Final = 0x000C
+_COMMIT_BITS: Final = 0x0008
+_PLAIN_BITS: Final = 0x0703
+"""Bits of sysFlag that a client may set freely: compression and its type, multi-tags."""
+
+_SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
+"""Most numbers of a header are small; looking them up is three times as fast as `int`."""
+
+_HOST_BITS: Final = 0x0030
+"""Bits that tell the sizes of the hosts; only the store knows them."""
+
+
+def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool) -> bytes:
+    """The client's address as records hold it; computed once for each connection of a client.
+
+    In a group (controller mode) a slave passes sends on and says for whom; such a connection carries
+    forwarded sends only, so that its own address is never kept.
+    """
+    known: bytes | None = connection.state.get("born_host")
+    if known is None:
+        client = forwarded_peer(ext) if in_group else None
+        if client is not None:
+            try:
+                return Host.from_text(*client).encode()
+            except FormatError:
+                pass  # no IP address: the peer's own is used
+        known = connection.state["born_host"] = Host.from_text(*connection.peer).encode()
+    return known
+
+
+class _TopicFacts:
+    """What sends need to know of a topic, as long as its configuration is the same object."""
+
+    __slots__ = ("config", "flow", "is_retry", "name_size", "queues", "traffic", "write_queues")
+
+    def __init__(self, config: TopicConfig, flow: Flow, traffic: TopicTraffic) -> None:
+        self.config = config
+        self.queues = max(config.read_queue_nums, config.write_queue_nums)
+        self.write_queues = config.write_queue_nums
+        self.is_retry = is_retry_topic(config.topic_name)
+        self.name_size = len(config.topic_name)
+        self.flow = flow
+        self.traffic = traffic
+
+
+class SendProcessor:
+    """Stores what producers send, and answers when it is as safe as the settings demand."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveSettings,
+        store: MessageStore,
+        topics: TopicManager,
+        groups: GroupManager,
+        locks: QueueLocks,
+        admission: Admission,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        traffic: Traffic,
+        clock: Clock,
+        changes: ChangeLog,
+    ) -> None:
+        """`changes` makes new topics safe before a message is stored in them."""
+        self._changes = changes
+        self._store = store
+        self._append = store.append
+        self._properties_max = store.properties_size_max
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._admission = admission
+        self._levels = levels
+        self._stats = stats
+        self._traffic = traffic
+        self._clock = clock
+        self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
+        self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
+        self._facts: dict[str, _TopicFacts] = {}
+        self._in_group = live.current.enable_controller_mode
+        self._use(live.current)
+        live.on_change(lambda settings, _changed: self._use(settings))
+        topics.on_going = lambda topic: self._facts.pop(topic, None)
+
+    def _use(self, settings: BrokerSettings) -> None:
+        self._body_max = settings.max_message_size
+        self._replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
+        self._injected = {
+            Property.CLUSTER: settings.broker_cluster_name,
+            Property.MSG_REGION: settings.region_id,
+            Property.TRACE_ON: "true" if settings.trace_on else "false",
+        }
+        self._suffix = encode_properties(self._injected).decode()
+
+    def forget_facts(self) -> None:
+        """Look every topic up anew; called now and then, because counters of quiet topics are dropped."""
+        self._facts.clear()
+
+    def handlers(self) -> dict[int, Handler]:
+        """The request codes that are served here."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send_long_names,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send_long_names(self, connection: Connection, command: Command) -> Reply:
+        """SEND_MESSAGE: the same fields under their long names."""
+        ext = command.ext
+        command.ext = to_letters(ext)
+        if is_forwarded(ext):
+            command.ext |= marks(ext)
+        return self.send(connection, command)
+
+    def send(self, connection: Connection, command: Command) -> Reply:
+        """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        admission = self._admission
+        if admission.refuses_writes:
+            admission.check_writes()
+        ext = command.ext
+        small = _SMALL_NUMBERS
+        try:
+            topic = ext["b"]
+            text = ext["e"]
+            queue_id = small[text] if text in small else int(text)
+            text = ext["f"]
+            sys_flag = small[text] if text in small else int(text)
+            born_timestamp = int(ext["g"])
+            text = ext["h"]
+            flag = small[text] if text in small else int(text)
+            text = ext.get("j") or "0"
+            reconsume_times = small[text] if text in small else int(text)
+            properties = ext.get("i") or ""
+            facts = self._facts.get(topic)
+            if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
+                SendMessageV2.from_ext(ext)
+            unusual = (
+                "DELAY" in properties
+                or "TRAN_MSG" in properties
+                or "TIMER_" in properties
+                or "CLUSTER" in properties
+                or "MSG_REGION" in properties
+                or "TRACE_ON" in properties
+                or "POP_CK" in properties
+                or "INNER_" in properties
+                or "REPLY_TO_CLIENT" in properties
+                or "__LITE_TOPIC" in properties
+                or "__CRC32#" in properties
+            )
+        except (KeyError, ValueError, TypeError):
+            SendMessageV2.from_ext(ext)  # names the field
+            raise
+        if (
+            facts is None
+            or facts.config is not self._topics.get(topic)
+            or not admission.permission & PERM_WRITE
+        ):
+            if self._topics.get(topic) is None or topic in self._topics.unsaved:
+                return self._send_when_created(connection, command, topic)
+            facts = self._look_up(topic)
+        if queue_id >= facts.queues:
+            raise self._bad_queue(connection, facts.config, queue_id)
+        if queue_id < 0:
+            queue_id = random.randrange(facts.write_queues) if facts.write_queues > 0 else 0
+        if ext.get("m") == "true":
+            return self._send_batch(
+                connection, command, facts, queue_id, sys_flag, born_timestamp, properties
+            )
+        if unusual or facts.is_retry or sys_flag & ~_PLAIN_BITS:
+            return self._send_unusual(connection, command, facts, queue_id, properties)
+        body = command.body
+        if properties and properties[-1] != "\x02":
+            properties += "\x02"
+        start = properties.find("UNIQ_KEY\x01")
+        if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
+            unique_id = properties[start + 9 : properties.find("\x02", start)]
+        else:
+            unique_id = self._unique_ids.next_id(self._clock.now_ms())
+            properties += f"UNIQ_KEY\x01{unique_id}\x02"
+        raw = (properties + self._suffix).encode()
+        if not 0 < len(body) <= self._body_max or len(raw) > self._properties_max:
+            raise illegal_message(self._body_max)
+        stats = self._stats
+        began = 0.0 if stats.put_calls & TIMED_MASK else self._clock.monotonic()
+        try:
+            appended = self._append(
+                topic,
+                queue_id,
+                body,
+                raw,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born_timestamp,
+                born_host=connection.state.get("born_host")
+                or born_host(connection, ext, in_group=self._in_group),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        size = appended.size
+        if began:
+            stats.put_took(int((self._clock.monotonic() - began) * 1000))
+        stats.put_messages += 1
+        stats.put_bytes += size
+        stats.put_calls += 1
+        flow = facts.flow
+        flow.messages += 1
+        flow.size += size
+        flow.calls += 1
+        traffic = facts.traffic
+        traffic.bytes_in += size
+        traffic.sizes[(size - 1).bit_length()] += 1
+        if admission.when_durable is not None and not command.flag & FLAG_ONEWAY and _waits(properties):
+            ids = self._replies.message_id(appended.offset)
+            answer = partial(
+                self._finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
+            )
+            admission.when_durable(appended.offset + size, answer)
+            return DEFERRED
+        return self._replies.stored(command, queue_id, appended.queue_offset, appended.offset, unique_id)
+
+    # -- what is not plain --------------------------------------------------------------------------------
+
+    def _send_unusual(
+        self, connection: Connection, command: Command, facts: _TopicFacts, queue_id: int, text: str
+    ) -> Reply:
+        header = SendMessageV2.from_ext(command.ext)
+        topic = header.topic
+        asked_queue_id = queue_id
+        properties = decode_properties(text.encode())
+        properties.pop(Property.POP_CK, None)
+        properties.pop(Property.CRC32, None)
+        properties.update(self._injected)
+        unique_id = properties.setdefault(Property.UNIQ_KEY, self._unique_ids.next_id(self._clock.now_ms()))
+        reconsume_times = header.reconsume_times or 0
+        sys_flag = header.sys_flag & ~_HOST_BITS
+        level = _delay_level(properties.get(Property.DELAY))
+        self._refuse_unserved(properties, sys_flag, level, reconsume_times)
+        if not facts.is_retry:
+            check_served(properties)
+        else:
+            dead = self._dead_letter_topic(command, header, reconsume_times)
+            if dead is not None:
+                topic, queue_id, level = dead, 0, 0
+                properties[Property.DELAY] = "-1"
+        raw = encode_properties(properties)
+        kind = "fifo" if Property.SHARDING_KEY in properties else "normal"
+        if level > 0:
+            topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
+            kind = "delay"
+        if not 0 < len(command.body) <= self._body_max or len(raw) > self._properties_max:
+            raise illegal_message(self._body_max)
+        try:
+            appended = self._append(
+                topic,
+                queue_id,
+                command.body,
+                raw,
+                flag=header.flag,
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        self._stats.put(header.topic, 1, appended.size)
+        self._traffic.of_topic(header.topic, kind).add(1, appended.size)
+        return self._acknowledge(
+            connection,
+            command,
+            appended.offset + appended.size,
+            asked_queue_id,
+            appended.queue_offset,
+            self._replies.message_id(appended.offset),
+            unique_id,
+            wait=properties.get(Property.WAIT) != "false",
+        )
+
+    def _refuse_unserved(
+        self, properties: dict[str, str], sys_flag: int, level: int, reconsume_times: int
+    ) -> None:
+        """Refuse what would be delivered too early or not at all if it were stored like any message."""
+        if Property.INNER_NUM in properties or sys_flag & (SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, "inner batches are not served; send messages or a client batch"
+            )
+        half = properties.get(Property.TRAN_MSG, "").lower() == "true" and not (
+            reconsume_times > 0 and level > 0
+        )
+        if half or sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._admission.name}] sending transaction message is forbidden: "
+                "transactions are not served here",
+            )
+        if level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer messages are not served here: use a delay level (property DELAY) instead of a time",
+            )
+
+    def _dead_letter_topic(self, command: Command, header: SendMessageV2, reconsume_times: int) -> str | None:
+        """The topic for a message that a client sends to its retry topic, if it was tried too often."""
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        config = self._groups.get_or_create(group)
+        if config is None:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        times_max = config.retry_max_times
+        if command.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
+            times_max = header.max_reconsume_times
+        if reconsume_times <= times_max and not self._locks.has_locks(group):
+            return None
+        if self._topics.create_dlq(group) is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"topic[{dlq_topic(group)}] not exist")
+        self._traffic.dead_letter(group, header.topic)
+        return dlq_topic(group)
+
+    def _send_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        facts: _TopicFacts,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        properties: str,
+    ) -> Reply:
+        topic = facts.config.topic_name
+        if facts.is_retry:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic
+            )
+        if facts.name_size > TOPIC_SIZE_MAX:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {facts.name_size}: {topic}"
+            )
+        body = command.body
+        if not 0 < len(body) <= self._body_max:
+            raise illegal_message(self._body_max)
+        if sys_flag & ~_PLAIN_BITS & ~_HOST_BITS:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
+        try:
+            items = iterate_batch(body)
+            if any(word in body for word in _UNUSUAL_IN_BATCHES):
+                _refuse_unusual(items)
+            appended = self._store.append_batch(
+                topic,
+                queue_id,
+                items,
+                sys_flag=sys_flag & _PLAIN_BITS,
+                born_timestamp=born_timestamp,
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
+            )
+        except FormatError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self._body_max) from None
+        self._stats.put(topic, len(items), appended.size)
+        facts.traffic.add(len(items), appended.size)
+        unique_id = decode_properties(properties.encode()).get(Property.UNIQ_KEY, "") if properties else ""
+        return self._acknowledge(
+            connection,
+            command,
+            appended.end,
+            queue_id,
+            appended.queue_offset,
+            self._replies.message_ids(appended.offsets),
+            unique_id,
+            wait=_waits(properties),
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _acknowledge(
+        self,
+        connection: Connection,
+        command: Command,
+        end: int,
+        queue_id: int,
+        queue_offset: int,
+        ids: str,
+        unique_id: str,
+        *,
+        wait: bool,
+    ) -> Reply:
+        when_durable = self._admission.when_durable
+        if when_durable is not None and wait and not command.flag & FLAG_ONEWAY:
+            when_durable(
+                end, partial(self._finish, connection, command, queue_id, queue_offset, ids, unique_id)
+            )
+            return DEFERRED
+        return self._replies.success(command, queue_id, queue_offset, ids, unique_id)
+
+    def _finish(
+        self,
+        connection: Connection,
+        command: Command,
+        queue_id: int,
+        queue_offset: int,
+        ids: str,
+        unique_id: str,
+        status: PutStatus,
+    ) -> None:
+        if status is PutStatus.PUT_OK:
+            connection.answer(self._replies.success(command, queue_id, queue_offset, ids, unique_id))
+        elif status in STORED:
+            connection.answer(
+                self._replies.reply(
+                    command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
+                )
+            )
+        else:
+            code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            connection.answer(command.reply(code, status.value))
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    async def _send_when_created(
+        self, connection: Connection, command: Command, topic: str
+    ) -> Command | bytes | None:
+        """Serve a send to a new topic once the topic is as safe as a message."""
+        self._check_topic(topic)
+        try:
+            await self._changes.change(
+                [topic_key(topic)], partial(self._decide_topic, connection, command, topic)
+            )
+        except Rejected as rejected:
+            if rejected.code not in _NOT_CONFIRMED:
+                raise
+            # The codes of a stored message would need its id: this one is not stored.
+            raise Rejected(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] was not made in time: {rejected.remark}"
+            ) from rejected
+        return await self._send_again(connection, command)
+
+    def _decide_topic(self, connection: Connection, command: Command, topic: str) -> Sequence[Change]:
+        if self._topics.get(topic) is not None:
+            return ()
+        header = SendMessageV2.from_ext(command.ext)
+        remote = f"{connection.peer[0]}:{connection.peer[1]}"
+        planned = self._topics.plan_on_send(
+            topic, header.default_topic, header.default_topic_queue_nums, remote
+        )
+        if planned is not None:
+            return [TopicsPut((planned,))]
+        if (
+            not is_retry_topic(topic)
+            or self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1) is None
+        ):
+            raise no_topic(topic)
+        return ()
+
+    async def _send_again(self, connection: Connection, command: Command) -> Command | bytes | None:
+        reply = self.send(connection, command)
+        if reply is DEFERRED:
+            connection.in_flight += 1  # beside the one of this coroutine, which ends here
+            return None
+        return await reply if isinstance(reply, Coroutine) else reply
+
+    def _look_up(self, topic: str) -> _TopicFacts:
+        """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
+        config = self._topics.get(topic)
+        if not self._admission.writable and config is not None and config.order:
+            raise Rejected(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._admission.name}] sending message is forbidden"
+            )
+        self._check_topic(topic)
+        if config is None:
+            raise no_topic(topic)
+        if len(self._facts) >= FACTS_MAX:
+            self._facts.clear()
+        facts = _TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
+        self._facts[topic] = facts
+        return facts
+
+    def _check_topic(self, topic: str) -> None:
+        """Raise `Rejected` for what clients may not send to, whether it exists or not."""
+        problem = check_topic(topic)
+        if problem is not None:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
+        if is_send_forbidden(topic) or topic == METADATA_TOPIC:
+            raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if topic in self._topics.going:
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is being deleted")
+
+    @staticmethod
+    def _bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
+        return Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
+            f"Producer: {connection.peer[0]}:{connection.peer[1]}",
+        )
+
+
+def _waits(properties: str) -> bool:
+    """Whether the answer waits for the disk: unless the message has WAIT=false (`isWaitStoreMsgOK`)."""
+    return (
+        "WAIT\x01false" not in properties
+        or decode_properties(properties.encode()).get(Property.WAIT) != "false"
+    )
+
+
+def _refuse_unusual(items: Sequence[BatchItem]) -> None:
+    """Raise `Rejected` for a batch with a message that must not be delivered at once."""
+    for item in items:
+        properties = decode_properties(item.properties)
+        check_served(properties)
+        found = [name for name in _TIMER_PROPERTIES if name in properties]
+        if _delay_level(properties.get(Property.DELAY)) > 0:
+            found.append(Property.DELAY)
+        if properties.get(Property.TRAN_MSG, "").lower() == "true":
+            found.append(Property.TRAN_MSG)
+        if found:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch has plain messages only, not such with {found[0]}: send this one by itself",
+            )
+
+
+def _delay_level(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"delay level {text[:32]!r} is no number") from None

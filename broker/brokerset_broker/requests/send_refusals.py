@@ -1,0 +1,123 @@
+"""How sends are refused: codes and remarks of Java, and the requests beside sending that are not served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from brokerset_broker.requests.admission import PERM_INHERIT, PERM_READ, PERM_WRITE
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_formats.config import TopicConfig
+from brokerset_formats.properties import Property
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
+
+CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+}
+"""The code of an answer, by what became of the message."""
+
+STORED: Final = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""The message is stored, though it may not be as safe as was asked for; the answer names its place."""
+
+_BUSY_REMARK: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+
+
+def refusal(refused: StoreRefused, size_max: int) -> Rejected:
+    """The answer to a message that the store did not take."""
+    code = CODES.get(refused.status, ResponseCode.SYSTEM_ERROR)
+    if code == ResponseCode.MESSAGE_ILLEGAL:
+        return illegal_message(size_max)
+    if code == ResponseCode.SYSTEM_BUSY:
+        return Rejected(code, _BUSY_REMARK)
+    return Rejected(code, f"{refused.status.value}: {refused.reason}")
+
+
+def illegal_message(size_max: int) -> Rejected:
+    """The answer to a message with too large a body or properties, in Java's words."""
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {size_max}B, msg properties length limit 32KB.",
+    )
+
+
+def topic_text(config: TopicConfig) -> str:
+    """A topic's configuration as Java's remarks show it."""
+    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+    perm = "".join(letter if config.perm & bit else "-" for bit, letter in letters)
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type}, "
+        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, "
+        f"attributes={{{attributes}}}]"
+    )
+
+
+def no_topic(topic: str) -> Rejected:
+    """The answer to a message for a topic that is not there and may not be made."""
+    return Rejected(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"topic[{topic}] not exist, apply first please! "
+        "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+    )
+
+
+UNSERVED: Final = {
+    RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
+    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
+    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
+}
+"""Requests around sending that are refused, each with its reason."""
+
+
+UNSERVED_PROPERTIES: Final = {
+    Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
+    "since no reply could be delivered: send a plain message, and answer on a topic of its own",
+    Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
+    "broker: send one message to each topic",
+    Property.LITE_TOPIC: "lite topics (property __LITE_TOPIC) are not served by this broker: "
+    "send to a topic of its own, or set a tag",
+}
+"""Properties that ask for what this broker does not do, each with its reason."""
+
+
+def check_served(properties: Mapping[str, str]) -> None:
+    """Raise `Rejected` for a message that would be stored, but never do what its sender waits for.
+
+    Copies for a retry topic are not checked: what was stored once is delivered until it is consumed.
+    """
+    for name, reason in UNSERVED_PROPERTIES.items():
+        if name in properties:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+def refusing_handlers() -> dict[int, Handler]:
+    """Handlers that say why a request is not served."""
+
+    def refuse(reason: str) -> Callable[[Connection, Command], Reply]:
+        def handler(_connection: Connection, _command: Command) -> Reply:
+            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
+
+        return handler
+
+    return {code: refuse(reason) for code, reason in UNSERVED.items()}

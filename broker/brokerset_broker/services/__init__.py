@@ -1,0 +1,1 @@
+"""Work in the background that follows the role of the broker."""

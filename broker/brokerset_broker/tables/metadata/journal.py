@@ -1,0 +1,55 @@
+"""What changed in memory and has no record in the log yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brokerset_broker.tables.metadata.records import OffsetsPut
+
+
+class Journal:
+    """Names of what is to be written; values are taken from memory when that is done, so each counts once.
+
+    Its size is bounded by the tables that it is about: it holds no key that they do not have.
+    """
+
+    __slots__ = ("_offsets", "_taken", "delay")
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[int, None]] = {}
+        self._taken: dict[str, dict[int, None]] = {}
+        self.delay: Mapping[int, int] = {}
+        """Delay progress as it was written last."""
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether offsets, or resets that consumers were told, wait for their record."""
+        return bool(self._offsets or self._taken)
+
+    def offset_changed(self, key: str, queue_id: int) -> None:
+        """An offset of `topic@group` was committed."""
+        queues = self._offsets.get(key)
+        if queues is None:
+            queues = self._offsets[key] = {}
+        queues[queue_id] = None
+
+    def reset_taken(self, key: str, queue_id: int) -> None:
+        """A consumer was told that an offset was reset."""
+        self._taken.setdefault(key, {})[queue_id] = None
+
+    def take_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> OffsetsPut | None:
+        """What waits, with the values that `offsets` has now; nothing waits any more."""
+        if not self.has_offsets:
+            return None
+        found: dict[str, dict[int, int]] = {}
+        for key, queues in self._offsets.items():
+            table = offsets.get(key)
+            if table is not None:
+                found[key] = {queue: table[queue] for queue in queues if queue in table}
+        taken = {key: tuple(queues) for key, queues in self._taken.items()}
+        self._offsets, self._taken = {}, {}
+        return OffsetsPut(found, taken) if found or taken else None
+
+    def clear(self) -> None:
+        """Forget everything: this broker leads no more."""
+        self._offsets, self._taken, self.delay = {}, {}, {}

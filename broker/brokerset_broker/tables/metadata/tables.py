@@ -1,0 +1,234 @@
+"""The broker's managers as what metadata is applied to and snapshots are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.metadata import records
+from brokerset_broker.tables.metadata.records import (
+    Change,
+    DelayPut,
+    ForbiddenPut,
+    GroupsDeleted,
+    GroupsPut,
+    OffsetsPut,
+    OffsetsRemoved,
+    ResetsPut,
+    TopicsDeleted,
+    TopicsPut,
+)
+from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
+from brokerset_broker.tables.offsets import OffsetManager, is_replicated
+from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats.config import DelayOffsets
+
+
+class DelayProgress(Protocol):
+    """The progress of delayed messages."""
+
+    def offsets(self) -> DelayOffsets:
+        """The progress of each level."""
+
+    def put(self, levels: Mapping[int, int], *, whole: bool = False) -> bool:
+        """Set progress; `whole`: other levels have none. Whether it differed."""
+
+    async def persist(self) -> None:
+        """Write it to its file."""
+
+
+class Tables:
+    """Topics, groups, offsets and delay progress of one broker, together."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
+        delay: DelayProgress,
+        forget_queues: Callable[[str, int], None],
+    ) -> None:
+        """`forget_queues` gets a deleted topic and the offset of the record that says so."""
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self.delay = delay
+        self._forget_queues = forget_queues
+        self.on_reset: Callable[[str, int], None] | None = None
+        """Gets topic and queue id of offsets that were set from outside."""
+        self.deleted_topics = False
+        """Whether queues were deleted since somebody set this to False."""
+
+    # -- records ------------------------------------------------------------------------------------------
+
+    def apply(self, change: Change, offset: int) -> None:
+        """Apply what the record at `offset` of the log says; doing it twice is doing it once."""
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        match change:
+            case TopicsPut():
+                for topic in change.topics:
+                    if not (change.if_absent and topics.get(topic.topic_name) is not None):
+                        topics.put(topic)
+            case TopicsDeleted():
+                self.release(change)
+                for name in change.topics:
+                    topics.delete(name)
+                    offsets.forget_topic(name)
+                    self._forget_queues(name, offset)
+                self.deleted_topics = True
+            case GroupsPut():
+                for group in change.groups:
+                    if not (change.if_absent and groups.get(group.group_name) is not None):
+                        groups.put(group)
+            case GroupsDeleted():
+                self.release(change)
+                for name in change.groups:
+                    groups.delete(name)
+            case ForbiddenPut():
+                for name, masks in change.masks.items():
+                    groups.put_forbidden(name, masks)
+            case OffsetsPut():
+                self.release(change)
+                offsets.drop_resets(change.resets_taken)
+                offsets.put(change.offsets)
+            case ResetsPut():
+                self.release(change)
+                offsets.put_resets(change.resets)
+                self._tell_resets(change)
+            case OffsetsRemoved():
+                self.release(change)
+                for name in change.groups:
+                    offsets.forget_group(name)
+            case DelayPut():
+                self.delay.put(change.levels)
+
+    def _tell_resets(self, change: ResetsPut) -> None:
+        if self.on_reset is None:
+            return
+        for key, queues in change.resets.items():
+            for queue_id in queues:
+                self.on_reset(key.partition("@")[0], queue_id)
+
+    def hold(self, change: Change) -> None:
+        """Keep what `change` will overwrite from being changed until it is applied."""
+        match change:
+            case TopicsDeleted():
+                self.offsets.hold(topics=change.topics)
+                _more(self.topics.going, change.topics)
+                for name in change.topics:
+                    if self.topics.on_going is not None:
+                        self.topics.on_going(name)
+            case GroupsDeleted():
+                _more(self.groups.going, change.groups)
+            case OffsetsPut():
+                self.offsets.hold(keys=change.offsets)
+            case ResetsPut():
+                self.offsets.hold(keys=change.resets)
+            case OffsetsRemoved():
+                self.offsets.hold(groups=change.groups)
+            case _:
+                pass
+
+    def release(self, change: Change) -> None:
+        """Undo `hold`."""
+        match change:
+            case TopicsDeleted():
+                self.offsets.release(topics=change.topics)
+                _fewer(self.topics.going, change.topics)
+            case GroupsDeleted():
+                _fewer(self.groups.going, change.groups)
+            case OffsetsPut():
+                self.offsets.release(keys=change.offsets)
+            case ResetsPut():
+                self.offsets.release(keys=change.resets)
+            case OffsetsRemoved():
+                self.offsets.release(groups=change.groups)
+            case _:
+                pass
+
+    # -- wholes -------------------------------------------------------------------------------------------
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether everything changes by the log alone."""
+        self.topics.frozen = self.groups.frozen = self.offsets.frozen = frozen
+
+    def release_all(self) -> None:
+        """Undo every `hold`."""
+        self.offsets.release_all()
+        self.topics.going.clear()
+        self.groups.going.clear()
+
+    def take_over(self, state: MetadataState) -> None:
+        """Become `state`, touching only what differs."""
+        self.topics.take_over(state.topics)
+        self.groups.take_over(state.groups, state.forbidden)
+        self.offsets.take_over(state.offsets, state.resets)
+        self.delay.put(state.delay, whole=True)
+
+    def state(self) -> MetadataState:
+        """Everything that is replicated, copied."""
+        offsets = self.offsets
+        return MetadataState(
+            {topic.topic_name: topic for topic in self.topics},
+            {group.group_name: group for group in self.groups},
+            {group: dict(self.groups.forbidden_of(group)) for group in self.groups.forbidden_groups()},
+            {key: dict(queues) for key, queues in offsets.replicated.items() if is_replicated(key)},
+            self.waiting_resets(),
+            dict(self.delay.offsets().offsets),
+        )
+
+    def waiting_resets(self) -> dict[str, dict[int, int]]:
+        """Offsets that were set from outside and that no consumer has been told, copied."""
+        return {key: dict(queues) for key, queues in self.offsets.resets.items()}
+
+    def pack(self, packer: ChunkPacker) -> Iterator[bytes]:
+        """Pack everything, with the values it has when it is packed; yields each chunk that is full.
+
+        Between two chunks the tables may change.
+        """
+        for name in [topic.topic_name for topic in self.topics]:
+            topic = self.topics.get(name)
+            if topic is not None:
+                yield from _some(packer.add_item("topics", topic.to_json()))
+        for name in [group.group_name for group in self.groups]:
+            group = self.groups.get(name)
+            if group is not None:
+                yield from _some(packer.add_item("groups", group.to_json()))
+        for name in self.groups.forbidden_groups():
+            masks = self.groups.forbidden_of(name)
+            if masks:
+                yield from _some(packer.add_key("forbidden", name, dict(masks)))
+        for section, table in (("offsets", self.offsets.replicated), ("resets", self.offsets.resets)):
+            for key in filter(is_replicated, list(table)):
+                for _, queues in records.split_queues({key: table.get(key, {})}):
+                    if queues:
+                        yield from _some(packer.add_key(section, key, queues))
+        for level, queue_offset in self.delay.offsets().offsets.items():
+            yield from _some(packer.add_key("delay", str(level), queue_offset))
+        yield from _some(packer.take())
+
+    async def saved(self) -> None:
+        """Return when everything is in the files of config/. Raises OSError."""
+        await self.topics.saved()
+        await self.groups.saved()
+        await self.offsets.saved()
+        await self.delay.persist()
+
+
+def _more(counts: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+
+
+def _fewer(counts: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        if counts.get(name, 0) > 1:
+            counts[name] -= 1
+        else:
+            counts.pop(name, None)
+
+
+def _some(chunk: bytes | None) -> tuple[bytes, ...]:
+    return () if chunk is None else (chunk,)

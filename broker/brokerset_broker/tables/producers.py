@@ -1,0 +1,116 @@
+"""Table of connected producers: who can be asked about a transaction, who waits for a reply.
+
+Source: `ProducerManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from brokerset_broker.tables.channels import Channel, Client
+from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import Clock
+
+
+@dataclass(slots=True)
+class _Group:
+    clients: dict[Channel, Client] = field(default_factory=dict)
+    next_turn: int = 0
+
+
+class ProducerTable:
+    """Producer groups with their live clients."""
+
+    groups_max = 50_000
+    """Groups with connected producers; one more is refused."""
+
+    clients_max = 20_000
+    """Producers of one group; one more is refused."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: dict[str, _Group] = {}
+        self._groups_of: dict[Channel, dict[str, None]] = {}
+        self._channels: dict[str, Channel] = {}
+
+    def register(self, group: str, channel: Channel, client_id: str, language: int, version: int) -> bool:
+        """Note a heartbeat; return whether the client is new in the group. Raises `Rejected` at a limit."""
+        entry = self._groups.get(group)
+        if entry is None:
+            if len(self._groups) >= self.groups_max:
+                raise Rejected(
+                    ResponseCode.SYSTEM_BUSY, f"{self.groups_max} producer groups are connected already"
+                )
+            entry = self._groups[group] = _Group()
+        client = entry.clients.get(channel)
+        if client is None and len(entry.clients) >= self.clients_max:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"the producer group[{group}] has {self.clients_max} clients already",
+            )
+        now = self._clock.monotonic()
+        if client is None or client.client_id != client_id:
+            entry.clients[channel] = Client(channel, client_id, language, version, now)
+            self._groups_of.setdefault(channel, {})[group] = None
+            self._channels[client_id] = channel
+            return client is None
+        client.last_seen = now
+        return False
+
+    def unregister(self, group: str, channel: Channel) -> bool:
+        """Take one client out of a group; return whether it was there."""
+        entry = self._groups.get(group)
+        client = entry.clients.pop(channel, None) if entry is not None else None
+        if entry is None or client is None:
+            return False
+        if not entry.clients:
+            del self._groups[group]
+        groups = self._groups_of[channel]
+        del groups[group]
+        if not groups:
+            del self._groups_of[channel]
+            if self._channels.get(client.client_id) is channel:
+                del self._channels[client.client_id]
+        return True
+
+    def closed(self, channel: Channel) -> None:
+        """Take a closed channel out of all groups."""
+        for group in list(self._groups_of.get(channel, ())):
+            self.unregister(group, channel)
+
+    def expire(self, idle_seconds_max: float) -> list[Client]:
+        """Take out and return clients without a heartbeat for so long."""
+        oldest = self._clock.monotonic() - idle_seconds_max
+        gone = [
+            (name, client)
+            for name, entry in self._groups.items()
+            for client in entry.clients.values()
+            if client.last_seen < oldest
+        ]
+        for name, client in gone:
+            self.unregister(name, client.channel)
+        return [client for _, client in gone]
+
+    def clients(self, group: str) -> list[Client] | None:
+        """The connected producers of a group, `None` if there are none."""
+        entry = self._groups.get(group)
+        return list(entry.clients.values()) if entry is not None else None
+
+    def groups(self) -> Iterator[tuple[str, list[Client]]]:
+        """All groups with their producers."""
+        return ((name, list(entry.clients.values())) for name, entry in self._groups.items())
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        """The channel of a client, for replies to its requests; `None` if it is not connected."""
+        return self._channels.get(client_id)
+
+    def pick(self, group: str) -> Channel | None:
+        """One channel of the group, another one each time, for questions about transactions."""
+        entry = self._groups.get(group)
+        if entry is None:
+            return None
+        entry.next_turn += 1
+        channels = list(entry.clients)
+        return channels[entry.next_turn % len(channels)]

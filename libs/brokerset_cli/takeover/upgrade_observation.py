@@ -1,0 +1,330 @@
+"""Looks at the world of an upgrade: stores here, facts of other hosts, name servers, brokers, controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.host_facts import HostFacts, comparisons_with
+from brokerset_cli.takeover.log_compare import compare_logs
+from brokerset_cli.takeover.old_store import read_note, read_old_store
+from brokerset_cli.takeover.upgrade_facts import (
+    BrokerSeen,
+    Comparison,
+    Flow,
+    GroupSeen,
+    OldStore,
+    Presence,
+    ReplicaSeen,
+    StoreSeen,
+    World,
+)
+from brokerset_cli.takeover.upgrade_plan import choose_leader, logs_wanted
+from brokerset_cli.takeover.upgrade_starting import bearer_of
+from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError
+from brokerset_client.instance import readable
+from brokerset_protocol.bodies.replicas import BrokerReplicasInfo
+from brokerset_protocol.bodies.routes import ClusterInfo
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.headers import controller as fields
+
+ANSWER_SECONDS: Final = 2.0
+"""Time-out of the question whether an old controller is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the person named."""
+
+    flow: Flow
+    stores: tuple[Path, ...]
+    namesrv: tuple[str, ...]
+    controllers: tuple[str, ...]
+    old_controllers: tuple[str, ...] = ()
+    old_data: tuple[Path, ...] = ()
+    group: str = ""
+    master: str = ""
+    accept_cut: frozenset[str] = frozenset()
+    members: int = 0
+    can_start: bool = False
+    facts: tuple[HostFacts, ...] = ()
+    host: str = ""
+    """What other hosts call this one."""
+
+
+class GroupUnknown(Exception):
+    """The name of the broker group was not given and cannot be seen."""
+
+
+def unreadable(error: OSError) -> tuple[str, str]:
+    """What to say when a look fails, and what to do."""
+    return (
+        f"{error.filename or 'a file'} cannot be read: {error.strerror or error}",
+        "see to it that you may read it, then repeat this: it goes on",
+    )
+
+
+class UpgradeObserver:
+    """Looks again and again; what was read of a log that nobody has open is kept until `forget`."""
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self._logs: dict[Path, OldStore] = {}
+        self._compared: dict[tuple[str, str], Comparison] = {}
+
+    def forget(self) -> None:
+        """Read logs again: somebody may have changed them."""
+        self._logs.clear()
+        self._compared.clear()
+
+    def look(self, *, logs: bool = True) -> World:
+        """All that can be seen now, with logs or without. Raises `GroupUnknown`, FormatError for a manifest
+        that is none, and `OSError` for files that cannot be read."""
+        stores = [
+            StoreSeen(read_old_store(path, read_log=False), read_note(path)) for path in self.where.stores
+        ]
+        world = asyncio.run(self._ask(stores))
+        return self._with_logs(world) if logs else world
+
+    # -- network ------------------------------------------------------------------------------------------
+
+    async def _ask(self, stores: Sequence[StoreSeen]) -> World:
+        where = self.where
+        async with Asker() as asker:
+            brokers_by_group = await _registered(asker, where.namesrv)
+            group = where.group or _group_of(stores, brokers_by_group)
+            brokers = await asyncio.gather(
+                *(_broker(asker, address, master) for address, master in brokers_by_group.get(group, ()))
+            )
+            problem, replicas = await _new_controllers(asker, where.controllers, group)
+            seen = tuple([await _with_process(asker, each) for each in stores]) + _elsewhere(where.facts)
+            bearer = bearer_of(seen, replicas)
+            permission, closed = await _permission(asker, bearer.address) if bearer else (None, False)
+            return World(
+                flow=where.flow,
+                group=group,
+                stores=seen,
+                brokers=tuple(brokers),
+                old_controllers=await _old_controllers(asker, where.old_controllers),
+                old_data=tuple(str(each) for each in where.old_data if each.exists()),
+                controllers_problem=problem,
+                replicas=replicas,
+                master_permission=permission,
+                master_closed=closed,
+                wanted_master=where.master,
+                accept_cut=where.accept_cut,
+                members=where.members,
+                can_start=where.can_start,
+            )
+
+    # -- logs ---------------------------------------------------------------------------------------------
+
+    def _with_logs(self, world: World) -> World:
+        """With ends of logs and comparisons, when the plan wants them."""
+        if not logs_wanted(world):
+            self.forget()
+            return world
+        seen = tuple(
+            replace(each, store=self._log_of(each.store)) if each.here else each for each in world.stores
+        )
+        world = replace(world, stores=seen)
+        leader, _ = choose_leader(world)
+        if leader is None:
+            return world
+        return replace(world, comparisons=self._comparisons(world, leader))
+
+    def _log_of(self, store: OldStore) -> OldStore:
+        if store.problem:
+            return store
+        if store.path not in self._logs or store.locked_by is not None:
+            self._logs[store.path] = read_old_store(store.path)
+        read = self._logs[store.path]
+        return read if read.problem else replace(store, end=read.end, last_record=read.last_record)
+
+    def _comparisons(self, world: World, leader: StoreSeen) -> dict[str, Comparison]:
+        found = comparisons_with(leader, world.stores, self.where.facts, self.where.host)
+        for each in world.stores:
+            if (
+                each is leader
+                or not (each.here and leader.here)
+                or each.store.problem
+                or leader.store.problem
+            ):
+                continue
+            key = (leader.name, each.name)
+            mine, theirs = leader.extent, each.extent
+            if mine is None or theirs is None:
+                continue
+            if key not in self._compared:
+                self._compared[key] = compare_logs(leader.store.path, mine, each.store.path, theirs)
+            found[each.name] = self._compared[key]
+        return found
+
+
+def _elsewhere(facts: Sequence[HostFacts]) -> tuple[StoreSeen, ...]:
+    return tuple(store for host in facts for store in host.stores)
+
+
+def _group_of(stores: Sequence[StoreSeen], brokers: dict[str, list[tuple[str, bool]]]) -> str:
+    """The group's name: of a manifest, of an identity, or the only one that a name server knows."""
+    noted = {each.note.group for each in stores if each.note}
+    known = {each.store.identity.broker_name for each in stores if each.store.identity}
+    for names in (noted, known, set(brokers)):
+        if len(names) == 1:
+            return names.pop()
+    raise GroupUnknown(
+        f"the name servers know {', '.join(sorted(brokers))}" if brokers else "no name server knows a broker"
+    )
+
+
+async def _registered(asker: Asker, namesrv: Sequence[str]) -> dict[str, list[tuple[str, bool]]]:
+    """Group -> addresses of its brokers and whether each is master, by the first name server that answers."""
+    for address in namesrv:
+        try:
+            answer = await asker.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            table = readable(ClusterInfo.from_json, answer.body).broker_addr_table
+        except ClientError:
+            continue
+        return {
+            name: [(where, number == 0) for number, where in sorted(data.broker_addrs.items())]
+            for name, data in table.items()
+        }
+    return {}
+
+
+async def _broker(asker: Asker, address: str, master: bool) -> BrokerSeen:
+    try:
+        settings = await asker.settings(address)
+        end = await asker.log_end(address)
+        closed = await asker.refuses_sends(address)
+    except (ClientError, KeyError, ValueError):
+        return BrokerSeen(address, master)
+    return BrokerSeen(
+        address,
+        master,
+        end,
+        int(settings.get("brokerPermission", "6")),
+        closed,
+        _path(settings.get("storePathRootDir", "")),
+        is_local(address),
+    )
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is one of this machine's: only those can be bound."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address.rpartition(":")[0], 0))
+        except OSError:
+            return False
+    return True
+
+
+def _path(text: str) -> str:
+    """A folder as the plan calls it."""
+    return os.path.normpath(text) if text else ""
+
+
+async def _permission(asker: Asker, address: str) -> tuple[int | None, bool]:
+    """Permission of a broker, and whether it turns every send away."""
+    try:
+        permission = int((await asker.settings(address)).get("brokerPermission", "6"))
+        return permission, await asker.refuses_sends(address)
+    except (ClientError, ValueError):
+        return None, False
+
+
+async def _with_process(asker: Asker, seen: StoreSeen) -> StoreSeen:
+    note = seen.note
+    is_open = False
+    if note is not None and note.address and not seen.prepared:
+        is_open = await asker.answers(note.address)
+    return replace(seen, port_open=is_open, starting=bool(started_processes(seen.store.path)))
+
+
+STORE_VARIABLE: Final = "BROKERSET_UPGRADED_STORE"
+"""In the environment of brokers that we start, so that they are known again."""
+
+
+def started_processes(store: Path) -> list[int]:
+    """Processes that were started for a store, as far as this user may see them."""
+    wanted = f"{STORE_VARIABLE}={store}".encode()
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+        except OSError:
+            continue  # it has ended, or belongs to somebody else
+    return found
+
+
+async def _old_controllers(asker: Asker, addresses: Sequence[str]) -> Presence:
+    """The worst of what is at these addresses. Controllers of 5.1.1 and later know 1012."""
+    found = Presence.GONE
+    header = fields.GetNextBrokerId(cluster_name="DefaultCluster", broker_name="-")
+    for address in addresses:
+        try:
+            answer = await asker.ask(
+                address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header, timeout=ANSWER_SECONDS
+            )
+        except BrokerUnreachable as error:
+            if not _refused(error):
+                found = Presence.UNKNOWN if found is Presence.GONE else found
+            continue
+        except (AnswerTimeout, ClientError):
+            found = Presence.UNKNOWN if found is Presence.GONE else found
+            continue
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            found = Presence.OLD
+    return found
+
+
+def _refused(error: BrokerUnreachable) -> bool:
+    """Whether nothing listens there, as opposed to nothing being heard."""
+    return "refused" in str(error).lower()
+
+
+async def _new_controllers(
+    asker: Asker, addresses: Sequence[str], group: str
+) -> tuple[str, GroupSeen | None]:
+    """Why they cannot be used (empty when they serve), and what they say of the group."""
+    problem = "none was named"
+    for address in addresses:
+        try:
+            answer = await asker.sure(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            told = fields.GetMetaDataResponse.from_ext(answer.ext)
+            leader = told.controller_leader_address or (address if told.is_leader else "")
+            if not leader:
+                problem = f"{address} knows no leader"
+                continue
+            header = fields.GetNextBrokerId(cluster_name="DefaultCluster", broker_name="-")
+            known = await asker.ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+            if known.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                problem = f"{leader} is of before 5.1.1: it does not give persistent ids"
+                continue
+            state = await asker.sure(
+                leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=orjson.dumps([group])
+            )
+            table = readable(BrokerReplicasInfo.from_json, state.body).replicas_info_table
+        except ClientError as error:
+            problem = str(error)
+            continue
+        found = table.get(group)
+        if found is None:
+            return "", None
+        replicas = [
+            ReplicaSeen(each.broker_id, each.broker_address, each.alive, in_sync)
+            for members, in_sync in ((found.in_sync_replicas, True), (found.not_in_sync_replicas, False))
+            for each in members
+        ]
+        return "", GroupSeen(found.master_broker_id, found.master_epoch, tuple(replicas))
+    return problem, None

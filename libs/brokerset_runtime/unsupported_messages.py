@@ -1,0 +1,145 @@
+"""What a store has that brokers of ours do not deliver, by its queues and by what was consumed of them.
+
+Sources: RocketMQ's `TimerMessageStore`, `TransactionalMessageUtil`, `PopAckConstants` and
+`KeyBuilder` (names), `ConsumeQueue` (sizes).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from brokerset_formats import fastjson, names
+from brokerset_formats.errors import FormatError
+
+POP_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+POP_MARKS: Final = "_+"
+"""Between group and topic in the name of a topic with POP's retries: until 5.2, and since."""
+
+UNIT_BYTES: Final = 20
+
+TIMER_CHECKPOINT: Final = struct.Struct(">qqq")
+"""Start of `config/timercheck`: time read up to, position in the timer log, offset in the timer queue."""
+
+WHEEL_SLOT: Final = struct.Struct(">qqqii")
+"""A slot of `timerwheel`: time in `WHEEL_MS`, first and last position in the timer log, messages, magic."""
+
+WHEEL_MS: Final = 1000
+"""Java's `timerPrecisionMs`. With a finer one, delivered messages count as waiting: the safe side."""
+
+WHEEL_READ_BYTES: Final = WHEEL_SLOT.size * 32_768
+
+
+def unsupported_in(store: Path) -> tuple[str, ...]:
+    """By the queues that have something, as far as nothing says that it was delivered. Raises `OSError`."""
+    topics = _topics(store)
+    offsets = _table(store, "consumerOffset.json", "offsetTable")
+    found = []
+    if timers := _timers(store):
+        found.append(f"{timers} timer messages")
+    if halves := _waiting(store, names.HALF_TOPIC, names.TRANSACTION_GROUP, offsets):
+        found.append(f"up to {halves} transactions that are not ended")
+    revive = [each for each in topics if each.startswith(names.REVIVE_PREFIX)]
+    if taken := sum(_waiting(store, each, POP_GROUP, offsets) for each in revive):
+        found.append(
+            f"{taken} check points of messages that POP consumers took, and may not have acknowledged"
+        )
+    groups = _table(store, "subscriptionGroup.json", "subscriptionGroupTable")
+    for topic in sorted(topics):
+        group = _group_of_pop(topic, topics, groups)
+        if group is not None and (retries := _waiting(store, topic, group, offsets)):
+            found.append(f"{retries} POP retries ({topic})")
+    return tuple(found)
+
+
+def _timers(store: Path) -> int:
+    """Timer messages that were not delivered: in the wheel behind the time read up to, or not in it yet.
+
+    Without a check point or a wheel all that ever were in the queue count.
+    """
+    end = _queue_end(store, names.TIMER_TOPIC, "0")
+    if not end:
+        return 0
+    # In snapshot mode the wheel's name ends in a position; the file that was written last counts.
+    wheels = sorted(store.glob("timerwheel*"), key=lambda path: path.stat().st_mtime_ns)
+    try:
+        data = (store / "config" / "timercheck").read_bytes()
+        read_ms, _, queue_offset = map(int, TIMER_CHECKPOINT.unpack_from(data))
+    except (FileNotFoundError, struct.error):
+        return end
+    if not wheels:
+        return end
+    return max(0, end - queue_offset) + _in_wheel(wheels[-1], read_ms)
+
+
+def _in_wheel(wheel: Path, read_ms: int) -> int:
+    count = 0
+    with wheel.open("rb") as stream:
+        while data := stream.read(WHEEL_READ_BYTES):
+            if any(data):
+                slots = WHEEL_SLOT.iter_unpack(data[: len(data) // WHEEL_SLOT.size * WHEEL_SLOT.size])
+                count += sum(
+                    number for time, _, _, number, _ in slots if time * WHEEL_MS > read_ms and number > 0
+                )
+    return count
+
+
+def _topics(store: Path) -> set[str]:
+    """Topics that have queues."""
+    folder = store / "consumequeue"
+    return {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _group_of_pop(name: str, topics: Collection[str], groups: Collection[str]) -> str | None:
+    """The group of a topic with POP's retries; None for others.
+
+    Groups and topics may have the mark in their names, so both must be known.
+    """
+    if not name.startswith(names.RETRY_PREFIX):
+        return None
+    rest = name.removeprefix(names.RETRY_PREFIX)
+    for at, character in enumerate(rest):
+        if character in POP_MARKS and rest[:at] in groups and rest[at + 1 :] in topics:
+            return rest[:at]
+    return None
+
+
+def _waiting(store: Path, topic: str, group: str, offsets: Mapping[str, Any]) -> int:
+    """Messages of a topic that a group has not consumed."""
+    queues = store / "consumequeue" / topic
+    numbers = [each.name for each in queues.iterdir() if each.name.isdigit()] if queues.is_dir() else []
+    consumed = offsets.get(f"{topic}@{group}")
+    return sum(max(0, _queue_end(store, topic, each) - _offset(consumed, each)) for each in numbers)
+
+
+def _offset(consumed: object, queue: str) -> int:
+    found = consumed.get(queue) if isinstance(consumed, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def _queue_end(store: Path, topic: str, queue: str) -> int:
+    """Messages that a queue ever had, by its last file, in which zeros follow the last one."""
+    folder = store / "consumequeue" / topic / queue
+    files = sorted(each for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
+    if not files:
+        return 0
+    with files[-1].open("rb") as stream:
+        descriptor = stream.fileno()
+        units = os.fstat(descriptor).st_size // UNIT_BYTES
+        used = bisect_left(
+            range(units), True, key=lambda n: not any(os.pread(descriptor, UNIT_BYTES, n * UNIT_BYTES))
+        )
+    return int(files[-1].name) // UNIT_BYTES + used
+
+
+def _table(store: Path, file: str, key: str) -> Mapping[str, Any]:
+    """A table of a settings file; empty when there is none."""
+    try:
+        found: object = fastjson.loads((store / "config" / file).read_bytes())[key]
+    except (FileNotFoundError, FormatError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
