@@ -12,6 +12,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[3]
 BROKER: Final = ROOT / "broker/brokerset_broker"
 NAMED: Final = re.compile(r"`([a-z_]+(?:/[A-Za-z_*-]+)*(?:\.py|\.md)?)`")
+PACKAGES: Final = tuple(ROOT / folder for folder in ("libs", "controller", "operator", "spark"))
 FOLDERS: Final = ("libs/", "broker/", "controller/", "operator/", "spark/", "tests/", "docs/", "charts/")
 
 
@@ -32,7 +33,7 @@ def missing(document: Path) -> list[str]:
     for name in NAMED.findall(document.read_text()):
         if "/" not in name or (not name.endswith((".py", ".md")) and not name.startswith(FOLDERS)):
             continue
-        places = (ROOT, BROKER, BROKER / "member", document.parent, document.parent.parent)
+        places = (ROOT, *PACKAGES, BROKER, BROKER / "member", document.parent, document.parent.parent)
         if not any((place / name).exists() for place in places) and not list(ROOT.glob(name)):
             found.append(name)
     return found
