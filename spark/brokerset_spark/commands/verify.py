@@ -40,13 +40,13 @@ def verify(
     STORE is the folder that holds commitlog/ or dledger-…/. A running broker's store is checked up to what is
     confirmed. Findings name file and offset; docs/spark.md says what each code means.
     """
+    from brokerset_spark.jobs.dispatch import DELAY_LEVELS, parse_delays
     from brokerset_spark.jobs.verify import VerifyOptions
     from brokerset_spark.jobs.verify import verify as verify_store
-    from brokerset_spark.jobs.verify.options import DELAY_LEVELS, delays_ms
 
     levels = delay_levels or DELAY_LEVELS
     try:
-        delays_ms(levels)
+        parse_delays(levels)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--delay-levels") from error
     options = VerifyOptions(

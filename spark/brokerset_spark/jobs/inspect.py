@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brokerset_spark.jobs.dispatch import topic_text
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.jobs.verify.columns import Topics, topic_numbers
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
 from brokerset_spark.jobs.verify.plan import Target, find_target
 from brokerset_spark.jobs.verify.scan import range_of
-from brokerset_spark.jobs.verify.units import topic_text
 from brokerset_spark.kernels import chosen
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.opening import open_folder

@@ -208,28 +208,26 @@ def _checkpointed(facts: StoreFacts) -> int | None:
     return facts.checkpoint.confirm_phy_offset or None
 
 
-def committed_end(folder: StoreFolder, facts: StoreFacts) -> int | None:
-    """Offset behind the committed entry of a DLedger; None if that cannot be told."""
+def committed_entry(folder: StoreFolder, facts: StoreFacts) -> LedgerUnit | None:
+    """The committed entry of a DLedger; None if that cannot be told."""
     raw = read_all(folder, f"dledger-{facts.ledger_id}/checkpoint")
-    if raw is None:
-        return None
     try:
-        index = LedgerCheckpoint.decode(raw).committed_index
-    except FormatError:
-        return None
-    if index < 0:
-        return None
-    file = facts.ledger_index.at(index * INDEX_UNIT_SIZE)
-    if file is None:
-        return None
-    unit = bytearray(INDEX_UNIT_SIZE)
-    if folder.read_into(file.path, index * INDEX_UNIT_SIZE - file.base, memoryview(unit)) < len(unit):
-        return None
-    try:
+        index = LedgerCheckpoint.decode(raw).committed_index if raw is not None else -1
+        file = facts.ledger_index.at(index * INDEX_UNIT_SIZE)
+        if file is None:
+            return None
+        unit = bytearray(INDEX_UNIT_SIZE)
+        folder.read_into(file.path, index * INDEX_UNIT_SIZE - file.base, memoryview(unit))
         found = LedgerUnit.decode(unit)
     except FormatError:
         return None
-    return found.position + found.size if found.index == index else None
+    return found if found.index == index else None
+
+
+def committed_end(folder: StoreFolder, facts: StoreFacts) -> int | None:
+    """Offset behind the committed entry of a DLedger; None if that cannot be told."""
+    found = committed_entry(folder, facts)
+    return found.position + found.size if found is not None else None
 
 
 def is_expired(folder: StoreFolder, wanted: Range) -> bool:

@@ -4,7 +4,8 @@
 package.
 """
 
+from brokerset_spark.jobs.dispatch import DELAY_LEVELS
 from brokerset_spark.jobs.migrate.job import migrate
-from brokerset_spark.jobs.migrate.options import DELAY_LEVELS, TARGETS, MigrateOptions, Target
+from brokerset_spark.jobs.migrate.options import TARGETS, MigrateOptions, Target
 
 __all__ = ["DELAY_LEVELS", "TARGETS", "MigrateOptions", "Target", "migrate"]

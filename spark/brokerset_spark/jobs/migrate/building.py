@@ -11,6 +11,7 @@ import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.epochs import EpochHistory
+from brokerset_spark.jobs.dispatch import parse_delays
 from brokerset_spark.jobs.migrate import (
     checking,
     cloning,
@@ -26,7 +27,7 @@ from brokerset_spark.jobs.migrate import (
 )
 from brokerset_spark.jobs.migrate import source as sources
 from brokerset_spark.jobs.migrate.ledger import INDEX_FILE_SIZE, write_index, write_state
-from brokerset_spark.jobs.migrate.options import MigrateOptions, delay_table
+from brokerset_spark.jobs.migrate.options import MigrateOptions
 from brokerset_spark.jobs.migrate.placing import Enqueuer, Moves, NewFile, Placer, RecordTooLong
 from brokerset_spark.jobs.migrate.plan import LogEnd, Way
 from brokerset_spark.jobs.migrate.scanning import Kept
@@ -346,7 +347,7 @@ class Building:
                 "keys": f"scratch/keys-{number:05d}" if self._options.index else None,
                 "ledgerUnits": f"scratch/ledger-{number:05d}",
                 "withoutQueue": without,
-                "delays": list(delay_table(self._options.delay_levels)),
+                "delays": parse_delays(self._options.delay_levels),
                 "rate": self._rate,
             }
             for number, file in enumerate(files)

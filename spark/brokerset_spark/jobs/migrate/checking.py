@@ -9,34 +9,25 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT_SIZE
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_NORMAL
 from brokerset_formats.names import SCHEDULE_TOPIC
-from brokerset_formats.records import SysFlag
+from brokerset_spark.jobs.dispatch import index_keys, is_dispatched, tags_codes, topic_text
 from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
 from brokerset_spark.jobs.migrate.grouping import Groups, new_groups, topic_ids
-from brokerset_spark.jobs.migrate.keys import key_hashes
 from brokerset_spark.jobs.migrate.selecting import PIECE, ContentDigest
-from brokerset_spark.jobs.migrate.tallies import Names, topic_text
+from brokerset_spark.jobs.migrate.tallies import Names
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS
-from brokerset_spark.kernels.contract import Bools, Heads, Int32s, Int64s
+from brokerset_spark.kernels.contract import Heads, Int64s
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
+from brokerset_spark.stores.units import LEDGER_UNIT, QUEUE
 
 TASK: Final = "brokerset_spark.jobs.migrate.checking:check"
 
-UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-"""A unit of a consume queue."""
-
 KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("stored", "<i8")])
 """A key that a record has, on its way to an index file."""
-
-LEDGER_UNIT: Final = np.dtype(
-    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
-)
-assert UNIT.itemsize == 20
-assert LEDGER_UNIT.itemsize == INDEX_UNIT_SIZE
 
 
 def check(row: Row) -> Iterator[Result]:
@@ -97,7 +88,7 @@ class _Units:
 
     def __init__(self, row: Row, groups: Groups) -> None:
         self._without = frozenset(row["withoutQueue"])
-        self._delays = np.array(row["delays"], np.int64)
+        self._delays: list[int] = row["delays"]
         self._groups = groups
         self._has_queue = np.empty(0, np.bool_)
         self._is_delayed = np.empty(0, np.bool_)
@@ -106,15 +97,11 @@ class _Units:
     def add(self, chunk: Chunk, heads: Heads, numbers: Int64s) -> None:
         """Take in the records of a chunk; those of prepared and rolled back transactions have no unit."""
         self._learn()
-        kind = heads.sys_flag & SysFlag.TRANSACTION_MASK
-        wanted = (kind == SysFlag.TRANSACTION_NONE) | (kind == SysFlag.TRANSACTION_COMMIT)
-        wanted &= self._has_queue[numbers]
-        units = np.empty(len(numbers), UNIT)
+        wanted = is_dispatched(heads) & self._has_queue[numbers]
+        units = np.empty(len(numbers), QUEUE.dtype)
         units["offset"], units["size"] = heads.offset, chunk.sizes
-        tags = KERNELS.find_property(chunk.data, heads, b"TAGS")
-        units["tags"] = KERNELS.java_hashes(chunk.data, tags)
-        if self._is_delayed.any():
-            self._put_delivery_times(chunk, heads, units, self._is_delayed[numbers])
+        delayed = np.flatnonzero(self._is_delayed[numbers])
+        units["tags"], _ = tags_codes(chunk.data, heads, delayed, self._delays)
         queue_offsets = heads.queue_offset
         if not wanted.all():
             rows = np.flatnonzero(wanted)
@@ -131,23 +118,6 @@ class _Units:
             self._has_queue = np.concatenate((self._has_queue, has_queue))
             self._is_delayed = np.concatenate((self._is_delayed, is_delayed))
 
-    def _put_delivery_times(self, chunk: Chunk, heads: Heads, units: NDArray[Any], delayed: Bools) -> None:
-        """Units of delayed messages hold the time of their delivery instead of a hash."""
-        level = KERNELS.find_property(chunk.data, heads, b"DELAY")
-        rows = np.flatnonzero(delayed & (level.starts >= 0))
-        if not len(rows):
-            return
-        digits = [
-            chunk.data[start : start + size].tobytes()
-            for start, size in _spans(level.starts, level.sizes, rows)
-        ]
-        numbers = np.array(
-            [int(text) if text.isdigit() and len(text) < 9 else 0 for text in digits], np.int64
-        )
-        levels = np.minimum(numbers, len(self._delays))
-        times = heads.store_timestamp[rows] + self._delays[np.maximum(levels, 1) - 1]
-        units["tags"][rows] = np.where(levels > 0, times, units["tags"][rows])
-
     def sorted(self) -> tuple[list[list[Any]], list[NDArray[Any]]]:
         """Queues ([topic, queue id, first row, rows]), and the units and queue offsets of all of them."""
         if not self._parts:
@@ -163,18 +133,15 @@ class _Units:
             for group, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
             if count
         ]
-        return groups, [units.astype(UNIT)[order], queue_offsets[order].astype(np.int64)]
-
-
-def _spans(starts: Int64s, sizes: Int32s, rows: Int64s) -> Iterator[tuple[int, int]]:
-    return zip(starts[rows].tolist(), sizes[rows].tolist(), strict=True)
+        return groups, [units.astype(QUEUE.dtype)[order], queue_offsets[order].astype(np.int64)]
 
 
 def _keys(chunk: Chunk, heads: Heads, names: Names, ids: NDArray[np.intp]) -> NDArray[Any]:
     """The keys of the records of a chunk, in the order of the index."""
-    rows, hashes = key_hashes(chunk.data, heads, names, ids)
-    found = np.empty(len(rows), KEY)
-    found["hash"], found["offset"], found["stored"] = hashes, heads.offset[rows], heads.store_timestamp[rows]
+    keys = index_keys(chunk.data, heads, names, ids)
+    found = np.empty(len(keys.rows), KEY)
+    found["hash"], found["offset"] = keys.hashes, heads.offset[keys.rows]
+    found["stored"] = heads.store_timestamp[keys.rows]
     return found
 
 
@@ -182,7 +149,7 @@ def _ledger_units(chunk: Chunk) -> NDArray[Any]:
     assert chunk.indexes is not None, "the log is a DLedger"
     assert chunk.terms is not None, "the log is a DLedger"
     found = np.empty(len(chunk.starts), LEDGER_UNIT)
-    found["magic"] = 1
+    found["magic"] = MAGIC_NORMAL
     found["position"] = chunk.base + chunk.starts - ENTRY_HEAD_SIZE
     found["size"] = chunk.sizes + ENTRY_HEAD_SIZE
     found["index"], found["term"] = chunk.indexes, chunk.terms

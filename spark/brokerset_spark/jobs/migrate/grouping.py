@@ -11,8 +11,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brokerset_spark.jobs.dispatch import topic_text
 from brokerset_spark.jobs.migrate import pure_loops
-from brokerset_spark.jobs.migrate.tallies import Names, Tallies, Tally, group_topics, topic_text
+from brokerset_spark.jobs.migrate.tallies import Names, Tallies, Tally, group_topics
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
 

@@ -16,11 +16,9 @@ from brokerset_spark.jobs.migrate.cloning import described, read_slice, set_mtim
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.stores.layout import INDEX
 from brokerset_spark.stores.reading import Throttle
+from brokerset_spark.stores.units import INDEX_UNIT
 
 TASK: Final = "brokerset_spark.jobs.migrate.indexes:build"
-
-_ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-assert _ENTRY.itemsize == 20
 
 
 def build(row: Row) -> Iterator[Result]:
@@ -35,7 +33,7 @@ def build(row: Row) -> Iterator[Result]:
     header, slots, entries = index_arrays(keys, row["slots"])
     name = index_name(header.begin_timestamp, row["number"])
     path = Path(row["staging"]) / "store" / INDEX / name
-    empty = np.zeros(_ENTRY.itemsize, np.uint8)  # number 0 is never used
+    empty = np.zeros(INDEX_UNIT.itemsize, np.uint8)  # number 0 is never used
     write_file(path, [header.encode(), slots, empty, entries], size=file_size(row["slots"], row["units"]))
     set_mtime(path, header.end_timestamp)
     files = [described(row["staging"], path, throttle=throttle)]
@@ -54,7 +52,7 @@ def index_arrays(keys: NDArray[Any], slot_count: int) -> tuple[IndexHeader, NDAr
     slots = np.zeros(slot_count, ">i4")
     last = np.flatnonzero(np.concatenate((sorted_slots[1:] != sorted_slots[:-1], [True])))
     slots[sorted_slots[last]] = order[last] + 1
-    entries = np.empty(len(keys), _ENTRY)
+    entries = np.empty(len(keys), INDEX_UNIT)
     begin = int(keys["stored"][0])
     entries["hash"], entries["offset"], entries["previous"] = keys["hash"], keys["offset"], previous
     entries["seconds"] = np.clip((keys["stored"] - begin) // 1000, 0, 2**31 - 1)

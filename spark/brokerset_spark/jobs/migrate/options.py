@@ -13,19 +13,16 @@ from brokerset_formats.identity import BrokerIdentity
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_formats.records import RECORD_SIZE_MIN
+from brokerset_spark.jobs.dispatch import DELAY_LEVELS, parse_delays
 
 Target = Literal["commitlog", "controller", "dledger"]
 TARGETS: Final[tuple[Target, ...]] = ("controller", "commitlog", "dledger")
 EPOCHS: Final = ("auto", "single", "terms")
 
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""`messageDelayLevel` of brokers that nobody configured."""
-
 METADATA_TOPIC: Final = f"{SYSTEM_TOPIC_PREFIX}BROKERSET_METADATA"
 """Changes of topics and groups in the log of a brokerset broker. Its snapshots hold offsets of the log, so a
 rewrite leaves the topic out: the files in `config/` have all of it."""
 
-_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FILE_SIZE_MAX: Final = 2**31 - 1
 
 
@@ -124,7 +121,8 @@ class MigrateOptions:
         if self.term < 0 or "/" in self.ledger_id or not self.ledger_id:
             found.append(f"term {self.term} or DLedger id {self.ledger_id!r} cannot be")
         try:
-            delay_table(self.delay_levels)
+            if not parse_delays(self.delay_levels):
+                found.append("no delay level is given")
             if self.identity is not None:
                 BrokerIdentity.decode(self.identity.encode())
         except (ValueError, FormatError) as error:
@@ -140,18 +138,6 @@ class MigrateOptions:
     def to_row(self) -> dict[str, Any]:
         """As JSON values; the same options give the same row."""
         return {**asdict(self), "keep_topics": list(self.keep_topics), "drop_topics": list(self.drop_topics)}
-
-
-def delay_table(text: str) -> tuple[int, ...]:
-    """Milliseconds of each delay level, the first of level 1. ValueError names what cannot be read."""
-    found = []
-    for word in text.split():
-        if not word[:-1].isdigit() or word[-1] not in _UNITS:
-            raise ValueError(f"delay level {word!r} is no number with s, m, h or d")
-        found.append(int(word[:-1]) * _UNITS[word[-1]])
-    if not found:
-        raise ValueError("no delay level is given")
-    return tuple(found)
 
 
 def is_chosen(topic: str, keep: Sequence[str], drop: Sequence[str]) -> bool:

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
-from brokerset_spark.jobs.migrate.checking import UNIT
 from brokerset_spark.jobs.migrate.cloning import described, read_slice, set_mtime, write_file
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import QUEUES, LogFile, QueueFiles
 from brokerset_spark.stores.reading import Throttle
+from brokerset_spark.stores.units import QUEUE, UnitFiles, is_written
 
 TASK: Final = "brokerset_spark.jobs.migrate.queues:build"
 QUEUE_FILE_SIZE: Final = 300_000 * UNIT_SIZE
@@ -76,12 +76,12 @@ def build(row: Row) -> Iterator[Result]:
 
 def _collect(staging: str, slices: list[Any]) -> tuple[NDArray[Any], Int64s]:
     """Units and queue offsets of one queue, in the order of the log: [file, units in it, first, count]."""
-    units, queue_offsets = [np.empty(0, UNIT)], [np.empty(0, np.int64)]
+    units, queue_offsets = [np.empty(0, QUEUE.dtype)], [np.empty(0, np.int64)]
     for name, total, first, count in slices:
         path = Path(staging) / name
-        units.append(read_slice(path, UNIT, count, first * UNIT_SIZE))
+        units.append(read_slice(path, QUEUE.dtype, count, first * UNIT_SIZE))
         queue_offsets.append(read_slice(path, np.int64, count, total * UNIT_SIZE + first * 8))
-    return np.concatenate(units).astype(UNIT), np.concatenate(queue_offsets)
+    return np.concatenate(units).astype(QUEUE.dtype), np.concatenate(queue_offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def lay_out(units: NDArray[Any], queue_offsets: Int64s, *, floor: int) -> LaidOu
     if not len(units):
         if floor <= 0:
             return LaidOut(0, units, 0, 0)
-        last = np.array([(0, 1, 0)], UNIT)
+        last = np.array([(0, 1, 0)], QUEUE.dtype)
         return LaidOut(floor - 1, last, 0, 0)
     again = np.flatnonzero(queue_offsets == 0)
     begin = int(again[-1]) if len(again) else 0
@@ -183,7 +183,7 @@ def lay_out(units: NDArray[Any], queue_offsets: Int64s, *, floor: int) -> LaidOu
 
 def blanks(count: int) -> NDArray[Any]:
     """Units without message."""
-    found = np.zeros(count, UNIT)
+    found = np.zeros(count, QUEUE.dtype)
     found["size"] = BLANK_SIZE
     return found
 
@@ -196,7 +196,7 @@ def split_files(first: int, units: NDArray[Any], per_file: int) -> Iterator[tupl
         before = first + position - base
         count = min(per_file - before, len(units) - position)
         part = units[position : position + count]
-        yield base, np.concatenate((blanks(before), part)).astype(UNIT) if before else part
+        yield base, np.concatenate((blanks(before), part)).astype(QUEUE.dtype) if before else part
         position += count
         base += per_file
 
@@ -218,17 +218,15 @@ def read_end(
 
 def _last_good(folder: StoreFolder, file: LogFile, below: int, throttle: Throttle | None) -> tuple[Any, int]:
     """The last unit before the first one that is none, and their count; what lies behind is not read."""
-    total, count, last = file.size // UNIT_SIZE, 0, None
-    while count < total:
-        buffer = np.empty(min(total - count, _UNITS_AT_ONCE) * UNIT_SIZE, np.uint8)
-        read = folder.read_into(file.path, count * UNIT_SIZE, buffer.data) // UNIT_SIZE
+    files, count, last = UnitFiles(folder, QUEUE.dtype, file.path, [file]), 0, None
+    begin, end = files.span(file)
+    for first in range(begin, end, _UNITS_AT_ONCE):
+        units = files.read(first, min(end - first, _UNITS_AT_ONCE))
         if throttle is not None:
-            throttle.took(read * UNIT_SIZE)
-        units = buffer[: read * UNIT_SIZE].view(UNIT)
-        good = (units["size"] > 0) & (units["offset"] >= 0) & (units["offset"] < below)
-        number = read if good.all() else int(np.argmin(good))
-        last = units[number - 1] if number else last
-        count += number
-        if number < _UNITS_AT_ONCE:
+            throttle.took(units.nbytes)
+        good = is_written(units) & (units["offset"] < below)
+        number = len(units) if good.all() else int(np.argmin(good))
+        last, count = units[number - 1] if number else last, count + number
+        if number < len(units):
             break
     return last, count

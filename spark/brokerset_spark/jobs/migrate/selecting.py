@@ -11,9 +11,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from brokerset_formats.records import PROPERTY_CRC_SIZE, property_crc_of
+from brokerset_spark.jobs.dispatch import topic_text
 from brokerset_spark.jobs.migrate.grouping import LOOPS, new_groups
 from brokerset_spark.jobs.migrate.options import MigrateOptions, is_chosen
-from brokerset_spark.jobs.migrate.tallies import topic_text
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk

@@ -39,11 +39,6 @@ def group_topics(data: Bytes, heads: Heads) -> tuple[Names, NDArray[np.intp]]:
     return names, ids
 
 
-def topic_text(name: bytes) -> str:
-    """A topic as text; what is no UTF-8 stays visible."""
-    return name.decode(errors="backslashreplace")
-
-
 @dataclass(slots=True)
 class Tally:
     """Sums over the records of one queue."""

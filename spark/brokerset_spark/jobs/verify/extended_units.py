@@ -6,31 +6,30 @@ the whole), tags code, store time of the message, size of a bit map, bit map (`C
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_formats.queue_units import EXTENSION_ADDRESS_MAX
 from brokerset_spark.jobs.verify.columns import Columns
+from brokerset_spark.jobs.verify.comparing import first_differences, runs_of
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.stores.folder import FileFacts, StoreFolder
+from brokerset_spark.stores.units import named_files
 
 EXTENDED: Final = "consumequeue_ext"
 ADDRESS_BASE: Final = -(2**63)
 
 HEAD: Final = np.dtype([("size", ">i2"), ("tags", ">i8"), ("time", ">i8"), ("map", ">i2")])
 WINDOW: Final = 1 << 20
-"""Bytes of a file that are looked at together."""
+"""Bytes of a file that are read together."""
 
 SAID_MAX: Final = 64
 """Runs of units that one call tells; the rest is counted in one more finding."""
 
-_NAME: Final = re.compile(r"\d{20}")
+_WRONG, _NOWHERE = 1, 2
 
 
 class ExtendedUnits:
@@ -44,9 +43,15 @@ class ExtendedUnits:
         """The files of one queue; none if it has no extended units."""
         key = (topic, queue_id)
         if key not in self._files:
-            listed = self._folder.files(f"{EXTENDED}/{topic}/{queue_id}")
-            self._files[key] = [each for each in listed if _NAME.fullmatch(each.path[-20:])]
+            self._files[key] = named_files(self._folder, f"{EXTENDED}/{topic}/{queue_id}")
         return self._files[key]
+
+    def path_of(self, topic: str, queue_id: int, position: int) -> str:
+        """The file that has this byte of the queue's files."""
+        for file in self.files(topic, queue_id):
+            if int(file.path[-20:]) <= position < int(file.path[-20:]) + file.size:
+                return file.path
+        return f"{EXTENDED}/{topic}/{queue_id}"
 
     def heads(self, topic: str, queue_id: int, positions: Int64s) -> tuple[NDArray[np.void], Bools]:
         """What is at these offsets of the queue's files, zeros where nothing is; and where a file is.
@@ -76,39 +81,32 @@ def check_extended(
     queue_id: int,
     path: str,
     numbers: Int64s,
-    addresses: Int64s,
-    tags: Int64s,
-    times: Int64s,
+    addresses: NDArray[Any],
+    records: Columns,
 ) -> Iterator[dict[str, Any]]:
     """Findings about the extended units of queue units that are right otherwise.
 
-    `numbers` are their queue offsets, `path` the file of the first one; `tags` and `times` what the records
-    say.
+    `numbers` are the queue offsets of these units, `path` is the file of the first one.
     """
-    positions = addresses - ADDRESS_BASE
+    positions = addresses.astype(np.int64) - ADDRESS_BASE
     heads, inside = extended.heads(topic, queue_id, positions)
-    wrong = (
-        (heads["size"] != HEAD.itemsize + heads["map"].astype(np.int64))
-        | (heads["map"] < 0)
-        | (heads["tags"] != tags)
-        | (heads["time"] != times)
-    )
-    kinds = np.where(inside, wrong.astype(np.int8), 2)
-    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
-    runs = [(at, end) for at, end in pairwise(edges) if at < end and kinds[at]]
+    sizes = HEAD.itemsize + heads["map"].astype(np.int64)
+    wanted = {"size": sizes, "tags": records.tags_code, "time": records.time}
+    wrong = (first_differences(heads, wanted) > 0) | (heads["map"] < 0)
+    runs = list(runs_of(np.where(inside, wrong * np.int8(_WRONG), np.int8(_NOWHERE))))
     name = f"{topic}/{queue_id}"
-    for at, end in runs[:SAID_MAX]:
+    for at, end, kind in runs[:SAID_MAX]:
         number, position = int(numbers[at]), int(positions[at])
         many = f", and {end - at - 1} behind it" if end - at > 1 else ""
-        if kinds[at] == 2:
+        if kind == _NOWHERE:
             text = f"unit {number} of {name}{many}: no file has its extended unit, at {position}"
             yield finding("ext-missing", text, path, number).row
             continue
         text = f"of unit {number} of {name}{many}: "
-        text += _difference(heads[at], int(tags[at]), int(times[at]))
-        yield finding("ext-unit", text, _file_at(extended, topic, queue_id, position), position).row
+        text += _difference(heads[at], int(records.tags_code[at]), int(records.time[at]))
+        yield finding("ext-unit", text, extended.path_of(topic, queue_id, position), position).row
     if len(runs) > SAID_MAX:
-        rest = sum(end - at for at, end in runs[SAID_MAX:])
+        rest = sum(end - at for at, end, _ in runs[SAID_MAX:])
         text = f"{rest} more units of {name} do not agree with their extended units"
         yield finding("ext-unit", text, path, int(numbers[runs[SAID_MAX][0]])).row
 
@@ -122,40 +120,6 @@ def _difference(head: np.void, tags: int, time: int) -> str:
     if int(head["tags"]) != tags:
         return f"it has tags code {int(head['tags'])}, the record {tags}"
     return f"it has store time {int(head['time'])}, the record {time}"
-
-
-def _file_at(extended: ExtendedUnits, topic: str, queue_id: int, position: int) -> str:
-    for file in extended.files(topic, queue_id):
-        if int(file.path[-20:]) <= position < int(file.path[-20:]) + file.size:
-            return file.path
-    return f"{EXTENDED}/{topic}/{queue_id}"
-
-
-def extended_findings(
-    extended: ExtendedUnits,
-    run: dict[str, Any],
-    chosen: Int64s,
-    columns: Columns,
-    tags: NDArray[Any],
-    kinds: NDArray[np.int8],
-    file_of: Callable[[str, int, int], str],
-) -> list[dict[str, Any]]:
-    """Findings about the extended units of a run (`units.queue_runs`) of the records `chosen`.
-
-    `tags` and `kinds` are of their queue units; only those without another difference are looked at.
-    """
-    at = np.flatnonzero((tags <= EXTENSION_ADDRESS_MAX) & (kinds == 0))
-    if not len(at):
-        return []
-    topic, queue_id, first = run["topic"], run["queue"], run["first"]
-    path = file_of(topic, queue_id, first + int(at[0]))
-    records = chosen[at]
-    return list(
-        check_extended(
-            extended, topic, queue_id, path, first + at, tags[at].astype(np.int64),
-            columns.tags_code[records], columns.time[records],
-        )
-    )  # fmt: skip
 
 
 def extended_folders(folder: StoreFolder) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from brokerset_spark.jobs.report import Finding, Level, Report
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.codes import CODES
+from brokerset_spark.jobs.verify.comparing import joined
 from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
 
 
@@ -35,26 +36,16 @@ class BatchClaims:
         """What a task told."""
         match row["kind"]:
             case "batch-run":
-                self.claimed = _merged([*self.claimed, *row["claimed"]])
+                self.claimed = joined([*self.claimed, *row["claimed"]])
             case "batch-wrong":
                 self.wrong.update(row["numbers"])
                 self.bases.update(row["bases"])
             case "batch-missing":
                 self.missing.append(row)
-            case "batch-unclaimed":
+            case "unclaimed":
                 self.unclaimed.append(row)
-            case "batch-gap":
+            case "unit-gap":
                 self.gaps.append(row)
-
-
-def _merged(ranges: list[list[int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for first, end in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end)
-        else:
-            found.append([first, end])
-    return found
 
 
 @dataclass(slots=True)
@@ -73,13 +64,13 @@ class Gathered:
     batches: dict[Queue, BatchClaims] = field(default_factory=dict)
 
     def count(self, name: str, more: int) -> None:
-        """Add to a figure of the report."""
+        """Add to a counter of the report."""
         self.report.counters[name] = self.report.counters.get(name, 0) + more
 
-    def say(self, result: Result) -> None:
-        """Put a finding into the report."""
+    def say(self, result: Result, level: Level | None = None) -> None:
+        """Put a finding into the report, at another level than usual if one is given."""
         row = result.row
-        level = Level(row["level"]) if row.get("level") else CODES[row["code"]][0]
+        level = level or (Level(row["level"]) if row.get("level") else CODES[row["code"]][0])
         self.report.add(
             Finding(row["code"], level, row["text"], self.url, row["file"], row["offset"], row["end"])
         )
@@ -100,14 +91,14 @@ class Gathered:
                 self.claims.setdefault((row["topic"], row["queue"]), Claims()).add(row)
             case "gap":
                 self.gaps.append(row)
+            case kind if kind.startswith("batch-") or row.get("batch"):
+                self.batches.setdefault((row["topic"], row["queue"]), BatchClaims()).take(row)
+                self.count("queue.batches", row.get("units", 0))
             case "unclaimed":
                 self.unclaimed.append(row)
             case "queue":
                 self.count("queue.units", row["units"])
                 self.count("queue.units.expired", row["expired"])
-            case kind if kind.startswith("batch-"):
-                self.batches.setdefault((row["topic"], row["queue"]), BatchClaims()).take(row)
-                self.count("queue.batches", row.get("units", 0))
             case "index-file":
                 self.index.append(row)
                 self.count("index.files", 1)

@@ -15,8 +15,8 @@ from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.opening import open_folder
+from brokerset_spark.stores.units import INDEX_UNIT
 
-UNIT: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 BLOCK: Final = 262_144
 """Units that are read at once."""
 
@@ -30,7 +30,7 @@ SLOT_SIZE: Final = 4
 
 def read_units(folder: StoreFolder, path: str, slots: int, first: int, count: int) -> NDArray[np.void]:
     """Units `[first, first + count)` of a file, fewer at its end."""
-    found = np.zeros(count, UNIT)
+    found = np.zeros(count, INDEX_UNIT)
     position = HEADER_SIZE + slots * SLOT_SIZE + first * UNIT_SIZE
     got = folder.read_into(path, position, found.view(np.uint8).data)
     return found[: got // UNIT_SIZE]

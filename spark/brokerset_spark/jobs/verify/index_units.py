@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brokerset_spark.jobs.dispatch import index_keys
 from brokerset_spark.jobs.running import Result
-from brokerset_spark.jobs.verify.columns import Keys
+from brokerset_spark.jobs.verify.columns import Columns, Topics
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.index_files import HEADER_SIZE, SLOT_SIZE, UNIT_SIZE, read_units
-from brokerset_spark.kernels.contract import Int64s
+from brokerset_spark.kernels import Heads, Kernels
+from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.reading import Chunk
 
 SPAN_MAX = 1 << 31
 """Bytes of log that one comparison may cover: offset and hash must fit 63 bits together."""
@@ -23,6 +26,27 @@ SAID_MAX = 200
 """Keys or units that one comparison tells one by one."""
 
 _SECONDS_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of records as the index must have them, in the order of the log."""
+
+    hashes: Int64s
+    offset: Int64s
+    time: Int64s
+    required: Bools
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """One behind the other."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+
+
+def keys_of(chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, kernels: Kernels) -> Keys:
+    """Of a chunk's records."""
+    found = index_keys(chunk.data, heads, topics.names, columns.topic, kernels)
+    return Keys(found.hashes, columns.offset[found.rows], columns.time[found.rows], found.required)
 
 
 @dataclass(frozen=True, slots=True)

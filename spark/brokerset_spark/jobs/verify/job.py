@@ -5,24 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from brokerset_spark.jobs.report import JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
-from brokerset_spark.jobs.verify.batch_judging import batch_rows, judge_batches
-from brokerset_spark.jobs.verify.batch_units import batch_folders
 from brokerset_spark.jobs.verify.extended_units import extended_folders
 from brokerset_spark.jobs.verify.files import check_log_files, check_small_files
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.gathered import Gathered
-from brokerset_spark.jobs.verify.judging import judge_gaps, judge_ledger, judge_marks, judge_queues
 from brokerset_spark.jobs.verify.light_queues import has_light_queues
+from brokerset_spark.jobs.verify.log_judge import judge_checkpoints, judge_gaps, judge_ledger
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import Target, find_target, index_rows, log_of
+from brokerset_spark.jobs.verify.queue_judge import judge_queues
 from brokerset_spark.jobs.verify.topic_settings import batched_topics
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, QUEUES
 from brokerset_spark.stores.opening import open_folder
+from brokerset_spark.stores.units import BATCH, queues_of
 
 _TASKS = "brokerset_spark.jobs.verify"
 QUEUE_BATCH = 64
@@ -86,7 +85,7 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
         _check_queues(runner, folder, target, gathered, progress, end, damage)
     if options.index:
         _judge_index(gathered, target, end)
-    judge_marks(target, gathered, end)
+    judge_checkpoints(target, gathered, end)
     if facts.ledger.files:
         judge_ledger(folder, target, gathered)
     report.counters["log.bytes"] = max(0, end - target.begin)
@@ -123,7 +122,11 @@ def _check_files(folder: StoreFolder, target: Target, gathered: Gathered) -> Non
         (f"{QUEUES}/{each.topic}/{each.queue_id}", f"queue {each.topic}/{each.queue_id}")
         for each in facts.queues
     ]
-    folders += [*batch_folders(folder), *extended_folders(folder)]
+    folders += [
+        (f"{BATCH.folder}/{topic}/{queue_id}", f"{BATCH.name} {topic}/{queue_id}")
+        for topic, queue_id in queues_of(folder, BATCH)
+    ]
+    folders += extended_folders(folder)
     for path, what in folders:
         files = folder.files(path)
         gathered.count("files", len(files))
@@ -179,32 +182,34 @@ def _check_queues(
     end: int,
     damage: list[list[int]],
 ) -> None:
-    wanted = set(target.options.topics)
-    queues: list[dict[str, Any]] = []
-    for each in target.facts.queues:
-        if wanted and each.topic not in wanted:
-            continue
-        claims = gathered.claims.get((each.topic, each.queue_id))
-        queues.append(
-            {"topic": each.topic, "queue": each.queue_id, "claims": claims.claimed() if claims else []}
-        )
     if not target.options.partial:
-        rows: list[Row] = [
-            {
-                "url": target.facts.url,
-                "queues": queues[at : at + QUEUE_BATCH],
-                "first": target.first,
-                "end": end,
-                "damage": damage,
-                "live": target.live,
-            }
-            for at in range(0, len(queues), QUEUE_BATCH)
-        ]
-        _run(runner, "queue_files:check_queues", rows, gathered, progress, "queues", 0)
-        batches = batch_rows(folder, target, gathered, end, damage)
-        _run(runner, "batch_judging:check_batch_queue", batches, gathered, progress, "batch queues", 0)
-    judge_queues(target, gathered, end)
-    judge_batches(folder, target, gathered)
+        wanted = set(target.options.topics)
+        plain = [(each.topic, each.queue_id) for each in target.facts.queues]
+        claims = {queue: each.claimed() for queue, each in gathered.claims.items()}
+        batches = {queue: each.claimed for queue, each in gathered.batches.items()}
+        for label, queues, claimed in (
+            ("queues", plain, claims),
+            ("batch queues", queues_of(folder, BATCH), batches),
+        ):
+            chosen = [
+                {"topic": topic, "queue": queue_id, "claims": claimed.get((topic, queue_id), [])}
+                for topic, queue_id in queues
+                if not wanted or topic in wanted
+            ]
+            rows: list[Row] = [
+                {
+                    "url": target.facts.url,
+                    "queues": chosen[at : at + QUEUE_BATCH],
+                    "batch": label != "queues",
+                    "first": target.first,
+                    "end": end,
+                    "damage": damage,
+                    "live": target.live,
+                }
+                for at in range(0, len(chosen), QUEUE_BATCH)
+            ]
+            _run(runner, "unclaimed:check_queues", rows, gathered, progress, label, 0)
+    judge_queues(folder, target, gathered)
 
 
 def _judge_index(gathered: Gathered, target: Target, end: int) -> None:

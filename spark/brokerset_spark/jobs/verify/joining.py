@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.jobs.verify.comparing import joined
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.scan import time_culprits, time_finding
-from brokerset_spark.jobs.verify.units import CODE_OF, Bad
 
 Queue = tuple[str, int]
 
@@ -36,6 +36,10 @@ class Run:
 
     fine_first: bool
     """Whether the first one's unit is its own."""
+
+    def is_before(self, other: Run) -> bool:
+        """Whether the other one goes on where this one ends."""
+        return self.end == other.first and self.last < other.begin
 
 
 @dataclass(slots=True)
@@ -60,33 +64,15 @@ class Claims:
         room = BAD_MAX - len(self.bad)
         self.bad += bad[:room]
         self.dropped += len(bad) - len(bad[:room])
-        for number, other in enumerate(self.runs):
-            if other.end == run.first and other.last < run.begin:
-                other.end, other.last = run.end, run.last
-                self._close(number)
-                return
-            if run.end == other.first and run.last < other.begin:
-                other.first, other.begin, other.fine_first = run.first, run.begin, run.fine_first
-                self._close(number)
-                return
+        while other := next((each for each in self.runs if each.is_before(run) or run.is_before(each)), None):
+            self.runs.remove(other)
+            one, behind = (other, run) if other.is_before(run) else (run, other)
+            run = Run(one.first, behind.end, one.begin, behind.last, one.fine_first)
         self.runs.append(run)
-
-    def _close(self, number: int) -> None:
-        """A run has grown and may now meet another."""
-        run = self.runs[number]
-        for other_number, other in enumerate(self.runs):
-            if other_number != number and run.end == other.first and run.last < other.begin:
-                run.end, run.last = other.end, other.last
-                del self.runs[other_number]
-                return
-            if other_number != number and other.end == run.first and other.last < run.begin:
-                other.end, other.last = run.end, run.last
-                del self.runs[number]
-                return
 
     @property
     def restart(self) -> int:
-        """Offset of the record with which the queue began anew at 0, -1 if it never did.
+        """Offset of the record with which the queue began again at 0, -1 if it never did.
 
         Only a record whose unit is its own counts: a queue offset that became 0 by damage has none.
         """
@@ -104,20 +90,13 @@ class Claims:
         Single records at the offsets `but` do not count.
         """
         since = self.restart
-        found: list[list[int]] = []
-        for run in sorted(
-            (
-                each
+        return joined(
+            [
+                [each.first, each.end]
                 for each in self.runs
                 if each.begin >= since and not (each.begin == each.last and each.begin in but)
-            ),
-            key=lambda each: each.first,
-        ):
-            if found and run.first <= found[-1][1]:
-                found[-1][1] = max(found[-1][1], run.end)
-            else:
-                found.append([run.first, run.end])
-        return found
+            ]
+        )
 
     def differences(self) -> list[list[int]]:
         """Those of records of the present life."""
@@ -203,8 +182,3 @@ def _entries(before: dict[str, Any], section: dict[str, Any]) -> Iterator[Result
     if next_term < term:
         text = f"entry {next_index} has term {next_term}, the one before {term}"
         yield finding("entry-term", text, section["path"], section["begin"])
-
-
-def code_of(kind: int) -> str:
-    """The code of a difference between unit and record."""
-    return CODE_OF[Bad(kind)]

@@ -7,51 +7,21 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from brokerset_formats.dledger import INDEX_UNIT_SIZE
+from brokerset_formats.dledger import INDEX_UNIT_SIZE, MAGIC_NORMAL
 from brokerset_spark.jobs.running import Result
+from brokerset_spark.jobs.verify.comparing import first_differences
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels import Kernels
 from brokerset_spark.kernels.contract import Int64s
-from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.layout import LogFile
 from brokerset_spark.stores.reading import Chunk
+from brokerset_spark.stores.units import UnitFiles
 
-UNIT: Final = np.dtype(
-    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
-)
 SAID_MAX: Final = 200
 
 
-class LedgerIndex:
-    """The index files of a DLedger; byte `index x 32` of their log is the unit of an entry."""
-
-    def __init__(self, folder: StoreFolder, files: list[LogFile]) -> None:
-        self._folder, self._files = folder, files
-
-    def read(self, first: int, count: int) -> NDArray[np.void]:
-        """Units of the entries `[first, first + count)`; zeros where there is no file."""
-        found = np.zeros(count, UNIT)
-        raw = found.view(np.uint8).data
-        begin, end = first * INDEX_UNIT_SIZE, (first + count) * INDEX_UNIT_SIZE
-        for file in self._files:
-            low, high = max(begin, file.base), min(end, file.end)
-            if low < high:
-                self._folder.read_into(file.path, low - file.base, raw[low - begin : high - begin])
-        return found
-
-    def place(self, index: int) -> tuple[str, int]:
-        """Path and byte offset in the index log of an entry's unit."""
-        position = index * INDEX_UNIT_SIZE
-        for file in self._files:
-            if file.base <= position < file.end:
-                return file.path, position
-        return (self._files[-1].path if self._files else "index"), position
-
-
 def check_units(
-    index: LedgerIndex, chunk: Chunk, kernels: Kernels, previous: tuple[int, int] | None
+    index: UnitFiles, chunk: Chunk, kernels: Kernels, previous: tuple[int, int] | None
 ) -> tuple[list[Result], tuple[int, int] | None, tuple[int, int] | None]:
     """Findings for the entries of a chunk, and (index, term) of its first and of its last one.
 
@@ -69,7 +39,7 @@ def check_units(
 
 
 def _terms(
-    index: LedgerIndex, indexes: Int64s, terms: Int64s, positions: Int64s, previous: tuple[int, int] | None
+    index: UnitFiles, indexes: Int64s, terms: Int64s, positions: Int64s, previous: tuple[int, int] | None
 ) -> Iterator[Result]:
     before = np.concatenate([[previous[1] if previous else terms[0]], terms[:-1]])
     for number in np.flatnonzero(terms < before)[:SAID_MAX].tolist():
@@ -82,28 +52,24 @@ def _terms(
         yield finding("entry-term", text, "", int(positions[culprit]))
 
 
-def _unit_differs(index: LedgerIndex, number: int, term: int) -> bool:
+def _unit_differs(index: UnitFiles, number: int, term: int) -> bool:
     return int(index.read(number, 1)[0]["term"]) != term
 
 
 def _compare(
-    index: LedgerIndex, indexes: Int64s, terms: Int64s, positions: Int64s, sizes: Int64s
+    index: UnitFiles, indexes: Int64s, terms: Int64s, positions: Int64s, sizes: Int64s
 ) -> Iterator[Result]:
     units = index.read(int(indexes[0]), len(indexes))
-    wrong = (
-        (units["magic"] != 1)
-        | (units["position"] != positions)
-        | (units["size"] != sizes)
-        | (units["index"] != indexes)
-        | (units["term"] != terms)
-    )
-    for number in np.flatnonzero(wrong)[:SAID_MAX].tolist():
-        unit = units[number]
-        path, place = index.place(int(indexes[number]))
+    wanted = {
+        "magic": np.full(len(units), MAGIC_NORMAL), "position": positions, "size": sizes, "index": indexes,
+        "term": terms,
+    }  # fmt: skip
+    for number in np.flatnonzero(first_differences(units, wanted))[:SAID_MAX].tolist():
+        unit, place = units[number], int(indexes[number])
         text = (
             f"the unit of entry {int(indexes[number])} (term {int(terms[number])}, "
             f"{int(sizes[number])} bytes at "
             f"{int(positions[number])}) says index {int(unit['index'])}, term {int(unit['term'])}, "
             f"{int(unit['size'])} bytes at {int(unit['position'])}"
         )
-        yield finding("ledger-unit", text, path, place)
+        yield finding("ledger-unit", text, index.path_of(place), place * INDEX_UNIT_SIZE)

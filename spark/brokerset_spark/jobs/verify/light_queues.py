@@ -7,6 +7,7 @@ For everything that follows, such a unit is one of a queue like all others.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -71,16 +72,12 @@ def light_columns(
     if not numbers:
         return None, found
     chosen = np.array(numbers, np.int64)
-    light = Columns(
+    light = replace(
+        columns.of(chosen),
         topic=np.array(queues, np.int32),
         queue_id=np.full(len(chosen), QUEUE_ID, np.int32),
         queue_offset=np.array(queue_offsets, np.int64),
-        offset=columns.offset[chosen],
-        size=columns.size[chosen],
-        time=columns.time[chosen],
-        tags_code=columns.tags_code[chosen],
         delayed=np.zeros(len(chosen), np.bool_),
-        queued=np.ones(len(chosen), np.bool_),
     )
     return light, found
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from brokerset_spark.jobs.dispatch import DELAY_LEVELS
+
 RANGE_BYTES: Final = 128 << 20
 """Of the log, for one task: long enough that starting it costs nothing, short enough to be repeated."""
-
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""`messageDelayLevel` of RocketMQ, unless a broker sets another."""
-
-_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +44,3 @@ class VerifyOptions:
     def partial(self) -> bool:
         """Whether only a part of the log is read."""
         return self.start is not None or self.end is not None
-
-
-def delays_ms(levels: str) -> list[int]:
-    """Milliseconds of each level, from the first; ValueError for what is no such list."""
-    found = []
-    for word in levels.split():
-        if word[-1] not in _UNITS or not word[:-1].isdigit():
-            raise ValueError(f"delay level {word!r}: write a number and one of s, m, h, d")
-        found.append(int(word[:-1]) * _UNITS[word[-1]])
-    return found

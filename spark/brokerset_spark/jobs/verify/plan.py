@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE, LedgerCheckpoint
-from brokerset_formats.errors import FormatError
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE
+from brokerset_spark.jobs.dispatch import parse_delays
 from brokerset_spark.jobs.report import NoInput
 from brokerset_spark.jobs.running import Row
-from brokerset_spark.jobs.verify.batch_units import batch_witnesses
 from brokerset_spark.jobs.verify.ending import Ending, Witness, find_end
 from brokerset_spark.jobs.verify.files import usual_sizes
 from brokerset_spark.jobs.verify.index_files import count_slots
-from brokerset_spark.jobs.verify.ledger import LedgerIndex
-from brokerset_spark.jobs.verify.options import VerifyOptions, delays_ms
-from brokerset_spark.jobs.verify.queue_files import last_unit
-from brokerset_spark.jobs.verify.units import UnitReader
+from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.kernels import Stop, chosen
 from brokerset_spark.stores.ending import LogEnd, Lost, StoreState, find_lost
-from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
-from brokerset_spark.stores.layout import DLEDGER_PREFIX, Log, StoreFacts, look
+from brokerset_spark.stores.folder import FileFacts, StoreFolder
+from brokerset_spark.stores.layout import Log, StoreFacts, look
 from brokerset_spark.stores.reading import split
-from brokerset_spark.stores.tail import bound_of, is_written
+from brokerset_spark.stores.tail import bound_of, committed_entry, is_written
+from brokerset_spark.stores.units import BATCH, QUEUE, QueueReader, is_blank, queues_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ class Target:
             "topics": list(self.options.topics),
             "indexed": self.options.index and bool(index),
             "index": [each for each in index if each["end"] >= start and each["begin"] < end + size],
-            "delays": delays_ms(self.options.delay_levels),
+            "delays": parse_delays(self.options.delay_levels),
             "epochs": [
                 each.start_offset for each in history.entries if start <= each.start_offset < end + size
             ]
@@ -175,38 +172,27 @@ def _left_behind(folder: StoreFolder, facts: StoreFacts) -> bool:
 
 def find_witnesses(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
     """Last units of all queues, our marks, and the committed entry of a DLedger."""
-    reader = UnitReader(folder)
     found = []
-    for queue in facts.queues:
-        last = last_unit(reader, queue.topic, queue.queue_id)
-        if last is not None and last[1] >= 0:
-            who = f"queue {queue.topic}/{queue.queue_id}, unit {last[0]}"
-            found.append(Witness(last[1], last[2], who, (queue.topic, queue.queue_id, last[0])))
-    found += batch_witnesses(folder)
+    plain = [(each.topic, each.queue_id) for each in facts.queues]
+    for kind, queues in ((QUEUE, plain), (BATCH, queues_of(folder, BATCH))):
+        reader = QueueReader(folder, kind)
+        for topic, queue_id in queues:
+            number, unit = reader.of(topic, queue_id).last_written() or (-1, None)
+            if unit is None or unit["offset"] < 0 or (kind is QUEUE and is_blank(unit)):
+                continue
+            place = f"unit {number}" if kind is QUEUE else f"byte {number * kind.size}"
+            who = f"{kind.name} {topic}/{queue_id}, {place}"
+            first = number if kind is QUEUE else int(unit["base"])
+            found.append(Witness(int(unit["offset"]), int(unit["size"]), who, (topic, queue_id, first)))
     if facts.checkpoint is not None and facts.checkpoint.marks is not None:
         found.append(
             Witness(facts.checkpoint.marks.flushed_offset, 0, "the checkpoint's mark of what is on disk")
         )
-    if facts.ledger.files and facts.ledger_id is not None:
-        found += _committed(folder, facts)
+    entry = committed_entry(folder, facts) if facts.ledger.files else None
+    if entry is not None and entry.size > ENTRY_HEAD_SIZE:
+        offset, size = entry.position + ENTRY_HEAD_SIZE, entry.size - ENTRY_HEAD_SIZE
+        found.append(Witness(offset, size, f"the DLedger's checkpoint, entry {entry.index}"))
     return found
-
-
-def _committed(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
-    data = read_all(folder, f"{DLEDGER_PREFIX}{facts.ledger_id}/checkpoint")
-    if data is None:
-        return []
-    try:
-        index = LedgerCheckpoint.decode(data).committed_index
-    except FormatError:
-        return []
-    if not 0 <= index < 2**56:
-        return []
-    unit = LedgerIndex(folder, list(facts.ledger_index.files)).read(index, 1)[0]
-    if int(unit["index"]) != index or int(unit["size"]) <= ENTRY_HEAD_SIZE:
-        return []
-    place, size = int(unit["position"]) + ENTRY_HEAD_SIZE, int(unit["size"]) - ENTRY_HEAD_SIZE
-    return [Witness(place, size, f"the DLedger's checkpoint, entry {index}")]
 
 
 def index_rows(folder: StoreFolder, facts: StoreFacts) -> tuple[list[Row], list[FileFacts]]:

@@ -13,25 +13,20 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_BLANK
 from brokerset_formats.records import BLANK
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.columns import (
-    TAGS_PROPERTY,
-    Columns,
-    Keys,
-    Topics,
-    columns_of,
-    keys_of,
-)
+from brokerset_spark.jobs.verify.batch_queues import BatchQueues
+from brokerset_spark.jobs.verify.columns import Columns, Topics, columns_of
+from brokerset_spark.jobs.verify.consume_queues import ConsumeQueues
 from brokerset_spark.jobs.verify.findings import finding
-from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, compare_keys
-from brokerset_spark.jobs.verify.ledger import LedgerIndex, check_units
-from brokerset_spark.jobs.verify.other_queues import OtherQueues
-from brokerset_spark.jobs.verify.units import UnitReader, queue_runs
+from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, Keys, compare_keys, keys_of
+from brokerset_spark.jobs.verify.ledger import check_units
+from brokerset_spark.jobs.verify.light_queues import light_columns
 from brokerset_spark.kernels import Heads, Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes, Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
+from brokerset_spark.stores.units import LEDGER_UNIT, UnitFiles
 
 BATCH_RECORDS: Final = 200_000
 """Records whose columns are kept before queues and index are compared; about 15 MB."""
@@ -56,19 +51,19 @@ class Collector:
     def __init__(self, folder: StoreFolder, row: Row, kernels: Kernels) -> None:
         self._row, self._kernels, self._folder = row, kernels, folder
         self._aside = open_folder(row["url"])  # a file of its own, so that the log stays open
-        self._units = UnitReader(self._aside)
-        self._others = OtherQueues(self._aside, row, kernels) if row["queues"] else None
+        self._queues = ConsumeQueues(self._aside, frozenset(row["topics"]), kernels)
+        self._batches = BatchQueues(self._aside, row, kernels)
         self._index = [IndexFile.of(each) for each in row["index"]]
-        self._wanted = frozenset(row["topics"])
         self._topics = Topics()
         self._parts: list[Columns] = []
+        self._light: list[Columns] = []
         self._keys: list[Keys] = []
         self._records = 0
         self._span: tuple[int, int] = (0, 0)
         self._section: dict[str, Any] | None = None
         self._epochs: list[int] = sorted(row["epochs"])
         files = [LogFile(*each) for each in row["ledgerIndex"]]
-        self._ledger = LedgerIndex(self._aside, files) if row["entries"] else None
+        self._ledger = UnitFiles(self._aside, LEDGER_UNIT, "index", files) if row["entries"] else None
         self._entry: tuple[int, int] | None = None
         self._times: list[tuple[int, int]] = []  # the two newest (offset, time)
 
@@ -102,14 +97,22 @@ class Collector:
         heads = self._kernels.heads(chunk.data, chunk.starts)
         yield from self._check_times(chunk, heads)
         if self._row["queues"] or self._row["indexed"]:
-            tags = self._kernels.find_property(chunk.data, heads, TAGS_PROPERTY)
-            columns = columns_of(chunk, heads, self._topics, self._row["delays"], tags, self._kernels)
+            columns = columns_of(chunk, heads, self._topics, self._row["delays"], self._kernels)
             self._parts.append(columns)
             self._records += len(columns.topic)
-            if self._others is not None:
-                yield from self._others.take(chunk, heads, columns, self._topics)
+            if self._row["queues"]:
+                yield from self._take_others(chunk, heads, columns)
             if self._row["indexed"]:
                 self._keys.append(keys_of(chunk, heads, columns, self._topics, self._kernels))
+
+    def _take_others(self, chunk: Chunk, heads: Heads, columns: Columns) -> Iterator[Result]:
+        """Keep what the records have in batch queues and light queues."""
+        yield from self._batches.take(chunk, heads, columns, self._topics)
+        if self._row["light"]:
+            path = self._row["path"]
+            light, found = light_columns(chunk, heads, columns, self._topics, self._kernels, path)
+            yield from found
+            self._light += [light] if light is not None else []
 
     def end_section(self) -> Iterator[Result]:
         """Nothing follows without a hole."""
@@ -154,22 +157,18 @@ class Collector:
     def _compare(self) -> Iterator[Result]:
         if not self._parts:
             return
-        columns = Columns(
-            *(np.concatenate([getattr(part, name) for part in self._parts]) for name in Columns.__slots__)
-        )
+        columns = Columns.joined(self._parts)
         if self._row["queues"]:
-            for run in queue_runs(columns, self._topics, self._units, self._wanted, self._kernels):
-                yield Result(run)
-        if self._others is not None:
-            yield from self._others.compare(self._topics, self._units, self._wanted)
+            light = [Columns.joined(self._light)] if self._light else []
+            for each in (columns, *light):
+                yield from map(Result, self._queues.compare(each, self._topics))
+            yield from self._batches.compare(self._topics)
         if self._row["indexed"]:
-            keys = Keys(
-                *(np.concatenate([getattr(part, name) for part in self._keys]) for name in Keys.__slots__)
-            )
+            keys = Keys.joined(self._keys)
             yield from compare_keys(
                 self._aside, self._index, keys, columns.offset, *self._span, self._row["path"]
             )
-        self._parts, self._keys, self._records = [], [], 0
+        self._parts, self._light, self._keys, self._records = [], [], [], 0
 
 
 def time_finding(path: str, offset: int, time: int) -> Result:

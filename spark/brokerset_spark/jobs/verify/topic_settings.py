@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from brokerset_formats import fastjson
 from brokerset_formats.errors import FormatError
-from brokerset_spark.jobs.verify.batch_units import BATCH_QUEUES
 from brokerset_spark.stores.folder import StoreFolder, read_all
+from brokerset_spark.stores.units import BATCH
 
 _QUEUE_TYPE: Final = ("queue.type", "BatchCQ")
 """The attribute of a topic whose queues are batch queues."""
@@ -20,7 +20,7 @@ def known_topics(folder: StoreFolder) -> frozenset[str]:
 
 def batched_topics(folder: StoreFolder) -> tuple[str, ...]:
     """Topics with batch queues: those that say so, and those that have some."""
-    found = set(folder.folders(BATCH_QUEUES))
+    found = set(folder.folders(BATCH.folder))
     for topic, settings in _table(folder).items():
         attributes = settings.get("attributes") if isinstance(settings, dict) else None
         if isinstance(attributes, dict) and attributes.get(_QUEUE_TYPE[0]) == _QUEUE_TYPE[1]:

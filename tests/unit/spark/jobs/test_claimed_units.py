@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT
-from brokerset_spark.jobs.verify import queue_files
-from brokerset_spark.jobs.verify.queue_files import check_queues
+from brokerset_spark.jobs.verify import unclaimed
+from brokerset_spark.jobs.verify.unclaimed import check_queues
+from brokerset_spark.stores import units as unit_files
 
 FIRST, END = 10_000, 90_000
 """Bounds of the log."""
@@ -24,6 +25,7 @@ def checked(store: Path, claims: list[list[int]]) -> list[dict[str, Any]]:
         "end": END,
         "damage": [[40_000, 41_000]],
         "live": False,
+        "batch": False,
     }
     return [result.row for result in check_queues(row)]
 
@@ -38,9 +40,9 @@ def test_units_behind_the_claimed_ones_are_named(tmp_path: Path) -> None:
     """Of a full file, whose first units are claimed, exactly the others are dangling."""
     write(tmp_path, [(FIRST + 100 * n, 100, 0) for n in range(50)])
 
-    unclaimed, counts = checked(tmp_path, [[0, 30], [40, 45]])[:-1], checked(tmp_path, [[0, 30]])[-1]
+    rows, counts = checked(tmp_path, [[0, 30], [40, 45]])[:-1], checked(tmp_path, [[0, 30]])[-1]
 
-    assert [(row["why"], row["first"], row["end"]) for row in unclaimed] == [
+    assert [(row["why"], row["first"], row["end"]) for row in rows] == [
         ("dangling", 30, 40),
         ("dangling", 45, 50),
     ]
@@ -61,9 +63,9 @@ def test_what_is_said_does_not_depend_on_the_short_cut(
     cuts = sorted(dice.sample(range(70), 2 * dice.randrange(3)))
     claims = [[0, cuts[0]]] if cuts and dice.random() < 0.5 else []
     claims += [[a, b] for a, b in zip(cuts[len(claims) :: 2], cuts[len(claims) + 1 :: 2], strict=False)]
-    monkeypatch.setattr(queue_files, "BLOCK", dice.choice([7, 64]))
+    monkeypatch.setattr(unit_files, "BLOCK_BYTES", dice.choice([7, 64]) * UNIT.size)
 
     quick = checked(tmp_path, claims)
-    monkeypatch.setattr(queue_files, "_claimed_from", lambda first, count, claims: 0)
+    monkeypatch.setattr(unclaimed, "_claimed_from", lambda first, count, claims: 0)
 
     assert quick == checked(tmp_path, claims)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from brokerset_formats.queue_units import UNIT_SIZE
-from brokerset_spark.jobs.verify import queue_files
-from brokerset_spark.jobs.verify.units import UNIT, UnitReader
+from brokerset_spark.jobs.verify import unclaimed
+from brokerset_spark.stores import units as unit_files
 from brokerset_spark.stores.folder import LocalFolder
+from brokerset_spark.stores.units import QUEUE, QueueReader
 
 COUNT = 300_000
 """Units of a queue's file as brokers preallocate it."""
@@ -23,7 +24,7 @@ def write_queue(root: Path, places: list[int], *, count: int = COUNT, holes: boo
     """A queue of one file with units at these places, and holes or written zeros everywhere else."""
     folder = root / "consumequeue" / "T" / "0"
     folder.mkdir(parents=True)
-    unit = np.array([(1 << 30, 7, 5)], UNIT).tobytes()
+    unit = np.array([(1 << 30, 7, 5)], QUEUE.dtype).tobytes()
     with (folder / f"{0:020d}").open("wb") as file:
         if not holes:
             file.write(bytes(count * UNIT_SIZE))
@@ -37,7 +38,7 @@ def check(root: Path) -> list[dict[str, Any]]:
     """What a check tells of the queue, whose log ends before all its units."""
     queue = {"topic": "T", "queue": 0, "claims": []}
     row = {"url": str(root), "queues": [queue], "first": 0, "end": 1 << 20, "damage": [], "live": False}
-    return [dict(result.row) for result in queue_files.check_queues(row)]
+    return [dict(result.row) for result in unclaimed.check_queues({**row, "batch": False})]
 
 
 @pytest.mark.parametrize("holes", [True, False])
@@ -47,14 +48,14 @@ def test_units_among_zeros(tmp_path: Path, holes: bool, block: int, monkeypatch:
     count = COUNT if block > 1 else 5_000
     places = [place for place in PLACES if place < count - 1] + [count - 1]
     write_queue(tmp_path, places, count=count, holes=holes)
-    monkeypatch.setattr(queue_files, "BLOCK", block)
+    monkeypatch.setattr(unit_files, "BLOCK_BYTES", block * UNIT_SIZE)
 
-    *unclaimed, total = check(tmp_path)
+    *rows, total = check(tmp_path)
 
     assert total["units"] == len(places)
-    told = [place for row in unclaimed for place in range(row["first"], row["end"])]
+    told = [place for row in rows for place in range(row["first"], row["end"])]
     assert told == places
-    assert {row["why"] for row in unclaimed} == {"beyond"}
+    assert {row["why"] for row in rows} == {"beyond"}
 
 
 @pytest.mark.parametrize("holes", [True, False])
@@ -71,10 +72,10 @@ def test_only_zeros(tmp_path: Path, holes: bool) -> None:
 def test_written_spans(tmp_path: Path, holes: bool) -> None:
     """The spans outside holes ascend, do not overlap, lie in the file, and hold each unit."""
     write_queue(tmp_path, PLACES, holes=holes)
-    reader = UnitReader(LocalFolder(tmp_path))
-    (file,) = reader.files("T", 0)
+    units = QueueReader(LocalFolder(tmp_path), QUEUE).of("T", 0)
+    (file,) = units.files
 
-    spans = reader.written(file)
+    spans = units.written(file)
 
     bounds = [bound for span in spans for bound in span]
     assert bounds == sorted(bounds)
@@ -93,7 +94,7 @@ def test_half_a_unit(tmp_path: Path, skip: int, end: int) -> None:
     (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
     with path.open("r+b") as file:
         file.seek(place * UNIT_SIZE + skip)
-        file.write(np.array([(1 << 30, 7, 5)], UNIT).tobytes()[skip:end])
+        file.write(np.array([(1 << 30, 7, 5)], QUEUE.dtype).tobytes()[skip:end])
 
     *_, total = check(tmp_path)
 

@@ -13,11 +13,11 @@ from brokerset_formats.hosts import Host
 from brokerset_formats.index_file import IndexTable, file_size
 from brokerset_formats.records import MAGIC_V2, Record, SysFlag, encode_record
 from brokerset_rig.store_reading import read_queue
+from brokerset_spark.jobs.dispatch import index_keys
 from brokerset_spark.jobs.migrate import MigrateOptions
-from brokerset_spark.jobs.migrate.checking import KEY, UNIT
+from brokerset_spark.jobs.migrate.checking import KEY
 from brokerset_spark.jobs.migrate.config_files import ConfigChange, unread
 from brokerset_spark.jobs.migrate.indexes import cut_slices, find_sizes, index_arrays, index_name
-from brokerset_spark.jobs.migrate.keys import key_hashes
 from brokerset_spark.jobs.migrate.options import is_chosen
 from brokerset_spark.jobs.migrate.queues import (
     BLANKS_MAX,
@@ -32,6 +32,7 @@ from brokerset_spark.jobs.migrate.tallies import group_topics
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import look
+from brokerset_spark.stores.units import QUEUE
 
 V4, V6 = Host.from_text("10.0.0.1", 1234), Host.from_text("::1", 1234)
 
@@ -53,7 +54,7 @@ def record(offset: int = 0, **given: object) -> Record:
 
 
 def units(*offsets: int) -> np.ndarray:
-    return np.array([(offset, 100, 7) for offset in offsets], UNIT)
+    return np.array([(offset, 100, 7) for offset in offsets], QUEUE.dtype)
 
 
 def lay(*queue_offsets: int, floor: int = 0):  # type: ignore[no-untyped-def]
@@ -192,14 +193,15 @@ def test_keys_are_hashed_as_java_hashes_topic_and_key() -> None:
     starts = np.cumsum([0, *map(len, raw[:-1])])
     heads = KERNELS.heads(data, starts)
 
-    found, hashes = key_hashes(data, heads, *group_topics(data, heads))
+    names, ids = group_topics(data, heads)
+    keys = index_keys(data, heads, names, ids)
 
     wanted = [
         (0, "plain#U1"), (0, "plain#one"), (0, "plain#T#TagA"),
         (1, "t\u00f6pic#zwei"), (1, "t\u00f6pic#dr\u00e9i"), (1, "t\u00f6pic#T#\u4e2d"),
         (2, "t\u00f6pic#\U0001f600"),
     ]  # fmt: skip
-    assert list(zip(found.tolist(), hashes.tolist(), strict=True)) == [
+    assert list(zip(keys.rows.tolist(), keys.hashes.tolist(), strict=True)) == [
         (row, index_hash(key)) for row, key in wanted
     ]
 
