@@ -11,19 +11,19 @@ import click
 
 from brokerset_spark.commands.options import JobOptions, LocalPath, job_options
 from brokerset_spark.jobs.audit import (
+    Answer,
     AuditOptions,
     ControllerView,
-    Look,
     MapOptions,
+    Query,
     ReplicaMap,
-    Request,
+    answer,
     audit_with_maps,
-    look,
     map_replica,
     parse_view,
 )
-from brokerset_spark.jobs.audit.cache import check_place
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
+from brokerset_spark.stores.places import is_stream, local_path
 
 
 class _AuditGroup(click.Group):
@@ -203,9 +203,9 @@ def look_command(
     """Answer what a reduce's summary asks of a store, so that the next one names the record that differs."""
     if output is not None:
         check_place(output, [store])
-    request = Request(store, bound, lists, shows)
+    query = Query(store, bound, lists, shows)
     with job.running() as (runner, _):
-        found = look(runner, request, rate=job.rate, drop_cache=not keep_page_cache)
+        found = answer(runner, query, rate=job.rate, drop_cache=not keep_page_cache)
     if _write(output, found.to_json() + b"\n"):
         click.echo(f"{output}: {len(found.records):,} records listed, {len(found.shown)} shown")
 
@@ -235,9 +235,17 @@ def reduce_command(
     names = {each.identity.broker_name for each in found if each.identity}
     view = None if controller is None else _view(controller, names.pop() if len(names) == 1 else None)
     with job.running() as (runner, progress):
-        options = AuditOptions(view=view, looks=answers)
+        options = AuditOptions(view=view, answers=answers)
         report, found = audit_with_maps(runner, found, options, progress=progress)
     _hand_out(report, found, job, page, no_page, ())
+
+
+def check_place(path: Path, stores: Sequence[str]) -> None:
+    """JobFailed if a file would be written into a store: Java does not start with foreign files in it."""
+    for url in stores:
+        if not is_stream(url) and path.resolve().is_relative_to(Path(local_path(url)).resolve()):
+            advice = "nothing is written into a store; choose another place"
+            raise JobFailed(f"{path} lies inside the store {url}", advice)
 
 
 def _map(path: Path) -> ReplicaMap:
@@ -247,9 +255,9 @@ def _map(path: Path) -> ReplicaMap:
         raise NoInput(f"{path}: {error}", "make it with `audit map STORE -o FILE`") from error
 
 
-def _answer(path: Path) -> Look:
+def _answer(path: Path) -> Answer:
     try:
-        return Look.from_json(path.read_bytes())
+        return Answer.from_json(path.read_bytes())
     except ValueError as error:
         raise NoInput(f"{path}: {error}", "make it with `audit look STORE -o FILE`") from error
 

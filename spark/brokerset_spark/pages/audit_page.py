@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from brokerset_spark.jobs.audit.replica_map import ReplicaMap
+from brokerset_spark.jobs.audit.replica import ReplicaMap
 from brokerset_spark.jobs.report import Level, Report
 from brokerset_spark.pages.replica_chart import RedStretch, draw
 from brokerset_spark.pages.style import STYLE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from brokerset_spark.jobs.audit.replica_map import ReplicaMap
+from brokerset_spark.jobs.audit.replica import ReplicaMap
 
 WIDTH: Final = 1140
 LEFT: Final = 170

@@ -108,6 +108,22 @@ class StoreFacts:
             return "both" if self.commit_log.files else "dledger"
         return "commitlog" if self.commit_log.files else "empty"
 
+    @property
+    def logs(self) -> tuple[tuple[Log, bool], ...]:
+        """The logs that have files, in the order of their offsets; whether they have entries of a DLedger."""
+        both = (self.commit_log, False), (self.ledger, True)
+        return tuple((log, entries) for log, entries in both if log.files)
+
+    @property
+    def current(self) -> tuple[Log, bool]:
+        """The log that is written, or was last; also if it has no file yet."""
+        return self.logs[-1] if self.logs else (self.commit_log, False)
+
+    @property
+    def first(self) -> int:
+        """Offset of the first byte."""
+        return self.logs[0][0].first if self.logs else 0
+
 
 def read_log(folder: StoreFolder, path: str) -> Log:
     """The files of one log folder."""

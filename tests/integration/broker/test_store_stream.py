@@ -28,7 +28,7 @@ from brokerset_rig.store_streaming import (
     read_file,
     streaming,
 )
-from brokerset_spark.jobs.audit.observation import look_at
+from brokerset_spark.jobs.audit.replica import observe
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import find_target
 from brokerset_spark.sources.columns import arrow_schema, schema_of
@@ -149,7 +149,7 @@ def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup, run: R
             batches = [batch for piece in pieces for batch in read_piece(piece, options, schema)]
             assert sum(batch.num_rows for batch in batches) == count
 
-            sight = look_at(folder)
+            sight = observe(folder)
             assert (sight.confirmed, sight.confirmed_by, sight.bound) == (confirmed, "broker", confirmed)
             assert find_target(folder, VerifyOptions()).ending.claimed == confirmed
 

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from brokerset_rig.replica_stores import Log, flip, write_replica
 from brokerset_spark.jobs.audit import AuditOptions, MapOptions, audit, compare, map_replica
-from brokerset_spark.jobs.audit.digests import SegmentDigest, decode_digests, encode_digests
-from brokerset_spark.jobs.audit.intervals import missing, smallest, union, wanted_intervals
+from brokerset_spark.jobs.audit.digests import (
+    SegmentDigest,
+    decode_digests,
+    encode_digests,
+    missing,
+    smallest,
+    union,
+    wanted_intervals,
+)
 from brokerset_spark.jobs.running import LocalRunner
 
 FILE = 4096

@@ -1,23 +1,22 @@
 """Whether the replicas of one broker agree: epochs, ends, and every byte that is confirmed."""
 
-from brokerset_spark.jobs.audit.auditing import AuditOptions, audit, audit_with_maps
-from brokerset_spark.jobs.audit.comparing import compare
-from brokerset_spark.jobs.audit.controller_view import ControllerView, parse_view
-from brokerset_spark.jobs.audit.inspection import Look, Request, look
+from brokerset_spark.jobs.audit.findings import ControllerView
+from brokerset_spark.jobs.audit.job import AuditOptions, audit, audit_with_maps, compare, parse_view
 from brokerset_spark.jobs.audit.mapping import MapOptions, map_replica
-from brokerset_spark.jobs.audit.replica_map import ReplicaMap
+from brokerset_spark.jobs.audit.records import Answer, Query, answer
+from brokerset_spark.jobs.audit.replica import ReplicaMap
 
 __all__ = [
+    "Answer",
     "AuditOptions",
     "ControllerView",
-    "Look",
     "MapOptions",
+    "Query",
     "ReplicaMap",
-    "Request",
+    "answer",
     "audit",
     "audit_with_maps",
     "compare",
-    "look",
     "map_replica",
     "parse_view",
 ]

@@ -1,29 +1,46 @@
-"""Mapping one replica: plan, tasks, and one `ReplicaMap` out of what they say."""
+"""Mapping one replica: plan, tasks, and one `ReplicaMap` out of their results. Digests of files that will not
+change any more are kept from one audit to the next.
+
+Such a file is known again by path, size and modification time. After `FULL_READ_MS` it is read again all the
+same: bits rot without anybody writing.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from brokerset_spark.jobs.audit.cache import DigestCache
-from brokerset_spark.jobs.audit.digests import SegmentDigest, decode_digests
-from brokerset_spark.jobs.audit.epoch_facts import EpochFacts
-from brokerset_spark.jobs.audit.intervals import wanted_intervals
-from brokerset_spark.jobs.audit.observation import Observation, PlannedFile, look_at, small_problems
-from brokerset_spark.jobs.audit.replica_map import DAMAGES_MAX, Damage, ReplicaMap
-from brokerset_spark.jobs.audit.scanning import TASK, begins_record
-from brokerset_spark.jobs.running import Progress, Runner, quiet
+import orjson
+
+from brokerset_formats.errors import FormatError
+from brokerset_spark.jobs.audit.digests import Interval, SegmentDigest, decode_digests, wanted_intervals
+from brokerset_spark.jobs.audit.replica import (
+    DAMAGES_MAX,
+    Damage,
+    EpochFacts,
+    Observation,
+    PlannedFile,
+    ReplicaMap,
+    observe,
+    small_problems,
+)
+from brokerset_spark.jobs.audit.scan import TASK, probe
+from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import walk_end
 from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.layout import look
+from brokerset_spark.stores.layout import LogFile, look
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Range
 from brokerset_spark.stores.searching import find_start
 
 GONE: Final = "GONE"
+CACHE_VERSION: Final = 1
+FULL_READ_MS: Final = 7 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +51,7 @@ class MapOptions:
     """What the brokers confirmed; None for what the store tells."""
 
     cuts: tuple[int, ...] = ()
-    """Offsets at which digests are cut as well: where other replicas begin, change epochs, or end."""
+    """Offsets at which digests are divided as well: where other replicas begin, change epochs, or end."""
 
     rate: int = 0
     """Bytes per second of each task; 0 for no limit."""
@@ -52,168 +69,202 @@ class MapOptions:
     """Time by which the cache's age is told; None for the clock."""
 
 
+@dataclass(slots=True)
+class _DigestCache:
+    """What is known of the files of one store: path -> answer of the task that read it, and when. The file
+    has other stores as well, by URL."""
+
+    path: Path
+    url: str
+    now_ms: int
+    stores: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read the file; a missing, damaged or foreign one is an empty cache."""
+        try:
+            value = orjson.loads(self.path.read_bytes())
+        except (FileNotFoundError, orjson.JSONDecodeError):
+            value = None
+        if isinstance(value, dict) and value.get("cacheVersion") == CACHE_VERSION:
+            self.stores = value["stores"] if isinstance(value.get("stores"), dict) else {}
+
+    def save(self, paths: set[str]) -> None:
+        """Replace the file as a whole; files of the store that are gone are forgotten."""
+        mine = self.stores.get(self.url, {})
+        self.stores[self.url] = {path: known for path, known in mine.items() if path in paths}
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with part.open("wb") as stream:
+            stream.write(orjson.dumps({"cacheVersion": CACHE_VERSION, "stores": self.stores}))
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(self.path)
+
+    def find(self, file: LogFile, intervals: list[Interval], epochs: list[int]) -> dict[str, Any] | None:
+        """What the task would answer; None if it must read."""
+        known = self.stores.get(self.url, {}).get(file.path)
+        if known is None or (known.get("size"), known.get("mtimeMs")) != (file.size, file.mtime_ms):
+            return None
+        try:
+            age = self.now_ms - int(known["readAtMs"])
+            answer: dict[str, Any] = known["answer"]
+            have = {(each.start, each.end) for each in decode_digests(answer["digests"])}
+            checked = set(known["epochs"])
+        except (KeyError, TypeError, ValueError, FormatError):
+            return None
+        if not 0 <= age < FULL_READ_MS or not have.issuperset(intervals) or not checked.issuperset(epochs):
+            return None
+        return answer
+
+    def keep(self, file: LogFile, epochs: list[int], answer: dict[str, Any]) -> None:
+        """Remember an answer, if it found nothing wrong."""
+        if not (answer["gone"] or answer["damages"] or answer["unresolved"]):
+            self.stores.setdefault(self.url, {})[file.path] = {
+                "size": file.size,
+                "mtimeMs": file.mtime_ms,
+                "readAtMs": self.now_ms,
+                "epochs": epochs,
+                "answer": answer,
+            }
+
+
 def map_replica(
     runner: Runner, url: str, options: MapOptions | None = None, *, progress: Progress = quiet
 ) -> ReplicaMap:
     """Map the store at a URL. NoInput if there is none; OSError if it cannot be read."""
     options = options or MapOptions()
-    folder = open_folder(url)
-    try:
-        return map_sighted(runner, folder, look_at(folder, options.confirmed), options, progress=progress)
-    finally:
-        folder.close()
+    with closing(open_folder(url)) as folder:
+        return map_observed(runner, folder, observe(folder, options.confirmed), options, progress=progress)
 
 
-def map_sighted(
+def map_observed(
     runner: Runner,
     folder: StoreFolder,
-    sight: Observation,
+    observed: Observation,
     options: MapOptions,
     *,
     progress: Progress = quiet,
 ) -> ReplicaMap:
-    """Map a store that was looked at."""
+    """Map a store that was observed."""
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000 if options.now_ms is None else options.now_ms
-    cache = DigestCache.load(options.cache) if options.cache else None
-    url = folder.url
+    url, bound = folder.url, observed.bound
+    cache = _DigestCache(options.cache, url, now_ms) if options.cache else None
     answers: dict[int, dict[str, Any]] = {}
-    rows: list[dict[str, Any]] = []
-    planned = {each.file.base: each for each in sight.files()}
-    starts = [start for _, start in sight.epochs.pairs]
-    done = cached = 0
+    rows: dict[int, Row] = {}
+    planned = {each.file.base: each for each in observed.files()}
+    starts = [start for _, start in observed.epochs.pairs]
     for base, each in planned.items():
-        end = min(each.file.end, sight.bound)
-        intervals = wanted_intervals(base, end, epoch_starts=starts, cuts=options.cuts, bound=sight.bound)
+        end = min(each.file.end, bound)
+        intervals = wanted_intervals(base, end, epoch_starts=starts, cuts=options.cuts, bound=bound)
         epochs = [start for start in starts if base <= start < end] if not each.entries else []
         known = None
         if cache is not None and each.sealed and not options.full:
-            known = cache.find(url, each.file, intervals, epochs, now_ms)
+            known = cache.find(each.file, intervals, epochs)
         if known is not None:
             answers[base] = known
-            cached += int(known["bytes"])
             continue
-        rows.append(
-            {
-                "url": url,
-                "path": each.file.path,
-                "base": base,
-                "size": each.file.size,
-                "entries": each.entries,
-                "bound": sight.bound,
-                "intervals": intervals,
-                "epochs": epochs,
-                "rate": options.rate,
-                "dropCache": options.drop_cache,
-            }
-        )
-    total = sum(min(row["base"] + row["size"], sight.bound) - row["base"] for row in rows)
-    asked = {row["base"]: row["epochs"] for row in rows}
-    progress(f"mapping {url}", 0, total)
-    for result in runner.run(TASK, rows):
-        answer = result.row
-        answers[answer["base"]] = answer
-        done += answer["end"] - answer["base"]
+        rows[base] = {
+            "url": url,
+            "path": each.file.path,
+            "base": base,
+            "size": each.file.size,
+            "entries": each.entries,
+            "bound": bound,
+            "intervals": intervals,
+            "epochs": epochs,
+            "rate": options.rate,
+            "dropCache": options.drop_cache,
+        }
+    cached = sum(int(known["bytes"]) for known in answers.values())
+    done, total = 0, sum(min(base + row["size"], bound) - base for base, row in rows.items())
+    progress(f"mapping {url}", done, total)
+    for result in runner.run(TASK, list(rows.values())):
+        base = result.row["base"]
+        answers[base] = result.row
+        done += result.row["end"] - base
         progress(f"mapping {url}", done, total)
-        each = planned[answer["base"]]
-        if (
-            cache is not None
-            and each.sealed
-            and not (answer["gone"] or answer["damages"] or answer["unresolved"])
-        ):
-            cache.keep(url, each.file, asked[answer["base"]], answer, now_ms)
+        if cache is not None and planned[base].sealed:
+            cache.keep(planned[base].file, rows[base]["epochs"], result.row)
     if cache is not None:
-        cache.forget_others(url, {each.file.path for each in planned.values()})
-        cache.save()
-    found = _joined(folder, sight, planned, answers)
-    return replace(
-        found, bytes_cached=cached, bytes_read=found.bytes_read - cached, seconds=time.monotonic() - begun
-    )
+        cache.save({each.file.path for each in planned.values()})
+    found = _joined(folder, observed, planned, answers)
+    seconds = round(time.monotonic() - begun, 3)
+    return replace(found, bytes_cached=cached, bytes_read=found.bytes_read - cached, seconds=seconds)
 
 
 def _joined(
     folder: StoreFolder,
-    sight: Observation,
+    observed: Observation,
     planned: dict[int, PlannedFile],
     answers: dict[int, dict[str, Any]],
 ) -> ReplicaMap:
     """One map out of the answers of the tasks."""
-    first = sight.first
-    if any(answers[base]["gone"] for base in answers):
-        now = look(folder)
-        first = now.commit_log.first if now.commit_log.files else now.ledger.first
+    facts = observed.facts
+    gone = any(each["gone"] for each in answers.values())
+    first = look(folder).first if gone else facts.first
     damages: list[Damage] = []
     digests: list[SegmentDigest] = []
     sound: set[int] = set()
     terms: list[tuple[int, int]] = []
     reached = max(first, 0)
     open_end: tuple[int, str, bool] | None = None
-    records = read = damages_total = 0
-    for base in sorted(answers):
-        answer, each = answers[base], planned[base]
+    records = read = 0
+    for base, answer in sorted(answers.items()):
+        path = planned[base].file.path
         if answer["gone"]:
-            if base >= first:
-                damages.append(Damage(base, answer["end"], GONE, each.file.path))
+            damages += [Damage(base, answer["end"], GONE, path)] if base >= first else []
             continue
-        read += int(answer["bytes"])
         if answer["records"] and open_end is not None:
             damages.append(Damage(open_end[0], reached, open_end[1], _path(planned, open_end[0])))
             open_end = None
+        read += int(answer["bytes"])
         records += int(answer["records"])
-        damages += [Damage(begin, end, why, each.file.path) for begin, end, why in answer["damages"]]
+        damages += [Damage(begin, end, why, path) for begin, end, why in answer["damages"]]
         digests += decode_digests(answer["digests"])
         sound.update(answer["sound"])
         terms += [(term, start) for term, start in answer["terms"] if not terms or terms[-1][0] != term]
         reached = answer["end"]
-        if open_end is None and answer["unresolved"] is not None:
-            begin, why, straddles = answer["unresolved"]
-            open_end = (begin, why, straddles)
-    bound = min(sight.bound, reached)
-    beyond = bound
+        open_end = open_end or answer["unresolved"]
+    bound = beyond = min(observed.bound, reached)
     if open_end is not None:
         begin, why, straddles = open_end
-        following = -1 if straddles else _behind(folder, sight, begin)
-        broken = (
-            not straddles and why != Stop.EMPTY.name
-        )  # bytes are there, and wrong: not a log that was cut
-        if sight.confirmed is not None and (following >= 0 or broken):
+        following = -1 if straddles else _behind(folder, observed, begin)
+        broken = not straddles and why != Stop.EMPTY.name  # bytes are there, and wrong: not a truncated log
+        if observed.confirmed is not None and (following >= 0 or broken):
             damages.append(Damage(begin, max(following, bound), why, _path(planned, begin)))
             beyond = max(following, begin)
         else:
             bound = beyond = begin
-    digests = [each._replace(end=min(each.end, bound)) for each in digests if first <= each.start < bound]
-    last = _last(folder, sight, beyond)
-    at_ms = time.time_ns() // 1_000_000
-    damages = [each for each in damages if each.end > first]
-    damages_total = len(damages)
-    epochs = sight.epochs
-    if sight.facts.ledger.files:
+    last = _last(folder, observed, beyond)
+    last_at_ms = time.time_ns() // 1_000_000
+    damages = sorted(each for each in damages if each.end > first)
+    epochs, identity = observed.epochs, facts.identity
+    if facts.ledger.files:
         epochs = EpochFacts(tuple(terms), "terms", epochs.problems)
-    facts = sight.facts
-    identity = facts.identity
+    inside = (each._replace(end=min(each.end, bound)) for each in digests if first <= each.start < bound)
     return ReplicaMap(
         url=folder.url,
         name=f"{identity.broker_name}/{identity.broker_id}" if identity else folder.url,
         layout=facts.layout,
         identity=identity,
         epochs=epochs,
-        bad_boundaries=_bad_boundaries(folder, sight, sound, damages, first, bound, last),
-        file_sizes=tuple(sorted({each.size for each in (*facts.commit_log.files, *facts.ledger.files)})),
+        bad_boundaries=_bad_boundaries(folder, observed, sound, damages, range(first + 1, last), bound),
+        file_sizes=tuple(sorted({each.size for log, _ in facts.logs for each in log.files})),
         first=first,
         last=last,
-        confirmed=sight.confirmed,
-        confirmed_by=sight.confirmed_by,
+        confirmed=observed.confirmed,
+        confirmed_by=observed.confirmed_by,
         bound=bound,
-        written=sight.written,
-        leftover=sight.leftover,
-        checkpoint=_checkpoint(sight),
-        damages=tuple(sorted(damages)[:DAMAGES_MAX]),
-        damages_total=damages_total,
+        written=observed.written,
+        leftover=observed.leftover,
+        checkpoint=_checkpoint(observed),
+        damages=tuple(damages[:DAMAGES_MAX]),
+        damages_total=len(damages),
         problems=small_problems(facts),
         records=records,
-        digests=tuple(sorted(set(digests))),
-        confirmed_at_ms=sight.confirmed_at_ms,
-        last_at_ms=at_ms,
+        digests=tuple(sorted(set(inside))),
+        confirmed_at_ms=observed.confirmed_at_ms,
+        last_at_ms=last_at_ms,
         bytes_read=read,
     )
 
@@ -222,54 +273,50 @@ def _path(planned: dict[int, PlannedFile], offset: int) -> str:
     return next((p.file.path for p in planned.values() if p.file.base <= offset < p.file.end), "")
 
 
-def _behind(folder: StoreFolder, sight: Observation, offset: int) -> int:
+def _range(each: PlannedFile, start: int) -> Range:
+    return Range(each.file.path, each.file.base, each.file.size, start, each.file.end, each.entries)
+
+
+def _behind(folder: StoreFolder, observed: Observation, offset: int) -> int:
     """The first sure record behind a bad one in its file, also behind the bound; -1 if there is none."""
-    each = sight.file_at(offset)
-    if each is None:
-        return -1
-    file = each.file
-    wanted = Range(file.path, file.base, file.size, offset, file.end, each.entries)
-    following = find_start(folder, wanted, offset + 1)
-    return following if following < file.end else -1
+    each = observed.file_at(offset)
+    following = -1 if each is None else find_start(folder, _range(each, offset), offset + 1)
+    return following if each is not None and following < each.file.end else -1
 
 
-def _last(folder: StoreFolder, sight: Observation, beyond: int) -> int:
+def _last(folder: StoreFolder, observed: Observation, beyond: int) -> int:
     """Where the log ends, walking from a place where a record begins or the log ends."""
-    if sight.end is not None:
-        return sight.end.offset
-    log, entries = sight.log, bool(sight.facts.ledger.files)
-    if beyond < log.first and sight.facts.commit_log.files:
-        log, entries = sight.facts.commit_log, False
+    if observed.end is not None:
+        return observed.end.offset
+    log, entries = observed.facts.current
+    if beyond < log.first:
+        log, entries = observed.facts.logs[0]
     return walk_end(folder, log, max(beyond, log.first), entries=entries, crc=True).offset
 
 
 def _bad_boundaries(
     folder: StoreFolder,
-    sight: Observation,
+    observed: Observation,
     sound: set[int],
     damages: list[Damage],
-    first: int,
+    inside: range,
     bound: int,
-    last: int,
 ) -> tuple[int, ...]:
-    """Starts of epochs inside the log where no record begins; damage that lies there is told as such."""
-    found = []
-    for _, start in sight.epochs.pairs:
-        if not first < start < last or start in sound or sight.facts.ledger.files:
+    """Starts of epochs inside the log where no record begins; damage that lies there is found as such."""
+    found = set()
+    for _, start in () if observed.facts.ledger.files else observed.epochs.pairs:
+        each = observed.file_at(start)
+        damaged = any(damage.begin <= start < damage.end for damage in damages)
+        if start not in inside or start in sound or damaged or each is None or start == each.file.base:
             continue
-        if any(each.begin <= start < each.end for each in damages):
-            continue
-        each = sight.file_at(start)
-        if each is None or start == each.file.base:
-            continue
-        file = each.file
-        if start < bound or not begins_record(folder, file.path, file.base, file.size, start, entries=False):
-            found.append(start)
-    return tuple(sorted(set(found)))
+        stands = None if start < bound else probe(folder, _range(each, start), start)
+        if stands is None or not (stands.found or stands.stop is Stop.BLANK):
+            found.add(start)
+    return tuple(sorted(found))
 
 
-def _checkpoint(sight: Observation) -> dict[str, int]:
-    stored = sight.facts.checkpoint
+def _checkpoint(observed: Observation) -> dict[str, int]:
+    stored = observed.facts.checkpoint
     if stored is None:
         return {}
     found = {
@@ -279,6 +326,4 @@ def _checkpoint(sight: Observation) -> dict[str, int]:
         "masterFlushedOffset": stored.master_flushed_offset,
         "confirmPhyOffset": stored.confirm_phy_offset,
     }
-    if stored.marks is not None:
-        found["flushedOffset"] = stored.marks.flushed_offset
-    return found
+    return found | ({"flushedOffset": stored.marks.flushed_offset} if stored.marks is not None else {})

@@ -20,9 +20,15 @@ from brokerset_spark.jobs.audit import (
     map_replica,
     parse_view,
 )
-from brokerset_spark.jobs.audit.cache import FULL_READ_MS
-from brokerset_spark.jobs.audit.digests import ROWS_MAX, SegmentDigest, thin
-from brokerset_spark.jobs.audit.intervals import COARSE, SEGMENT, wanted_intervals
+from brokerset_spark.jobs.audit.digests import (
+    COARSE,
+    ROWS_MAX,
+    SEGMENT,
+    SegmentDigest,
+    thin,
+    wanted_intervals,
+)
+from brokerset_spark.jobs.audit.mapping import FULL_READ_MS
 from brokerset_spark.jobs.running import LocalRunner, Result, Row
 
 RUNNER = LocalRunner()

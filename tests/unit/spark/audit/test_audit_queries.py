@@ -1,4 +1,4 @@
-"""Closer looks: where stores are apart, the record that differs is named as when they are together."""
+"""Queries and answers: where stores are apart, the record that differs is named as when they are together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from brokerset_formats.errors import FormatError
 from brokerset_rig.replica_stores import Log, flip, write_replica
 from brokerset_spark.commands.audit import audit as command
 from brokerset_spark.jobs.audit import (
+    Answer,
     AuditOptions,
-    Look,
+    Query,
     ReplicaMap,
-    Request,
     audit,
-    inspection,
-    look,
     map_replica,
 )
-from brokerset_spark.jobs.audit.drilling import LISTED, RecordFacts
+from brokerset_spark.jobs.audit import answer as answer_query
+from brokerset_spark.jobs.audit import records as reading
+from brokerset_spark.jobs.audit.records import LISTED, RecordFacts
 from brokerset_spark.jobs.report import Report
 from brokerset_spark.jobs.running import LocalRunner
 
@@ -53,24 +53,24 @@ def trio(tmp_path: Path, log: Log) -> list[Path]:
 def apart(stores: Sequence[Path], rounds: int = 3) -> tuple[Report, int]:
     """The report of stores that only answer, and after how many rounds nothing is asked any more."""
     maps = [ReplicaMap.from_json(map_replica(RUNNER, str(each)).to_json()) for each in stores]
-    looks: list[Look] = []
+    answers: list[Answer] = []
     for number in range(rounds):
-        report = audit(RUNNER, maps, AuditOptions(looks=looks))
+        report = audit(RUNNER, maps, AuditOptions(answers=answers))
         if not report.further:
             return report, number
-        looks += [answer(each) for each in json.loads(report.summary())["further"]]
+        answers += [answer(each) for each in json.loads(report.summary())["further"]]
     raise AssertionError(f"it asks for ever: {report.further}")
 
 
-def answer(asked: dict[str, Any]) -> Look:
+def answer(asked: dict[str, Any]) -> Answer:
     """What a store says, as it travels."""
-    request = Request(
+    query = Query(
         asked["url"],
         asked["bound"],
         tuple((start, end) for start, end in asked["lists"]),
         tuple((offset, size) for offset, size in asked["shows"]),
     )
-    return Look.from_json(look(RUNNER, request).to_json())
+    return Answer.from_json(answer_query(RUNNER, query).to_json())
 
 
 def with_sound_crc(store: Path, log: Log, number: int) -> int:
@@ -178,7 +178,7 @@ def test_a_stretch_with_too_many_records_is_listed_as_far_as_there_is_room(
     trio: list[Path], log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies in the part that is listed is named; of the rest the stretch is told."""
-    monkeypatch.setattr(inspection, "RECORDS_MAX", 100)
+    monkeypatch.setattr(reading, "RECORDS_MAX", 100)
     with_sound_crc(trio[1], log, 50)
     near, _ = apart(trio)
     with_sound_crc(trio[1], log, 50)
@@ -198,7 +198,7 @@ def test_a_store_that_has_lost_the_difference_meanwhile_is_told_so(trio: list[Pa
     asked = audit(RUNNER, maps).further
     with_sound_crc(trio[1], log, 500)
 
-    report = audit(RUNNER, maps, AuditOptions(looks=[answer(each) for each in asked]))
+    report = audit(RUNNER, maps, AuditOptions(answers=[answer(each) for each in asked]))
 
     assert report.further == []
     assert all("no record differs now" in each.text for each in report.findings)
@@ -207,26 +207,24 @@ def test_a_store_that_has_lost_the_difference_meanwhile_is_told_so(trio: list[Pa
 def test_the_largest_answer_fits_a_config_map() -> None:
     """Sizes and hashes at random, and all the bytes that are shown."""
     random = np.random.default_rng(7)
-    records = np.empty(inspection.RECORDS_MAX, LISTED)
-    records["offset"] = np.cumsum(random.integers(150, 4000, inspection.RECORDS_MAX)) + (1 << 42)
-    records["hash"] = random.integers(0, 1 << 32, inspection.RECORDS_MAX)
+    records = np.empty(reading.RECORDS_MAX, LISTED)
+    records["offset"] = np.cumsum(random.integers(150, 4000, reading.RECORDS_MAX)) + (1 << 42)
+    records["hash"] = random.integers(0, 1 << 32, reading.RECORDS_MAX)
 
-    listed = Look(url="/stores/orders-0-1/store", records=records)
+    listed = Answer(url="/stores/orders-0-1/store", records=records)
     facts = RecordFacts("", 1)
-    shown = {at: (facts, os.urandom(inspection.SHOWN_MAX)) for at in range(inspection.SHOWS_MAX)}
+    shown = {at: (facts, os.urandom(reading.SHOWN_MAX)) for at in range(reading.SHOWS_MAX)}
 
     assert len(listed.to_json()) < 1_000_000
-    assert len(Look(url="/s", shown=shown).to_json()) < 1_000_000
-    assert np.array_equal(Look.from_json(listed.to_json()).records, records)
+    assert len(Answer(url="/s", shown=shown).to_json()) < 1_000_000
+    assert np.array_equal(Answer.from_json(listed.to_json()).records, records)
 
 
 def test_questions_about_many_replicas_leave_room_in_a_summary() -> None:
     report = Report("audit")
     report.further = [
-        Request(
-            f"/stores/orders-with-a-long-name-{n}-0/store", 1 << 50, ((1 << 49, (1 << 49) + 1),), ()
-        ).to_value()
-        for n in range(inspection.REPLICAS_MAX)
+        asdict(Query(f"/stores/orders-with-a-long-name-{n}-0/store", 1 << 50, ((1 << 49, (1 << 49) + 1),)))
+        for n in range(reading.REPLICAS_MAX)
     ]
 
     assert len(report.summary()) < 4_096
@@ -238,14 +236,14 @@ def test_questions_about_many_replicas_leave_room_in_a_summary() -> None:
 )
 def test_what_is_no_answer_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError):
-        Look.from_json(text)
+        Answer.from_json(text)
 
 
 def test_a_list_that_was_cut_is_refused() -> None:
-    whole = json.loads(Look(url="a", records=np.zeros(3, LISTED)).to_json())
+    whole = json.loads(Answer(url="a", records=np.zeros(3, LISTED)).to_json())
     for records in (whole["records"][:-5], "ab~"):
         with pytest.raises(FormatError):
-            Look.from_json(json.dumps({**whole, "records": records}).encode())
+            Answer.from_json(json.dumps({**whole, "records": records}).encode())
 
 
 def call(*arguments: str | Path) -> Result:
