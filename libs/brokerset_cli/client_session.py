@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
 
+from brokerset_cli.options import namesrv_address, namesrv_options
 from brokerset_cli.output import CommandFailed
+from brokerset_client.admin import Admin
 from brokerset_client.errors import (
     AnswerTimeout,
     BrokerUnreachable,
@@ -43,6 +48,32 @@ def run(namesrv: str, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
         raise CommandFailed(str(error), advice_for(error, namesrv)) from None
     except ValueError as error:  # names and addresses that the client refuses before it sends
         raise CommandFailed(str(error), "correct it and try again") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that a command is for, as its options name it."""
+
+    namesrv: str | None
+    data: Path
+
+    def run(self, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
+        """Do `work` as a client of the cluster; ends the command when that fails."""
+        return run(namesrv_address(self.namesrv, self.data), work)
+
+    def administer(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Do `work` as an administrator of the cluster; ends the command when that fails."""
+        return self.run(lambda instance: work(Admin(instance=instance)))
+
+
+def cluster_options(function: Callable[..., None]) -> Callable[..., None]:
+    """`--namesrv HOST:PORT` and `--data DIR`, which the command is given as `cluster`."""
+
+    @wraps(function)
+    def with_cluster(*, namesrv: str | None, data: Path, **others: Any) -> None:
+        function(cluster=Cluster(namesrv, data), **others)
+
+    return namesrv_options(with_cluster)
 
 
 def advice_for(error: ClientError, namesrv: str) -> str:

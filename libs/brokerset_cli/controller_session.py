@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
 
+from brokerset_cli.options import controller_address, controller_options
 from brokerset_cli.output import CommandFailed
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin, ControllersUnavailable
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
@@ -28,6 +32,28 @@ def run(controllers: str, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
         return asyncio.run(session())
     except ClientError as error:
         raise CommandFailed(str(error), advice_for(error, controllers)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """The controllers that a command is for, as its options name them."""
+
+    controller: str | None
+    data: Path
+
+    def run(self, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
+        """Do `work` with them; ends the command when that fails."""
+        return run(controller_address(self.controller, self.data), work)
+
+
+def controllers_options(function: Callable[..., None]) -> Callable[..., None]:
+    """`--controller HOST:PORT` and `--data DIR`, which the command is given as `controllers`."""
+
+    @wraps(function)
+    def with_controllers(*args: Any, controller: str | None, data: Path, **others: Any) -> None:
+        function(*args, controllers=Controllers(controller, data), **others)
+
+    return controller_options(with_controllers)
 
 
 def advice_for(error: ClientError, controllers: str) -> str:

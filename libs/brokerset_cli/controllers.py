@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from brokerset_cli import rebuilding
-from brokerset_cli.controller_session import run
+from brokerset_cli.controller_session import Controllers, controllers_options, run
 from brokerset_cli.folder import DataFolder
-from brokerset_cli.options import controller_address, controller_options, data_option, json_option
+from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_cli.replicas import clean, elect
 from brokerset_cli.scaling import changing, scale, transfer_target
@@ -27,10 +27,10 @@ def controller() -> None:
 
 
 @controller.group(invoke_without_command=True)
-@controller_options
+@controllers_options
 @json_option
 @click.pass_context
-def members(context: click.Context, controller: str | None, data: Path, as_json: bool) -> None:
+def members(context: click.Context, controllers: Controllers, as_json: bool) -> None:
     """Show the members; `add`, `promote` and `remove` change them."""
     if context.invoked_subcommand is not None:
         return
@@ -39,7 +39,7 @@ def members(context: click.Context, controller: str | None, data: Path, as_json:
         status, looks = await asyncio.gather(admin.status(), admin.look())
         return status, looks
 
-    status, looks = run(controller_address(controller, data), work)
+    status, looks = controllers.run(work)
     rows = member_rows(status, looks)
     if as_json:
         write_json({"term": status.term, "leaderId": status.leader_id, "members": rows})
@@ -82,8 +82,8 @@ def member_rows(status: ControllerStatus, looks: list[ControllerLook]) -> list[d
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
 @click.argument("raft_address", metavar="RAFT")
 @click.argument("service_address", metavar="SERVICE")
-@controller_options
-def add(node_id: int, raft_address: str, service_address: str, controller: str | None, data: Path) -> None:
+@controllers_options
+def add(node_id: int, raft_address: str, service_address: str, controllers: Controllers) -> None:
     """Add a controller that waits for it (raftJoin=true) as a learner: its addresses RAFT and SERVICE."""
     for address in (raft_address, service_address):
         if problems := address_problems(address):
@@ -101,7 +101,7 @@ def add(node_id: int, raft_address: str, service_address: str, controller: str |
         await admin.add_member(node_id, raft_address, service_address)
         return next((member for member in status.members if member.node_id == node_id), None)
 
-    was = run(controller_address(controller, data), work)
+    was = controllers.run(work)
     if was is None:
         click.echo(f"Node {node_id} receives the log. Next: brokerset controller members promote {node_id}")
         return
@@ -113,8 +113,8 @@ def add(node_id: int, raft_address: str, service_address: str, controller: str |
 
 @members.command()
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
-@controller_options
-def promote(node_id: int, controller: str | None, data: Path) -> None:
+@controllers_options
+def promote(node_id: int, controllers: Controllers) -> None:
     """Give the learner ID a vote; refused while it lags behind."""
 
     async def work(admin: ControllerAdmin) -> None:
@@ -124,7 +124,7 @@ def promote(node_id: int, controller: str | None, data: Path) -> None:
             await _check_answers(admin, learner)
         await admin.promote_member(node_id)
 
-    run(controller_address(controller, data), work)
+    controllers.run(work)
     click.echo(f"Node {node_id} votes.")
 
 
@@ -146,18 +146,18 @@ async def _check_answers(admin: ControllerAdmin, learner: ControllerMember) -> N
 
 @members.command()
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
-@controller_options
-def remove(node_id: int, controller: str | None, data: Path) -> None:
+@controllers_options
+def remove(node_id: int, controllers: Controllers) -> None:
     """Remove the member ID; stop its process afterwards, and never start it again with its data."""
-    run(controller_address(controller, data), lambda admin: admin.remove_member(node_id))
+    controllers.run(lambda admin: admin.remove_member(node_id))
     click.echo(f"Node {node_id} is no member any more. Stop its process now.")
 
 
 @controller.command()
 @click.option("--node", "node_id", type=click.IntRange(0), metavar="ID", help="Only this one. [default: all]")
-@controller_options
+@controllers_options
 @json_option
-def snapshot(node_id: int | None, controller: str | None, data: Path, as_json: bool) -> None:
+def snapshot(node_id: int | None, controllers: Controllers, as_json: bool) -> None:
     """Let controllers write a snapshot of their state now, and cut their logs."""
 
     async def work(admin: ControllerAdmin) -> tuple[dict[int, int], dict[int, str]]:
@@ -176,7 +176,7 @@ def snapshot(node_id: int | None, controller: str | None, data: Path, as_json: b
                 failed[member.node_id] = str(error)
         return written, failed
 
-    found, failed = run(controller_address(controller, data), work)
+    found, failed = controllers.run(work)
     if as_json:
         write_json([{"nodeId": n, "snapshotIndex": index} for n, index in found.items()])
     else:
@@ -191,8 +191,8 @@ def snapshot(node_id: int | None, controller: str | None, data: Path, as_json: b
 
 @controller.command()
 @click.argument("node_id", metavar="[ID]", type=click.IntRange(0), required=False)
-@controller_options
-def transfer(node_id: int | None, controller: str | None, data: Path) -> None:
+@controllers_options
+def transfer(node_id: int | None, controllers: Controllers) -> None:
     """Let another controller lead: ID, or the one that has most of the log."""
 
     async def work(admin: ControllerAdmin) -> tuple[int | None, int]:
@@ -210,7 +210,7 @@ def transfer(node_id: int | None, controller: str | None, data: Path) -> None:
             status = await _led_by(admin, target)
         return status.leader_id, target
 
-    leader, target = run(controller_address(controller, data), work)
+    leader, target = controllers.run(work)
     if leader != target:
         raise CommandFailed(
             f"node {leader} leads, not {target}",

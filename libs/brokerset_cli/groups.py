@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from brokerset_cli.client_session import run
-from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.client_session import Cluster, cluster_options
+from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
-from brokerset_client.instance import ClientInstance
 from brokerset_formats import names
 from brokerset_formats.config import SubscriptionGroupConfig
 from brokerset_protocol.bodies.connections import Connection
@@ -26,27 +24,19 @@ def group() -> None:
 
 @group.command()
 @click.argument("name")
-@click.option(
-    "--retries",
-    type=click.IntRange(-1),
-    metavar="N",
-    default=16,
-    show_default=True,
-    help="Failures after which a message goes to the dead-letter topic.",
-)
+@number_option("--retries", "Failures after which a message goes to the dead-letter topic.", -1, default=16)
 @click.option("--orderly", is_flag=True, help="Its consumers handle each queue in order.")
-@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
+@at_cluster_option
 @click.option("--update", is_flag=True, help="Change the group if it exists.")
-@namesrv_options
+@cluster_options
 @json_option
 def create(
     name: str,
     retries: int,
     orderly: bool,
-    cluster: str | None,
+    at_cluster: str | None,
     update: bool,
-    namesrv: str | None,
-    data: Path,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Create the consumer group NAME at every broker group."""
@@ -57,13 +47,12 @@ def create(
         raise click.BadParameter(problem, param_hint="NAME")
     config = SubscriptionGroupConfig(name, retry_max_times=retries, consume_message_orderly=orderly)
 
-    async def work(instance: ClientInstance) -> None:
-        admin = Admin(instance=instance)
-        if not update and name in await admin.groups(cluster):
+    async def work(admin: Admin) -> None:
+        if not update and name in await admin.groups(at_cluster):
             raise CommandFailed(f"group {name} exists already", "use --update to change it, or another name")
-        await admin.create_group(config, cluster=cluster)
+        await admin.create_group(config, cluster=at_cluster)
 
-    run(namesrv_address(namesrv, data), work)
+    cluster.administer(work)
     if as_json:
         write_json({"group": name, "retries": retries, "orderly": orderly})
     else:
@@ -72,16 +61,16 @@ def create(
 
 @group.command("list")
 @click.option("--all", "with_system", is_flag=True, help="Also the groups that brokers make for themselves.")
-@namesrv_options
+@cluster_options
 @json_option
-def list_groups(with_system: bool, namesrv: str | None, data: Path, as_json: bool) -> None:
+def list_groups(with_system: bool, cluster: Cluster, as_json: bool) -> None:
     """List the consumer groups that the brokers know."""
 
-    async def work(instance: ClientInstance) -> list[str]:
-        found = await Admin(instance=instance).groups()
+    async def work(admin: Admin) -> list[str]:
+        found = await admin.groups()
         return [name for name in found if with_system or not names.is_system_group(name)]
 
-    found = run(namesrv_address(namesrv, data), work)
+    found = cluster.administer(work)
     if as_json:
         write_json(found)
     else:
@@ -94,13 +83,12 @@ def list_groups(with_system: bool, namesrv: str | None, data: Path, as_json: boo
 
 @group.command(short_help="Show the members of the group NAME, and how far it is.")
 @click.argument("name")
-@namesrv_options
+@cluster_options
 @json_option
-def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
+def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show who consumes for the group NAME, and how far it is in each queue."""
 
-    async def work(instance: ClientInstance) -> dict[str, Any]:
-        admin = Admin(instance=instance)
+    async def work(admin: Admin) -> dict[str, Any]:
         if name not in await admin.groups():
             raise CommandFailed(
                 f"no broker knows the group {name}",
@@ -127,7 +115,7 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
             ],
         }
 
-    found = run(namesrv_address(namesrv, data), work)
+    found = cluster.administer(work)
     if as_json:
         write_json(found)
         return
@@ -175,15 +163,14 @@ async def _progress(admin: Admin, name: str) -> list[GroupProgress]:
 
 @group.command(short_help="Delete the consumer group NAME and its offsets.")
 @click.argument("name")
-@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@namesrv_options
-def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:
+@at_cluster_option
+@yes_option
+@cluster_options
+def delete(name: str, at_cluster: str | None, yes: bool, cluster: Cluster) -> None:
     """Delete the consumer group NAME and its offsets: a group of this name starts anew."""
 
-    async def work(instance: ClientInstance) -> None:
-        admin = Admin(instance=instance)
-        if name not in await admin.groups(cluster):
+    async def work(admin: Admin) -> None:
+        if name not in await admin.groups(at_cluster):
             raise CommandFailed(f"no broker knows the group {name}", "see `brokerset group list`")
         online = await _members(admin, name)
         if online:
@@ -193,7 +180,7 @@ def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data:
             )
         if not yes:
             click.confirm(f"Delete the group {name} and its offsets?", abort=True)
-        await admin.delete_group(name, cluster=cluster)
+        await admin.delete_group(name, cluster=at_cluster)
 
-    run(namesrv_address(namesrv, data), work)
+    cluster.administer(work)
     click.echo(f"Deleted group {name}.")

@@ -13,9 +13,9 @@ from typing import BinaryIO, Final
 
 import click
 
-from brokerset_cli.client_session import run, stop_event
+from brokerset_cli.client_session import Cluster, cluster_options, stop_event
 from brokerset_cli.consuming import Start, Taken, message_json, message_line, parse_start, take
-from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.options import json_option, number_option
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
@@ -34,13 +34,8 @@ IN_FLIGHT_MAX: Final = 256
 
 @click.command()
 @click.argument("topic")
-@click.option(
-    "--count",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of messages. [default: 1, or all lines of --file]",
-)
-@click.option("--size", type=click.IntRange(1, BODY_SIZE_MAX), metavar="B", help="Bytes of each body.")
+@number_option("--count", "Number of messages. [default: 1, or all lines of --file]", 1)
+@number_option("--size", "Bytes of each body.", 1, BODY_SIZE_MAX, metavar="B")
 @click.option("--body", metavar="TEXT", help="Text of the body.")
 @click.option(
     "--file",
@@ -65,7 +60,7 @@ IN_FLIGHT_MAX: Final = 256
     default=0,
     help="Deliver later, by the broker's messageDelayLevel: 1 is 1 s, 2 is 5 s, 3 is 10 s, …",
 )
-@namesrv_options
+@cluster_options
 @json_option
 def send(
     topic: str,
@@ -77,8 +72,7 @@ def send(
     tag: str | None,
     order_key: str | None,
     delay_level: int,
-    namesrv: str | None,
-    data: Path,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Send messages to TOPIC and wait until the brokers have stored them.
@@ -113,7 +107,7 @@ def send(
                     waits=file is not None and may_wait(file),
                 )
 
-    sent = run(namesrv_address(namesrv, data), work)
+    sent = cluster.run(work)
     if not sent.count:
         raise CommandFailed("there was nothing to send", "give --file with at least one line")
     if as_json:
@@ -197,9 +191,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     show_default=True,
     help="Consumer group; it keeps the offsets.",
 )
-@click.option(
-    "--count", type=click.IntRange(1), metavar="N", help="Stop after so many. [default: go on until Ctrl-C]"
-)
+@number_option("--count", "Stop after so many. [default: go on until Ctrl-C]", 1)
 @click.option(
     "--from",
     "start",
@@ -224,7 +216,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     help="Stop after so many seconds without a message.",
 )
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
-@namesrv_options
+@cluster_options
 @json_option
 def consume(
     topic: str,
@@ -234,8 +226,7 @@ def consume(
     expression: str,
     idle_seconds: float | None,
     quiet: bool,
-    namesrv: str | None,
-    data: Path,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Read messages of TOPIC as a member of a consumer group and show them.
@@ -270,7 +261,7 @@ def consume(
                 idle_seconds=idle_seconds,
             )
 
-    taken = run(namesrv_address(namesrv, data), work)
+    taken = cluster.run(work)
     rate = ""
     if taken.seconds >= RATE_SECONDS_MIN:
         rate = f" in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s"

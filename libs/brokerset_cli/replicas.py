@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from brokerset_cli.controller_session import one_group, one_replica, run
-from brokerset_cli.options import controller_address, controller_options, json_option
+from brokerset_cli.controller_session import Controllers, controllers_options, one_group, one_replica
+from brokerset_cli.options import json_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, fail, write_json
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import RequestRefused
@@ -36,8 +36,8 @@ LOCK: Final = "lock"
 @click.argument("ids", metavar="ID...", nargs=-1, type=click.IntRange(0))
 @click.option("--all", "everything", is_flag=True, help="All replicas of the group.")
 @click.option("--live", is_flag=True, help="Also replicas that are alive.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@controller_options
+@yes_option
+@controllers_options
 @json_option
 def clean(
     group: str,
@@ -45,8 +45,7 @@ def clean(
     everything: bool,
     live: bool,
     yes: bool,
-    controller: str | None,
-    data: Path,
+    controllers: Controllers,
     as_json: bool,
 ) -> None:
     """Let the controllers forget replicas of GROUP for good.
@@ -55,8 +54,7 @@ def clean(
     """
     if bool(ids) == everything:
         raise click.UsageError("Give the ids of replicas, or --all.")
-    target = controller_address(controller, data)
-    state = run(target, lambda admin: one_group(admin, group))
+    state = controllers.run(lambda admin: one_group(admin, group))
     chosen = tuple(r.broker_id for r in state.replicas) if everything else tuple(sorted(set(ids)))
     found = [one_replica(state, broker_id) for broker_id in chosen]
     if not found:
@@ -72,7 +70,7 @@ def clean(
         for replica in found:
             click.echo(f"{group}/{replica.broker_id} at {replica.address}, {replica.standing}")
         click.confirm(f"Forget {counted(len(found), 'replica')} for good?", abort=True)
-    run(target, lambda admin: admin.clean(state, chosen, living=live))
+    controllers.run(lambda admin: admin.clean(state, chosen, living=live))
     if as_json:
         write_json({"group": group, "cleaned": list(chosen)})
     else:
@@ -85,11 +83,9 @@ def clean(
 @click.option(
     "--unclean", is_flag=True, help="Accept that acknowledged messages may be lost, if nobody in sync lives."
 )
-@controller_options
+@controllers_options
 @json_option
-def elect(
-    group: str, broker_id: int | None, unclean: bool, controller: str | None, data: Path, as_json: bool
-) -> None:
+def elect(group: str, broker_id: int | None, unclean: bool, controllers: Controllers, as_json: bool) -> None:
     """Elect a master of GROUP now: the replica ID, or the best one."""
 
     async def work(admin: ControllerAdmin) -> tuple[GroupState, bool]:
@@ -104,7 +100,7 @@ def elect(
             return await one_group(admin, group), False
         return await one_group(admin, group), True
 
-    state, changed = run(controller_address(controller, data), work)
+    state, changed = controllers.run(work)
     if as_json:
         write_json(
             {
@@ -128,12 +124,11 @@ def replica() -> None:
 @replica.command()
 @click.argument("group")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0))
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@controller_options
-def retire(group: str, broker_id: int, yes: bool, controller: str | None, data: Path) -> None:
+@yes_option
+@controllers_options
+def retire(group: str, broker_id: int, yes: bool, controllers: Controllers) -> None:
     """Give up the replica ID of GROUP, which does not run any more: its id is never given again."""
-    target = controller_address(controller, data)
-    state = run(target, lambda admin: one_group(admin, group))
+    state = controllers.run(lambda admin: one_group(admin, group))
     found = one_replica(state, broker_id)
     if state.master_id == broker_id and found.standing == "alive":
         raise CommandFailed(
@@ -143,7 +138,7 @@ def retire(group: str, broker_id: int, yes: bool, controller: str | None, data: 
         raise CommandFailed(f"{group}/{broker_id} at {found.address} is alive", "stop its process first")
     if not yes:
         click.confirm(f"Give up {group}/{broker_id}, last at {found.address}, for good?", abort=True)
-    run(target, lambda admin: admin.clean(state, (broker_id,)))
+    controllers.run(lambda admin: admin.clean(state, (broker_id,)))
     click.echo(
         f"{group}/{broker_id} is given up. Its folder cannot come back as that replica; to use it again, "
         "run `brokerset replica replace FOLDER`."
@@ -153,7 +148,7 @@ def retire(group: str, broker_id: int, yes: bool, controller: str | None, data: 
 @replica.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--empty", is_flag=True, help="Also put the messages aside: the replica starts without any.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def replace(folder: Path, empty: bool, yes: bool) -> None:
     """Make the store in FOLDER a new replica of its group: it asks for a new id at its next start.
 
@@ -179,7 +174,7 @@ def replace(folder: Path, empty: bool, yes: bool) -> None:
 @replica.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--group", "group", metavar="NAME", required=True, help="The group that it is to join.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def rehome(folder: Path, group: str, yes: bool) -> None:
     """Make the store in FOLDER an empty replica of another group; its broker must not run.
 

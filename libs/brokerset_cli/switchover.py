@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import click
 
-from brokerset_cli.controller_session import one_group, one_replica, run
-from brokerset_cli.options import controller_address, controller_options, json_option
+from brokerset_cli.controller_session import Controllers, controllers_options, one_group, one_replica
+from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, write_json
 from brokerset_client.controller_admin import SWITCH_OVER_SECONDS, ControllerAdmin
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
@@ -130,11 +129,9 @@ async def fence_replica(
     show_default=True,
     help="Sends are held at most so long; then everything stays as it was.",
 )
-@controller_options
+@controllers_options
 @json_option
-def switchover(
-    group: str, to: int | None, timeout_ms: int, controller: str | None, data: Path, as_json: bool
-) -> None:
+def switchover(group: str, to: int | None, timeout_ms: int, controllers: Controllers, as_json: bool) -> None:
     """Let another in-sync replica of GROUP be master; sends wait a moment and none fails."""
 
     async def work(admin: ControllerAdmin) -> tuple[GroupState, SwitchOverResponse | None]:
@@ -143,7 +140,7 @@ def switchover(
             return state, None
         return state, await hand_over(admin, state, to, timeout_ms / 1000)
 
-    before, done = run(controller_address(controller, data), work)
+    before, done = controllers.run(work)
     new_id = before.master_id if done is None else done.master_broker_id
     epoch = before.master_epoch if done is None else done.master_epoch
     address = (done.master_address if done is not None else None) or address_of(before, new_id)
@@ -176,9 +173,9 @@ def switchover(
 @click.option(
     "--force", is_flag=True, help="Also when fewer than minInSyncReplicas, or nobody, can serve without it."
 )
-@controller_options
+@controllers_options
 @json_option
-def fence(group: str, broker_id: int, force: bool, controller: str | None, data: Path, as_json: bool) -> None:
+def fence(group: str, broker_id: int, force: bool, controllers: Controllers, as_json: bool) -> None:
     """Let the replica ID of GROUP serve nobody: it is not elected and not waited for, but follows.
 
     When it is master, another one becomes master first. `brokerset unfence` ends that.
@@ -189,16 +186,16 @@ def fence(group: str, broker_id: int, force: bool, controller: str | None, data:
         await fence_replica(admin, group, broker_id, force=force, say=said.append)
         return await one_group(admin, group)
 
-    state = run(controller_address(controller, data), work)
+    state = controllers.run(work)
     _show_fenced(state, broker_id, said, fenced=True, as_json=as_json)
 
 
 @click.command()
 @click.argument("group")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0))
-@controller_options
+@controllers_options
 @json_option
-def unfence(group: str, broker_id: int, controller: str | None, data: Path, as_json: bool) -> None:
+def unfence(group: str, broker_id: int, controllers: Controllers, as_json: bool) -> None:
     """Let the replica ID of GROUP take part again: it gets in sync, and can be elected."""
 
     async def work(admin: ControllerAdmin) -> GroupState:
@@ -207,7 +204,7 @@ def unfence(group: str, broker_id: int, controller: str | None, data: Path, as_j
         await admin.fence(group, broker_id, fenced=False)
         return await one_group(admin, group)
 
-    state = run(controller_address(controller, data), work)
+    state = controllers.run(work)
     _show_fenced(state, broker_id, [], fenced=False, as_json=as_json)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from brokerset_cli.client_session import run
-from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_cli.client_session import Cluster, cluster_options
+from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_json, write_table
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
-from brokerset_client.instance import ClientInstance
 from brokerset_formats import names
 from brokerset_formats.config import Permission, TopicConfig
 from brokerset_protocol.bodies.routes import TopicRouteData
@@ -32,30 +30,23 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option(
-    "--queues",
-    type=click.IntRange(1, QUEUES_MAX),
-    metavar="N",
-    default=DEFAULT_QUEUES,
-    show_default=True,
-    help="Queues at each broker group.",
-)
-@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
+@number_option("--queues", "Queues at each broker group.", 1, QUEUES_MAX, default=DEFAULT_QUEUES)
+@at_cluster_option
 @click.option("--update", is_flag=True, help="Change the topic if it exists.")
-@namesrv_options
+@cluster_options
 @json_option
 def create(
-    name: str, queues: int, cluster: str | None, update: bool, namesrv: str | None, data: Path, as_json: bool
+    name: str, queues: int, at_cluster: str | None, update: bool, cluster: Cluster, as_json: bool
 ) -> None:
     """Create the topic NAME at every broker group."""
     problem = names.check_topic(name)
     if problem is not None:
         raise click.BadParameter(problem, param_hint="NAME")
 
-    async def work(instance: ClientInstance) -> TopicRouteData:
-        return await create_topic(Admin(instance=instance), name, queues, cluster, update)
+    async def work(admin: Admin) -> TopicRouteData:
+        return await create_topic(admin, name, queues, at_cluster, update)
 
-    route = run(namesrv_address(namesrv, data), work)
+    route = cluster.administer(work)
     if as_json:
         write_json(route_json(name, route))
     else:
@@ -64,7 +55,7 @@ def create(
 
 
 async def create_topic(
-    admin: Admin, name: str, queues: int, cluster: str | None, update: bool
+    admin: Admin, name: str, queues: int, at_cluster: str | None, update: bool
 ) -> TopicRouteData:
     """Create a topic and wait until the name server shows it; ends the command when it exists already."""
     try:
@@ -74,22 +65,21 @@ async def create_topic(
     else:
         if not update:
             raise CommandFailed(f"topic {name} exists already", "use --update to change it, or another name")
-    groups = len(await admin.masters(cluster))
+    groups = len(await admin.masters(at_cluster))
     await admin.create_topic(
-        TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues), cluster=cluster
+        TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues), cluster=at_cluster
     )
     return await admin.wait_for_route(name, write_queues=queues * groups)
 
 
 @topic.command("list")
 @click.option("--all", "with_system", is_flag=True, help="Also the topics that brokers make for themselves.")
-@namesrv_options
+@cluster_options
 @json_option
-def list_topics(with_system: bool, namesrv: str | None, data: Path, as_json: bool) -> None:
+def list_topics(with_system: bool, cluster: Cluster, as_json: bool) -> None:
     """List the topics that the name server knows."""
 
-    async def work(instance: ClientInstance) -> list[str]:
-        admin = Admin(instance=instance)
+    async def work(admin: Admin) -> list[str]:
         found = await admin.topics()
         if with_system:
             return found
@@ -104,7 +94,7 @@ def list_topics(with_system: bool, namesrv: str | None, data: Path, as_json: boo
             and not names.is_dlq_topic(name)
         ]
 
-    found = run(namesrv_address(namesrv, data), work)
+    found = cluster.administer(work)
     if as_json:
         write_json(found)
     else:
@@ -117,13 +107,12 @@ def list_topics(with_system: bool, namesrv: str | None, data: Path, as_json: boo
 
 @topic.command()
 @click.argument("name")
-@namesrv_options
+@cluster_options
 @json_option
-def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
+def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show where the topic NAME is, its queues and who consumes it."""
 
-    async def work(instance: ClientInstance) -> dict[str, Any]:
-        admin = Admin(instance=instance)
+    async def work(admin: Admin) -> dict[str, Any]:
         route = await admin.topic_route(name)
         stats = await admin.topic_stats(name)
         groups = await admin.groups_of_topic(name)
@@ -140,7 +129,7 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
         ]
         return {**route_json(name, route), "groups": groups, "queues": queues}
 
-    found = run(namesrv_address(namesrv, data), work)
+    found = cluster.administer(work)
     if as_json:
         write_json(found)
         return
@@ -172,20 +161,19 @@ def describe(name: str, namesrv: str | None, data: Path, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--cluster", metavar="NAME", help="Only at the brokers of this cluster. [default: all]")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@namesrv_options
-def delete(name: str, cluster: str | None, yes: bool, namesrv: str | None, data: Path) -> None:
+@at_cluster_option
+@yes_option
+@cluster_options
+def delete(name: str, at_cluster: str | None, yes: bool, cluster: Cluster) -> None:
     """Delete the topic NAME with all its messages."""
 
-    async def work(instance: ClientInstance) -> None:
-        admin = Admin(instance=instance)
+    async def work(admin: Admin) -> None:
         await admin.topic_route(name)  # one that is not there is an error
         if not yes:
             click.confirm(f"Delete the topic {name} with all its messages?", abort=True)
-        await admin.delete_topic(name, cluster=cluster)
+        await admin.delete_topic(name, cluster=at_cluster)
 
-    run(namesrv_address(namesrv, data), work)
+    cluster.administer(work)
     click.echo(f"Deleted topic {name}.")
 
 
