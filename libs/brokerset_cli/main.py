@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "group": ("brokerset_cli.groups:group", "Create, list, describe and delete consumer groups."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
-    "bench": ("brokerset_cli.bench:bench", "Measure sending and consuming."),
+    "bench": ("brokerset_bench.command:bench", "Measure sending and consuming."),
     "controller": (
         "brokerset_cli.controllers:controller",
         "Members, leader and number of the controllers; rebuild.",
@@ -48,7 +48,10 @@ COMMANDS: Final = {
         "brokerset_cli.kubernetes.command:kubernetes",
         "Look at and work on BrokerSets on Kubernetes.",
     ),
-    "demo": ("brokerset_cli.demo:demo", "Run a set, kill its parts, send and read messages, and check them."),
+    "demo": (
+        "brokerset_bench.demo:demo",
+        "Run a set, kill its parts, send and read messages, and check them.",
+    ),
 }
 """Where each subcommand is, and its line in the help."""
 

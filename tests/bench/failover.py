@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from brokerset_cli.failover_faults import KINDS
+from brokerset_bench.faults import KINDS
 from brokerset_rig import stack
 from brokerset_rig.history_check import check_file
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from brokerset_cli.failover_history import read_events
+from brokerset_bench.history import read_events
 
 Line = Mapping[str, Any]
 STEPS: dict[str, Callable[[Line], float | None]] = {

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
-from brokerset_cli.failover_processes import ServerProcess
-from brokerset_cli.failover_set import BenchSet, java_set, our_set
+from brokerset_bench.probes import GroupView, NoAnswer, Prober
+from brokerset_bench.server_process import ServerProcess
+from brokerset_bench.sets import BenchSet, java_set, our_set
 from brokerset_rig import stack
 
 PEERS_BENCH = stack.PEERS / "bench"
@@ -63,16 +63,16 @@ def topology(who: str, replicas: int, log_file_bytes: int, port: int, *expected:
             bench.end()
 
 
-def until(what: str, look: Callable[[Asker], Any]) -> Any:
+def until(what: str, look: Callable[[Prober], Any]) -> Any:
     """Ask until there is an answer that is true."""
 
     async def ask() -> Any:
         deadline = time.monotonic() + WHOLE_SECONDS_MAX
-        async with Asker() as asker:
+        async with Prober() as prober:
             while True:
                 problem = "not yet"
                 try:
-                    if found := await look(asker):
+                    if found := await look(prober):
                         return found
                 except NoAnswer as error:
                     problem = str(error)
@@ -83,19 +83,19 @@ def until(what: str, look: Callable[[Asker], Any]) -> Any:
     return asyncio.run(ask())
 
 
-def start(bench: BenchSet, brokers: Sequence[ServerProcess]) -> GroupLook:
+def start(bench: BenchSet, brokers: Sequence[ServerProcess]) -> GroupView:
     """Start the controllers and these brokers; returns the first look with a master and all of them in sync."""
     for process in (*bench.others, *bench.controllers, *brokers):
         process.start()
 
-    async def look(asker: Asker) -> GroupLook | None:
+    async def look(prober: Prober) -> GroupView | None:
         if gone := next((process for process in brokers if not process.running), None):
             raise stack.StackError(f"{gone.name} has ended:\n{gone.log_tail()}")
-        found = await asker.look(bench.controller_addresses, bench.group)
+        found = await prober.group(bench.controller_addresses, bench.group)
         return found if found.master and len(found.in_sync) == len(brokers) else None
 
     looked = until(f"{len(brokers)} brokers in sync", look)
-    assert isinstance(looked, GroupLook)
+    assert isinstance(looked, GroupView)
     return looked
 
 

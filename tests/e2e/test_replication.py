@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_cli.demo_copies import digest
+from brokerset_bench.log_comparison import digest
 from brokerset_client import Message, Producer
 from brokerset_client.errors import ClientError
 from brokerset_client.messages import SendStatus

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerset_cli.failover_group import Asker
+from brokerset_bench.probes import Prober
 from brokerset_rig import stack
 from brokerset_rig.acked_load import QUEUES, Ledger, create_topic, verify, write
 from brokerset_rig.failing_disks import (
@@ -224,9 +224,9 @@ def full(work: Path, source: random.Random, *, master: bool) -> Outcome:
 
 
 async def _full(group: OwnGroup, disks: dict[str, SmallDisk], source: random.Random, master: bool) -> Outcome:
-    async with Asker() as asker:
-        async with judged_load(group, asker, "disks", rate=1500) as load:
-            look = await group.look(asker)
+    async with Prober() as prober:
+        async with judged_load(group, prober, "disks", rate=1500) as load:
+            look = await group.look(prober)
             broker = next(b for b in group.set.brokers if (b.address == look.master) is master)
             disk = disks[broker.address]
             await load.more_acknowledged(500)
@@ -245,7 +245,7 @@ async def _full(group: OwnGroup, disks: dict[str, SmallDisk], source: random.Ran
                 if not each.running:
                     note += f", {each.name} had ended"
                     each.start()
-            await group.all_in_sync(asker)
+            await group.all_in_sync(prober)
             await load.more_acknowledged(200)
         if wrong := group.tracebacks():
             raise StackError(f"unexpected exceptions are in {', '.join(wrong)}")

@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from brokerset_cli.demo_copies import chunks, first_difference
-from brokerset_cli.failover_group import Asker, GroupLook
-from brokerset_cli.failover_processes import ServerProcess
+from brokerset_bench.log_comparison import chunks, first_difference
+from brokerset_bench.probes import GroupView, Prober
+from brokerset_bench.server_process import ServerProcess
 from brokerset_rig import wire
 from brokerset_rig.judged_load import judged_load
 from brokerset_rig.own_group import OwnGroup
@@ -107,9 +107,9 @@ def compare_prefix(master: Path, follower: Path) -> int:
 class Crashes:
     """One group and what was done to it."""
 
-    def __init__(self, group: OwnGroup, asker: Asker, source: random.Random) -> None:
+    def __init__(self, group: OwnGroup, prober: Prober, source: random.Random) -> None:
         self._group = group
-        self._asker = asker
+        self._prober = prober
         self._source = source
         self.received = 0
         self.between = 0
@@ -123,7 +123,7 @@ class Crashes:
     async def receiving(self, kills: int) -> None:
         """Kill a slave again and again while it catches up under load."""
         group, source = self._group, self._source
-        look = await group.all_in_sync(self._asker)
+        look = await group.all_in_sync(self._prober)
         master = group.set.process(look.master)
         slave = source.choice([broker for broker in group.set.brokers if broker is not master])
         logs = group.commit_log(master), group.commit_log(slave)
@@ -136,14 +136,14 @@ class Crashes:
             if has < before:
                 raise StackError(f"{slave.name} had the log up to {before:,}, and up to {has:,} after a kill")
             self.received += 1
-            self.between += before < has < await self._asker.log_end(master.address)
+            self.between += before < has < await self._prober.log_end(master.address)
             before = has
         slave.start()
 
     async def cutting(self) -> None:
         """Let the master have what nobody else has, and kill it while it cuts that."""
         group = self._group
-        look = await group.all_in_sync(self._asker)
+        look = await group.all_in_sync(self._prober)
         master = group.set.process(look.master)
         slaves = [broker for broker in group.set.brokers if broker is not master]
         for slave in slaves:
@@ -188,9 +188,9 @@ class Crashes:
         process.send(signal.SIGKILL)
         return words.encode() in text
 
-    async def _next_master(self, before: GroupLook) -> ServerProcess:
+    async def _next_master(self, before: GroupView) -> ServerProcess:
         group = self._group
-        look = await group.until_led(self._asker, before)
+        look = await group.until_led(self._prober, before)
         return group.set.process(look.master)
 
     async def _common(self, old: Path, new: Path) -> int:
@@ -243,19 +243,19 @@ async def run(options: argparse.Namespace, group: OwnGroup) -> None:
     """All kills, in turns of both kinds. Raises `StackError` with what is wrong."""
     source = random.Random(options.seed)
     acked = 0
-    async with Asker() as asker:
-        crashes = Crashes(group, asker, source)
+    async with Prober() as prober:
+        crashes = Crashes(group, prober, source)
         turn = 0
         while crashes.received + crashes.cuts < options.runs:
             left = options.runs - crashes.received - crashes.cuts
-            async with judged_load(group, asker, f"crash-{turn}", writers=1, rate=RATE) as load:
-                await asyncio.to_thread(make_topic, (await group.look(asker)).master)
+            async with judged_load(group, prober, f"crash-{turn}", writers=1, rate=RATE) as load:
+                await asyncio.to_thread(make_topic, (await group.look(prober)).master)
                 await crashes.receiving(min(KILLS_TOGETHER, max(1, left - CUTS_TOGETHER)))
-                await group.all_in_sync(asker)
+                await group.all_in_sync(prober)
                 await load.more_acknowledged()
                 for _ in range(CUTS_TOGETHER):
                     await crashes.cutting()
-                    await group.all_in_sync(asker)
+                    await group.all_in_sync(prober)
                     await load.more_acknowledged()
             acked += load.verdict.acked
             turn += 1

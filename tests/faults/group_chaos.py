@@ -3,7 +3,7 @@
 Each round does one to three things at once: kill -9, SIGTERM, or SIGSTOP for a while, of brokers, controllers, or all of a kind;
 a switch-over; a fence. `--only-stops` has all or most of them stopped together in every round, and nothing else. Two raw writers, which go on sending to old masters as well, and a consumer work all the time. After each round all brokers
 must be in sync again while the load goes on. After every few rounds the load stops, everything is read to the end, and the history of
-what was sent, acknowledged and read is judged from outside (`brokerset_cli.failover_check`); the logs of all brokers must have the same bytes
+what was sent, acknowledged and read is judged from outside (`brokerset_bench.history`); the logs of all brokers must have the same bytes
 up to the confirmed offset, which must be their end.
 """
 
@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from brokerset_cli.failover_group import Asker, NoAnswer
-from brokerset_cli.failover_processes import ServerProcess
+from brokerset_bench.probes import NoAnswer, Prober
+from brokerset_bench.server_process import ServerProcess
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_rig.judged_load import judged_load
@@ -48,9 +48,11 @@ IMPATIENCE_SECONDS_MAX = 1.0
 class Chaos:
     """The faults, on processes that no two of them hurt at the same time."""
 
-    def __init__(self, group: OwnGroup, asker: Asker, admin: ControllerAdmin, source: random.Random) -> None:
+    def __init__(
+        self, group: OwnGroup, prober: Prober, admin: ControllerAdmin, source: random.Random
+    ) -> None:
         self._group = group
-        self._asker = asker
+        self._prober = prober
         self._admin = admin
         self._source = source
         self.counts: Counter[str] = Counter()
@@ -102,7 +104,7 @@ class Chaos:
     async def _master_address(self) -> str:
         with suppress(NoAnswer):
             return (
-                await self._asker.look(self._group.set.controller_addresses, self._group.set.group)
+                await self._prober.group(self._group.set.controller_addresses, self._group.set.group)
             ).master
         return ""
 
@@ -236,16 +238,16 @@ async def run(options: argparse.Namespace, group: OwnGroup) -> None:
     """All rounds. Raises `StackError` with what is wrong."""
     source = random.Random(options.seed)
     acked = compared = 0
-    async with Asker() as asker, ControllerAdmin(group.set.controller_addresses) as admin:
-        chaos = Chaos(group, asker, admin, source)
+    async with Prober() as prober, ControllerAdmin(group.set.controller_addresses) as admin:
+        chaos = Chaos(group, prober, admin, source)
         for first in range(0, options.rounds, ROUNDS_TOGETHER):
-            async with judged_load(group, asker, f"chaos-{first}") as load:
+            async with judged_load(group, prober, f"chaos-{first}") as load:
                 for number in range(first, min(first + ROUNDS_TOGETHER, options.rounds)):
                     acknowledged = load.acknowledged
                     did = await (chaos.stop_all_together() if options.only_stops else chaos.disturb())
                     mended = time.monotonic()
                     await chaos.unfence()
-                    await group.all_in_sync(asker)
+                    await group.all_in_sync(prober)
                     seconds = time.monotonic() - mended
                     await load.more_acknowledged()
                     print(

@@ -22,8 +22,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from brokerset_cli.failover_group import Asker
-from brokerset_cli.failover_processes import ServerProcess
+from brokerset_bench.probes import Prober
+from brokerset_bench.server_process import ServerProcess
 from brokerset_cli.replication_view import look_at_brokers
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig import ha_mutations
@@ -267,16 +267,16 @@ async def attack(options: argparse.Namespace, group: OwnGroup) -> None:
     proxy = Proxy(source, lies)
     for broker in group.set.brokers:
         await proxy.listen(ha_port(broker))
-    async with Asker() as asker:
-        look = await group.all_in_sync(asker)
+    async with Prober() as prober:
+        look = await group.all_in_sync(prober)
         master = group.set.process(look.master)
         slaves = [broker for broker in group.set.brokers if broker is not master]
         facts = await look_at_brokers([master.address])
         proxy.victim = max(replica.broker_id for replica in facts[master.address].replicas)
-        victim = await process_of(group, asker, proxy.victim)
+        victim = await process_of(group, prober, proxy.victim)
         nurse = Nurse(victim)
         memory: dict[int, float] = {}
-        async with judged_load(group, asker, "ha-fuzz", writers=1, rate=400) as load:
+        async with judged_load(group, prober, "ha-fuzz", writers=1, rate=400) as load:
             strangers = Strangers(ha_port(master), group.set.group, options.frames, source)
             nursing = asyncio.create_task(nurse.run())
             talking = asyncio.create_task(strangers.run())
@@ -302,9 +302,9 @@ async def attack(options: argparse.Namespace, group: OwnGroup) -> None:
                 await asyncio.gather(nursing, talking, return_exceptions=True)
             await asyncio.sleep(1.0)  # what was on its way has arrived
             await nurse.help()
-            await group.all_in_sync(asker)
+            await group.all_in_sync(prober)
             await load.more_acknowledged()
-            after = await asker.look(group.set.controller_addresses, group.set.group)
+            after = await prober.group(group.set.controller_addresses, group.set.group)
             if (after.master, after.epoch) != (look.master, look.epoch):
                 raise StackError(
                     f"{look.master} was master in epoch {look.epoch}, and {after} is what is left"
@@ -327,10 +327,10 @@ async def attack(options: argparse.Namespace, group: OwnGroup) -> None:
         raise StackError("; ".join(problems))
 
 
-async def process_of(group: OwnGroup, asker: Asker, broker_id: int) -> ServerProcess:
+async def process_of(group: OwnGroup, prober: Prober, broker_id: int) -> ServerProcess:
     """The broker with this id, which each says of itself."""
     for broker in group.set.brokers:
-        answer = await asker.ask(broker.address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        answer = await prober.request(broker.address, RequestCode.GET_BROKER_EPOCH_CACHE)
         if answer.ext.get("replicaId") == str(broker_id):
             return broker
     raise StackError(f"no broker says that it is {broker_id}")

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import uvloop
 
-from brokerset_cli.failover_faults import Kind
-from brokerset_cli.failover_measurements import KindResult
-from brokerset_cli.failover_network import INSIDE, OwnNetwork, inside_command, why_not
-from brokerset_cli.failover_partitions import CUTS, Cut
-from brokerset_cli.failover_run import Load, run_kind
-from brokerset_cli.failover_set import our_set
+from brokerset_bench.faults import CUTS, Cut, Kind
+from brokerset_bench.measurements import KindResult
+from brokerset_bench.network import INSIDE, OwnNetwork, inside_command, why_not
+from brokerset_bench.runs import Load, run_kind
+from brokerset_bench.sets import our_set
 from brokerset_runtime.logs import configure_logs
 
 LOAD = Load(rate=300, size=256, warm=1.0, settle=0.2, takeover_max=30.0, whole_max=60.0)

@@ -28,11 +28,10 @@ from pathlib import Path
 
 import uvloop
 
-from brokerset_cli.failover_faults import KINDS, Kind, inject
-from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
-from brokerset_cli.failover_network import INSIDE, OwnNetwork, inside_command, why_not
-from brokerset_cli.failover_partitions import CUTS
-from brokerset_cli.failover_set import BenchSet, our_set
+from brokerset_bench.faults import CUTS, KINDS, Kind, inject
+from brokerset_bench.network import INSIDE, OwnNetwork, inside_command, why_not
+from brokerset_bench.probes import GroupView, NoAnswer, Prober
+from brokerset_bench.sets import BenchSet, our_set
 from brokerset_formats.records import decode_record
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -151,7 +150,7 @@ class Client:
 
     def __init__(self, bench: BenchSet) -> None:
         self._bench = bench
-        self._asker = Asker()
+        self._prober = Prober()
         self._pool = ConnectionPool()
         self._master = ""
         self._route_at = 0.0
@@ -162,7 +161,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
-        await self._asker.__aexit__()
+        await self._prober.__aexit__()
 
     async def master(self) -> str:
         """The master by the route."""
@@ -170,7 +169,7 @@ class Client:
             servers = self._bench.name_servers
             server = servers[self._name_server % len(servers)]
             try:
-                self._master = await self._asker.master_of(server, TOPIC, self._bench.group) or self._master
+                self._master = await self._prober.master_of(server, TOPIC, self._bench.group) or self._master
             except NoAnswer:
                 self._name_server += 1
             self._route_at = time.monotonic()
@@ -240,12 +239,12 @@ class Client:
 
 # -- faults -----------------------------------------------------------------------------------------------
 
-Fault = Callable[[BenchSet, GroupLook, Asker], Awaitable[None]]
+Fault = Callable[[BenchSet, GroupView, Prober], Awaitable[None]]
 """Makes a fault and mends it."""
 
 
 def _of_kind(kind: Kind, seconds: float) -> Fault:
-    async def make(bench: BenchSet, look: GroupLook, asker: Asker) -> None:
+    async def make(bench: BenchSet, look: GroupView, prober: Prober) -> None:
         mend = inject(kind, bench, look)
         try:
             await asyncio.sleep(seconds)
@@ -255,16 +254,16 @@ def _of_kind(kind: Kind, seconds: float) -> Fault:
     return make
 
 
-async def _switch_over(bench: BenchSet, look: GroupLook, asker: Asker) -> None:
-    await asker.switch_over(look.master, bench.group, 10_000)
+async def _switch_over(bench: BenchSet, look: GroupView, prober: Prober) -> None:
+    await prober.switch_over(look.master, bench.group, 10_000)
 
 
 def _signalled(
-    number: signal.Signals, choose: Callable[[BenchSet, GroupLook], list[str]], seconds: float
+    number: signal.Signals, choose: Callable[[BenchSet, GroupView], list[str]], seconds: float
 ) -> Fault:
     """Kill, end or stop some processes together, and have them back after a while."""
 
-    async def make(bench: BenchSet, look: GroupLook, asker: Asker) -> None:
+    async def make(bench: BenchSet, look: GroupView, prober: Prober) -> None:
         processes = [bench.process(address) for address in choose(bench, look)]
         for process in processes:
             process.send(number)
@@ -280,11 +279,11 @@ def _signalled(
     return make
 
 
-def _slaves(bench: BenchSet, look: GroupLook) -> list[str]:
+def _slaves(bench: BenchSet, look: GroupView) -> list[str]:
     return [address for address in bench.broker_addresses if address != look.master]
 
 
-def _everything(bench: BenchSet, look: GroupLook) -> list[str]:
+def _everything(bench: BenchSet, look: GroupView) -> list[str]:
     return [*bench.broker_addresses, *bench.controller_addresses]
 
 
@@ -323,14 +322,14 @@ FAULTS: Mapping[str, Fault] = {
 # -- histories --------------------------------------------------------------------------------------------
 
 
-async def _whole(bench: BenchSet, asker: Asker) -> GroupLook:
-    return await asker.until_whole(
+async def _whole(bench: BenchSet, prober: Prober) -> GroupView:
+    return await prober.until_whole(
         bench.controller_addresses, bench.group, bench.broker_addresses, WHOLE_SECONDS_MAX, bench.ended
     )
 
 
 async def history(
-    bench: BenchSet, fault: Fault, seed: str, first: int, asker: Asker
+    bench: BenchSet, fault: Fault, seed: str, first: int, prober: Prober
 ) -> tuple[Clients, list[str], int]:
     """One history: the clients with what they saw, what has no explanation, and where the queue ends now."""
     clients = Clients(bench, random.Random(seed), first)
@@ -338,8 +337,8 @@ async def history(
     working = asyncio.create_task(clients.run(stop))
     try:
         await asyncio.sleep(WARM_SECONDS)
-        look = await asker.look(bench.controller_addresses, bench.group)
-        await fault(bench, look, asker)
+        look = await prober.group(bench.controller_addresses, bench.group)
+        await fault(bench, look, prober)
         await asyncio.sleep(FOLLOW_SECONDS)
         follow_until = time.monotonic() + FOLLOW_SECONDS_MAX - FOLLOW_SECONDS
         while not clients.saw_enough and time.monotonic() < follow_until:  # noqa: ASYNC110  # seldom twice
@@ -347,16 +346,16 @@ async def history(
     finally:
         stop.set()
         await working
-    log = await _read_back(bench, first, asker)
+    log = await _read_back(bench, first, prober)
     return clients, _judge(clients, log, first), first + len(log)
 
 
-async def _read_back(bench: BenchSet, first: int, asker: Asker) -> list[bytes]:
+async def _read_back(bench: BenchSet, first: int, prober: Prober) -> list[bytes]:
     """The whole queue from a number on, from the master of the whole group. Raises `NoAnswer`."""
     read_until = time.monotonic() + READ_BACK_SECONDS_MAX
     async with Client(bench) as client:
         while True:
-            look = await _whole(bench, asker)
+            look = await _whole(bench, prober)
             try:
                 return await client.whole_queue(look.master, first)
             except NoAnswer:
@@ -390,16 +389,16 @@ def _judge(clients: Clients, log: list[bytes], first: int) -> list[str]:
 async def work(bench: BenchSet, names: list[str], seed: int) -> int:
     """Make the histories; returns how many have no explanation."""
     wrong, first = 0, 0
-    async with Asker() as asker:
-        look = await _whole(bench, asker)
-        await asker.create_topic(look.master, TOPIC, 1)
+    async with Prober() as prober:
+        look = await _whole(bench, prober)
+        await prober.create_topic(look.master, TOPIC, 1)
         async with asyncio.timeout(TOPIC_SECONDS_MAX), Client(bench) as client:
             while not await client.master():  # noqa: ASYNC110  # name servers set no event here
                 await asyncio.sleep(ROUTE_SECONDS)
         for number, name in enumerate(names):
             began = time.monotonic()
-            await _whole(bench, asker)
-            clients, found, first = await history(bench, FAULTS[name], f"{seed}-{number}", first, asker)
+            await _whole(bench, prober)
+            clients, found, first = await history(bench, FAULTS[name], f"{seed}-{number}", first, prober)
             acknowledged = sum(send.ended is not None for send in clients.sends)
             counts = {asked: sum(read.asked is asked for read in clients.reads) for asked in Asked}
             print(

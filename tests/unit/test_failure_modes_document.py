@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_cli.failover_faults import KINDS
+from brokerset_bench.faults import KINDS
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"

@@ -1,6 +1,6 @@
 """Judges kept histories of `brokerset bench failover`: `python -m brokerset_rig.history_check FILE...`.
 
-Reads JSON lines and nothing else; what counts as a violation is told in `brokerset_cli.failover_check`.
+Reads JSON lines and nothing else; what counts as a violation is told in `brokerset_bench.history`.
 Prints one JSON object for each file. Exit status 1 when a promise was broken, 2 when a file cannot be read.
 """
 
@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from brokerset_cli.failover_check import Verdict, check
-from brokerset_cli.failover_history import read_events
+from brokerset_bench.history import Verdict, check, read_events
 
 
 def check_file(path: Path) -> Verdict:

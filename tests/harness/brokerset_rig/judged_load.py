@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-from brokerset_cli.failover_check import Verdict, check
-from brokerset_cli.failover_group import Asker
-from brokerset_cli.failover_history import History
-from brokerset_cli.failover_load import QUEUES, Route, Writer
-from brokerset_cli.failover_reading import Reader
+from brokerset_bench.history import History, Verdict, check
+from brokerset_bench.probes import Prober
+from brokerset_bench.reader import Reader
+from brokerset_bench.writer import QUEUES, Route, Writer
 from brokerset_client.instance import ClientInstance
 from brokerset_rig.own_group import OwnGroup
 from brokerset_rig.stack import StackError
@@ -77,17 +76,17 @@ class JudgedLoad:
 
 @asynccontextmanager
 async def judged_load(
-    group: OwnGroup, asker: Asker, topic: str, *, writers: int = 2, rate: int = 300
+    group: OwnGroup, prober: Prober, topic: str, *, writers: int = 2, rate: int = 300
 ) -> AsyncIterator[JudgedLoad]:
     """Load a whole group for as long as the block runs; then everything must heal, and is read and judged.
 
     `rate` is messages a second of each writer. Raises `StackError` when a promise was broken or logs differ.
     """
     load = JudgedLoad(group, topic)
-    look = await group.all_in_sync(asker)
+    look = await group.all_in_sync(prober)
     names = group.set.name_servers
-    routes = [Route(asker, names, topic, group.set.group) for _ in range(writers)]
-    await asker.create_topic(look.master, topic, QUEUES)
+    routes = [Route(prober, names, topic, group.set.group) for _ in range(writers)]
+    await prober.create_topic(look.master, topic, QUEUES)
     async with asyncio.timeout(AGAIN_SECONDS_MAX):
         while not await routes[0].read():  # noqa: ASYNC110  # name servers set no event here
             await asyncio.sleep(LOOK_SECONDS)
@@ -105,7 +104,7 @@ async def judged_load(
             yield load
             stop.set()
             await asyncio.gather(*writing)
-            load.compared = await group.same_logs(asker)
+            load.compared = await group.same_logs(prober)
             await reader.until_end()
             await reader.scan(load.history)
         finally:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from brokerset_cli.demo_copies import digest, first_difference
-from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
-from brokerset_cli.failover_processes import ServerProcess
-from brokerset_cli.failover_set import our_set
+from brokerset_bench.log_comparison import digest, first_difference
+from brokerset_bench.probes import GroupView, NoAnswer, Prober
+from brokerset_bench.server_process import ServerProcess
+from brokerset_bench.sets import our_set
 from brokerset_cli.replication_view import look_at_brokers
 from brokerset_rig.stack import StackError
 from brokerset_spec.plan import broker_folder
@@ -49,16 +49,16 @@ class OwnGroup:
         """The folder with the files of a broker's log."""
         return broker_folder(self.folder, broker.name) / "store" / "commitlog"
 
-    async def look(self, asker: Asker) -> GroupLook:
+    async def look(self, prober: Prober) -> GroupView:
         """The group as the leading controller knows it; asked again while nobody leads."""
-        return await self.until("a controller leads", asker, lambda look: True)
+        return await self.until("a controller leads", prober, lambda look: True)
 
-    async def until_led(self, asker: Asker, before: GroupLook) -> GroupLook:
+    async def until_led(self, prober: Prober, before: GroupView) -> GroupView:
         """The first look after `before` with a new master, whose process runs; some processes may have been ended."""
         running = {process.address for process in self.set.brokers if process.running}
         return await self.until(
             "a new master leads",
-            asker,
+            prober,
             lambda look: look.epoch > before.epoch and look.master in running,
             all_run=False,
         )
@@ -66,12 +66,12 @@ class OwnGroup:
     async def until(
         self,
         what: str,
-        asker: Asker,
-        condition: Callable[[GroupLook], bool],
+        prober: Prober,
+        condition: Callable[[GroupView], bool],
         seconds: float = WHOLE_SECONDS_MAX,
         *,
         all_run: bool = True,
-    ) -> GroupLook:
+    ) -> GroupView:
         """The first look that meets the condition. Raises `StackError`, with `all_run` also when a process has ended."""
         last: object = None
         try:
@@ -80,7 +80,7 @@ class OwnGroup:
                     if all_run and (ended := self.set.ended()):
                         raise StackError(ended)
                     try:
-                        last = look = await asker.look(self.set.controller_addresses, self.set.group)
+                        last = look = await prober.group(self.set.controller_addresses, self.set.group)
                         if condition(look):
                             return look
                     except NoAnswer as error:
@@ -89,22 +89,22 @@ class OwnGroup:
         except TimeoutError:
             raise StackError(f"not within {seconds:g} s: {what}; last seen: {last}") from None
 
-    async def all_in_sync(self, asker: Asker) -> GroupLook:
+    async def all_in_sync(self, prober: Prober) -> GroupView:
         """The first look in which every broker is in sync, whether somebody writes or not."""
         brokers = self.set.broker_addresses
         return await self.until(
             "all brokers are in sync",
-            asker,
+            prober,
             lambda look: look.master in brokers and len(look.in_sync) == len(brokers),
         )
 
-    async def same_logs(self, asker: Asker) -> tuple[int, int]:
+    async def same_logs(self, prober: Prober) -> tuple[int, int]:
         """Wait until everything is confirmed everywhere, then compare byte for byte; from where to where.
 
         Nobody may write meanwhile. Raises `StackError` when logs differ.
         """
         try:
-            await asker.until_whole(
+            await prober.until_whole(
                 self.set.controller_addresses,
                 self.set.group,
                 self.set.broker_addresses,

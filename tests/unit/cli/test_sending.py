@@ -12,7 +12,6 @@ from typing import cast
 
 import pytest
 
-from brokerset_cli.bench import latency_summary, percentile
 from brokerset_cli.messages import made_bodies, may_wait, read_lines
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.sending import Sent, check_statuses, send_all
@@ -207,11 +206,3 @@ def test_each_line_of_a_file_that_is_not_empty_is_a_message(
     assert list(read_lines(Path("-"), None)) == [b"x"]
     with pytest.raises(CommandFailed, match="none cannot be read"):
         list(read_lines(tmp_path / "none", None))
-
-
-def test_percentiles_are_nearest_ranks() -> None:
-    values = [float(n) for n in range(1, 101)]
-
-    assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
-    assert latency_summary([2.0, 1.0]) == {"p50Ms": 1.0, "p99Ms": 2.0, "p999Ms": 2.0, "maxMs": 2.0}
-    assert latency_summary([]) == {}

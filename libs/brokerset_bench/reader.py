@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from brokerset_cli.failover_history import History
-from brokerset_cli.failover_load import QUEUES, Route
+from brokerset_bench.history import History
+from brokerset_bench.writer import QUEUES, Route
 from brokerset_client import calls
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance

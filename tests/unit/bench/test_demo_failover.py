@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from brokerset_cli.demo_failover import Reader, Writer
+from brokerset_bench.demo_failover import Reader, Writer
 from brokerset_client.errors import SendFailed
 from brokerset_client.messages import Message, MessageView, SendStatus
 from brokerset_client.producer import Producer

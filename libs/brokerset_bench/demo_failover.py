@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
+from brokerset_bench.demo_faults import LOOK_SECONDS, RETURN_SECONDS_MAX, kill
 from brokerset_cli import client_session
-from brokerset_cli.demo_crashes import LOOK_SECONDS, RETURN_SECONDS_MAX, kill
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.output import fail, progress
 from brokerset_cli.scaling import running_state

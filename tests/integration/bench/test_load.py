@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from brokerset_cli.failover_check import Verdict, check
-from brokerset_cli.failover_group import Asker
-from brokerset_cli.failover_history import History
-from brokerset_cli.failover_load import QUEUES, Route, Writer
-from brokerset_cli.failover_measurements import takeover_gap
-from brokerset_cli.failover_reading import Reader
+from brokerset_bench.history import History, Verdict, check
+from brokerset_bench.measurements import takeover_gap
+from brokerset_bench.probes import Prober
+from brokerset_bench.reader import Reader
+from brokerset_bench.writer import QUEUES, Route, Writer
 from brokerset_client.instance import ClientInstance
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record
@@ -147,8 +146,8 @@ def play(story: Story) -> tuple[History, Writer, Verdict, float, str]:
         names.master = old.address
         name_server = f"127.0.0.1:{await names.server.listen('127.0.0.1', 0)}"
         history = History(time.monotonic)
-        async with Asker() as asker, ClientInstance(name_server) as instance:
-            route = Route(asker, [name_server], TOPIC, GROUP)
+        async with Prober() as prober, ClientInstance(name_server) as instance:
+            route = Route(prober, [name_server], TOPIC, GROUP)
             writer = Writer(history, route, TOPIC, rate=RATE, size=200, first=0)
             reader = Reader(instance, route, TOPIC, GROUP)
             stop = asyncio.Event()

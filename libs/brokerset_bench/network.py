@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from brokerset_cli.failover_processes import ServerProcess, end_all
+from brokerset_bench.server_process import ServerProcess, end_all
 
 HOST: Final = "10.77.0.1"
 """Address of the measuring process, which is the clients."""

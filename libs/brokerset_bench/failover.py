@@ -10,21 +10,22 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import uvloop
 
-from brokerset_cli import failover_network
-from brokerset_cli.failover_faults import KINDS, Kind
-from brokerset_cli.failover_measurements import KindResult
-from brokerset_cli.failover_network import INSIDE, OwnNetwork
-from brokerset_cli.failover_run import Load, run_kind
-from brokerset_cli.failover_set import BenchSet, java_set, our_set
-from brokerset_cli.options import json_option
+from brokerset_bench import network
+from brokerset_bench.faults import KINDS, Kind
+from brokerset_bench.measurements import KindResult
+from brokerset_bench.network import INSIDE, OwnNetwork
+from brokerset_bench.runs import Load, run_kind
+from brokerset_bench.sets import BenchSet, java_set, our_set
+from brokerset_cli.options import json_option, number_option
 from brokerset_cli.output import fail, progress, write_json, write_table
 from brokerset_runtime.logs import configure_logs
 
@@ -51,8 +52,14 @@ class Wish:
     size: int
     replicas: int
     settings: tuple[str, ...]
-    port: int
+    port: int | None
     keep: Path | None
+
+    def arguments(self, kind: Kind) -> list[str]:
+        """How this command is asked for the same with one kind."""
+        keep = [] if self.keep is None else [f"--keep-history={self.keep}"]
+        numbers = [f"--{name}={getattr(self, name)}" for name in ("runs", "rate", "size", "replicas")]
+        return [f"--kinds={kind.name}", *numbers, *(f"--set={one}" for one in self.settings), *keep]
 
     def load(self, *, java: bool) -> Load:
         """How runs are loaded and how patient they are."""
@@ -80,36 +87,13 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
 
 
 @click.command("failover", short_help="Break parts of a set under load; show pauses and losses.")
-@click.option(
-    "--runs", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Runs of each kind."
-)
+@number_option("--runs", "Runs of each kind.", 1, default=5)
 @click.option(
     "--kinds", callback=_kinds, metavar="KIND,…", help=f"Kinds of faults. [default: {','.join(KINDS)}]"
 )
-@click.option(
-    "--rate",
-    type=click.IntRange(1, 20_000),
-    metavar="N",
-    default=2000,
-    show_default=True,
-    help="Messages sent in a second.",
-)
-@click.option(
-    "--size",
-    type=click.IntRange(32, 1024 * 1024),
-    metavar="B",
-    default=1024,
-    show_default=True,
-    help="Bytes of a body.",
-)
-@click.option(
-    "--replicas",
-    type=click.IntRange(1, 9),
-    metavar="N",
-    default=3,
-    show_default=True,
-    help="Brokers of the group.",
-)
+@number_option("--rate", "Messages sent in a second.", 1, 20_000, default=2000)
+@number_option("--size", "Bytes of a body.", 32, 1024 * 1024, metavar="B", default=1024)
+@number_option("--replicas", "Brokers of the group.", 1, 9, default=3)
 @click.option(
     "--set",
     "settings",
@@ -118,12 +102,8 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
     metavar="NAME=VALUE",
     help="A setting of the brokers; may be given several times.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_000),
-    metavar="PORT",
-    default=0,
-    help="First of the 300 ports that are used. [default: free ones]",
+@number_option(
+    "--port", "First of the 300 ports that are used. [default: free ones]", 0, 65_000, metavar="PORT"
 )
 @click.option(
     "--keep-history",
@@ -140,19 +120,7 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
 )
 @click.option("--java-only", is_flag=True, help="With --java: do not measure ours.")
 @json_option
-def failover(
-    kinds: tuple[Kind, ...],
-    runs: int,
-    rate: int,
-    size: int,
-    replicas: int,
-    settings: tuple[str, ...],
-    port: int,
-    keep: Path | None,
-    java: Path | None,
-    java_only: bool,
-    as_json: bool,
-) -> None:
+def failover(java: Path | None, java_only: bool, as_json: bool, **wished: Any) -> None:
     """Break parts of a set under load, again and again; show for how long nothing was acknowledged, and
     what was lost.
 
@@ -165,77 +133,65 @@ def failover(
     """
     if java_only and java is None:
         raise click.UsageError("--java-only needs --java DIR")
-    wish = Wish(kinds, runs, rate, size, replicas, settings, port, keep)
+    wish = Wish(**wished)
     # A shell lets what it runs in the background ignore Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     # A client that loses its brokers on purpose has nothing to tell about it.
     configure_logs("error", json=False)
-    ours: dict[str, Any] = {}
-    javas: dict[str, dict[str, Any]] = {}
-    if not java_only:
-        ours = _measure_ours(wish)
-    if java is not None:
-        javas = _measure_java(wish, java)
+    ours = {} if java_only else {kind.name: _measure_ours(wish, kind) for kind in wish.kinds}
+    javas = {} if java is None else _measure_java(wish, java)
     if as_json:
         write_json({**ours, **({"java": javas} if javas else {})})
     else:
         _show(ours, javas)
-    broken = [name for name, figures in ours.items() if figures["violations"] or "problem" in figures]
+    broken = [name for name, found in ours.items() if found["violations"] or "problem" in found]
     if broken:
-        told = [text for name in broken for text in (ours[name].get("problem"), *ours[name]["texts"]) if text]
+        texts = [
+            text for name in broken for text in (ours[name].get("problem"), *ours[name]["texts"]) if text
+        ]
         fail(
-            f"promises were broken, or runs could not be ended: {', '.join(broken)}\n" + "\n".join(told),
+            f"promises were broken, or runs could not be ended: {', '.join(broken)}\n" + "\n".join(texts),
             "please report this, with the logs and histories (--keep-history)",
         )
 
 
-def _measure_ours(wish: Wish) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _measure_ours(wish: Wish, kind: Kind) -> dict[str, Any]:
     inside = os.environ.get(INSIDE) == "1"
-    for kind in wish.kinds:
-        if wish.replicas < kind.brokers_min:
-            found[kind.name] = _not_measured(f"it needs {kind.brokers_min} brokers, see --replicas")
-        elif kind.needs_network and not inside:
-            found[kind.name] = _measure_inside(wish, kind)
-        else:
+    if wish.replicas < kind.brokers_min:
+        return _not_measured(f"it needs {kind.brokers_min} brokers, see --replicas")
+    if kind.needs_network and not inside:
+        return _measure_inside(wish, kind)
 
-            def make(folder: Path, network: bool = inside) -> BenchSet:
-                return our_set(
-                    folder,
-                    replicas=wish.replicas,
-                    settings=wish.settings,
-                    port=wish.port,
-                    network=OwnNetwork(folder) if network else None,
-                )
+    def make(folder: Path) -> BenchSet:
+        return our_set(
+            folder,
+            replicas=wish.replicas,
+            settings=wish.settings,
+            port=wish.port or 0,
+            network=OwnNetwork(folder) if inside else None,
+        )
 
-            found[kind.name] = _measure(kind, wish, wish.load(java=False), make).to_object()
-    return found
+    return _measure(kind, wish, wish.load(java=False), make).to_object()
 
 
 def _measure_java(wish: Wish, peers: Path) -> dict[str, dict[str, Any]]:
+    def make(settings: Mapping[str, str], folder: Path) -> BenchSet:
+        port = wish.port or 0
+        try:
+            return java_set(
+                folder, peers, replicas=wish.replicas, settings=settings, port=port, heap=JAVA_HEAP
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            fail(f"Java's servers cannot be run: {error}", f"see {peers / 'README.md'}")
+
     found: dict[str, dict[str, Any]] = {}
     for variant, settings in JAVA_VARIANTS.items():
         for kind in wish.kinds:
-            if not kind.java:
-                continue
-
-            def make(folder: Path, settings: dict[str, str] = settings) -> BenchSet:
-                try:
-                    return java_set(
-                        folder,
-                        peers,
-                        replicas=wish.replicas,
-                        settings=settings,
-                        port=wish.port,
-                        heap=JAVA_HEAP,
-                    )
-                except (OSError, subprocess.CalledProcessError) as error:
-                    fail(f"Java's servers cannot be run: {error}", f"see {peers / 'README.md'}")
-
-            label = f"java {variant} {kind.name}"
-            result = _measure(kind, wish, wish.load(java=True), make, label)
-            found.setdefault(variant, {})[kind.name] = result.to_object()
+            if kind.java:
+                label = f"java {variant} {kind.name}"
+                result = _measure(kind, wish, wish.load(java=True), partial(make, settings), label)
+                found.setdefault(variant, {})[kind.name] = result.to_object()
     return found
 
 
@@ -295,82 +251,47 @@ def _measure_on_new_set(
 
 def _measure_inside(wish: Wish, kind: Kind) -> dict[str, Any]:
     """Measure one kind in a network of its own, by this program run again."""
-    why = failover_network.why_not()
-    if why:
+    if why := network.why_not():
         return _not_measured(f"no network of its own can be had: {why}")
-    arguments = [
-        "-m",
-        "brokerset_cli.main",
-        "bench",
-        "failover",
-        "--json",
-        "--kinds",
-        kind.name,
-        "--runs",
-        str(wish.runs),
-    ]
-    arguments += ["--rate", str(wish.rate)]
-    arguments += ["--size", str(wish.size), "--replicas", str(wish.replicas)]
-    for setting in wish.settings:
-        arguments += ["--set", setting]
-    if wish.keep is not None:
-        arguments += ["--keep-history", str(wish.keep)]
+    arguments = ("-m", "brokerset_cli.main", "bench", "failover", "--json", *wish.arguments(kind))
+    environment = {**os.environ, INSIDE: "1"}
     done = subprocess.run(
-        failover_network.inside_command(arguments),
-        env={**os.environ, INSIDE: "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
+        network.inside_command(arguments), env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
     try:
-        figures: dict[str, Any] = json.loads(done.stdout)[kind.name]
+        measured: dict[str, Any] = json.loads(done.stdout)[kind.name]
     except (ValueError, KeyError):
         fail(f"{kind.name}: the run in a network of its own told nothing (exit code {done.returncode})")
-    return figures
+    return measured
 
 
-# -- showing ----------------------------------------------------------------------------------------------
+COLUMNS: Final = {
+    "runs": "runs",
+    "p50 ms": "p50Ms",
+    "p99 ms": "p99Ms",
+    "max ms": "maxMs",
+    "goal p99": "goal",
+    "later ms": "laterPauseMsMax",
+    "unserved": "unserved",
+    "lost": "lost",
+    "twice": "duplicates",
+    "failed sends": "failedSends",
+    "acknowledged": "acked",
+    "broken promises": "broken",
+}
+"""The table's columns, and what each is in JSON; `goal` and `broken` are made for people."""
 
 
-def _show(ours: dict[str, Any], javas: dict[str, dict[str, Any]]) -> None:
-    rows: list[Sequence[object]] = []
-    for name, figures in ours.items():
-        rows.append(_row("brokerset", name, figures, f"≤ {KINDS[name].goal_ms:,}"))
-    for variant, found in javas.items():
-        rows += [_row(f"Java, {variant}", name, figures, "") for name, figures in found.items()]
-    columns = (
-        "servers",
-        "fault",
-        "runs",
-        "p50 ms",
-        "p99 ms",
-        "max ms",
-        "goal p99",
-        "later ms",
-        "unserved",
-        "lost",
-    )
-    write_table((*columns, "twice", "failed sends", "acknowledged", "broken promises"), rows)
-    for name, figures in ours.items():
-        if "notMeasured" in figures:
-            click.echo(f"{name} was not measured: {figures['notMeasured']}")
-
-
-def _row(who: str, name: str, figures: dict[str, Any], goal: str) -> Sequence[object]:
-    violations = ", ".join(f"{kind} {count:,}" for kind, count in figures["violations"].items())
-    return (
-        who,
-        name,
-        figures["runs"],
-        figures["p50Ms"],
-        figures["p99Ms"],
-        figures["maxMs"],
-        goal,
-        figures["laterPauseMsMax"],
-        figures["unserved"],
-        figures["lost"],
-        figures["duplicates"],
-        figures["failedSends"],
-        figures["acked"],
-        violations or "none",
-    )
+def _show(ours: Mapping[str, Any], javas: Mapping[str, Mapping[str, Any]]) -> None:
+    measured = [("brokerset", name, found, f"≤ {KINDS[name].goal_ms:,}") for name, found in ours.items()]
+    for variant, kinds in javas.items():
+        measured += [(f"Java, {variant}", name, found, "") for name, found in kinds.items()]
+    rows = []
+    for who, name, found, goal in measured:
+        broken = ", ".join(f"{kind} {count:,}" for kind, count in found["violations"].items())
+        shown = {**found, "goal": goal, "broken": broken or "none"}
+        rows.append((who, name, *(shown[key] for key in COLUMNS.values())))
+    write_table(("servers", "fault", *COLUMNS), rows)
+    for name, found in ours.items():
+        if "notMeasured" in found:
+            click.echo(f"{name} was not measured: {found['notMeasured']}")

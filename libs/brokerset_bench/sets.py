@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from brokerset_cli.failover_network import HOST, OwnNetwork
-from brokerset_cli.failover_processes import ServerProcess, end_all
+from brokerset_bench.network import HOST, OwnNetwork
+from brokerset_bench.server_process import ServerProcess, end_all
 from brokerset_cli.output import fail
 from brokerset_cli.processes import free_port, port_is_free
 from brokerset_cli.running import write_settings

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from brokerset_cli.failover_group import Asker, NoAnswer
-from brokerset_cli.failover_history import History, body_of
+from brokerset_bench.history import History, body_of
+from brokerset_bench.probes import NoAnswer, Prober
 from brokerset_formats.properties import Property, encode_properties
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -63,8 +63,8 @@ class Line:
 class Route:
     """Who the master is, as name servers tell it: read every 10 ms while `watch` says so."""
 
-    def __init__(self, asker: Asker, name_servers: Sequence[str], topic: str, group: str) -> None:
-        self._asker = asker
+    def __init__(self, prober: Prober, name_servers: Sequence[str], topic: str, group: str) -> None:
+        self._prober = prober
         self._name_servers = tuple(name_servers)
         self._topic = topic
         self._group = group
@@ -76,7 +76,7 @@ class Route:
         """Ask the name server in use; the next one is asked the next time when it does not answer."""
         server = self._name_servers[self._current % len(self._name_servers)]
         try:
-            found = await self._asker.master_of(server, self._topic, self._group)
+            found = await self._prober.master_of(server, self._topic, self._group)
         except NoAnswer as error:
             if error.code is None:
                 self._current += 1

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_cli.failover_network import inside_command, why_not
+from brokerset_bench.network import inside_command, why_not
 
 PROGRAM = """
 import socket, subprocess, sys, time
 from pathlib import Path
-from brokerset_cli.failover_network import OwnNetwork
-from brokerset_cli.failover_processes import ServerProcess
+from brokerset_bench.network import OwnNetwork
+from brokerset_bench.server_process import ServerProcess
 
 network = OwnNetwork(Path(sys.argv[1]))
 number, address, enter = network.member()

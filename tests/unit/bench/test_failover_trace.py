@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.bench.failover_trace import read_lines, read_run, steps_of
 
-from brokerset_cli.failover_history import History, body_of
+from brokerset_bench.history import History, body_of
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

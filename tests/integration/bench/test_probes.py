@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from brokerset_cli.failover_group import Asker, NoAnswer
+from brokerset_bench.probes import NoAnswer, Prober
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.replicas import SyncStateSet
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -71,21 +71,21 @@ class FakeGroup:
         return answer
 
 
-def play(scene: Callable[[FakeGroup, Asker], Awaitable[None]]) -> None:
+def play(scene: Callable[[FakeGroup, Prober], Awaitable[None]]) -> None:
     async def run() -> None:
         group = FakeGroup()
         await group.open()
-        async with Asker() as asker:
-            await scene(group, asker)
+        async with Prober() as prober:
+            await scene(group, prober)
         await group.close()
 
     asyncio.run(run())
 
 
 def test_a_group_is_whole_when_all_are_in_sync_and_have_the_same_log() -> None:
-    async def scene(group: FakeGroup, asker: Asker) -> None:
+    async def scene(group: FakeGroup, prober: Prober) -> None:
         group.in_sync, group.ends = (1,), [200, 150]
-        waiting = asyncio.create_task(asker.until_whole(group.controllers, "g", group.brokers, 10.0))
+        waiting = asyncio.create_task(prober.until_whole(group.controllers, "g", group.brokers, 10.0))
         await asyncio.sleep(0.12)
         assert not waiting.done()
         group.in_sync = (1, 2)
@@ -106,32 +106,34 @@ def test_a_group_is_whole_when_all_are_in_sync_and_have_the_same_log() -> None:
 def test_what_is_missing_is_told_when_time_is_over(
     in_sync: tuple[int, ...], ends: list[int], problem: str
 ) -> None:
-    async def scene(group: FakeGroup, asker: Asker) -> None:
+    async def scene(group: FakeGroup, prober: Prober) -> None:
         group.in_sync, group.ends = in_sync, ends
         with pytest.raises(NoAnswer, match=f"g is not whole after 0.1 s: .*{problem}"):
-            await asker.until_whole(group.controllers, "g", group.brokers, 0.1)
+            await prober.until_whole(group.controllers, "g", group.brokers, 0.1)
 
     play(scene)
 
 
 def test_nobody_waits_for_a_process_that_has_ended() -> None:
-    async def scene(group: FakeGroup, asker: Asker) -> None:
+    async def scene(group: FakeGroup, prober: Prober) -> None:
         group.in_sync = ()
         with pytest.raises(NoAnswer, match="broker-1 has ended"):
-            await asker.until_whole(group.controllers, "g", group.brokers, 60.0, lambda: "broker-1 has ended")
+            await prober.until_whole(
+                group.controllers, "g", group.brokers, 60.0, lambda: "broker-1 has ended"
+            )
 
     play(scene)
 
 
 def test_those_that_do_not_answer_and_those_that_refuse_are_told_apart() -> None:
-    async def scene(group: FakeGroup, asker: Asker) -> None:
+    async def scene(group: FakeGroup, prober: Prober) -> None:
         with pytest.raises(NoAnswer) as refused:
-            await asker.log_end(group.controllers[0])
+            await prober.log_end(group.controllers[0])
         assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         with pytest.raises(NoAnswer) as silent:
-            await asker.log_end("127.0.0.1:1")
+            await prober.log_end("127.0.0.1:1")
         assert silent.value.code is None
         with pytest.raises(NoAnswer, match="no controller leads"):
-            await asker.leader(group.controllers[:1])
+            await prober.leader(group.controllers[:1])
 
     play(scene)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_cli.failover_partitions import CUTS, Part
+from brokerset_bench.faults import CUTS, Part
 
 ADDRESSES = {
     Part.MASTER: ("m",),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.queues import KVTable
@@ -18,14 +18,17 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers import controller as fields
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
 
-ASK_SECONDS: Final = 1.0
-"""Longest time that a question may take; whoever is silent is asked again by the caller."""
+PROBE_SECONDS: Final = 1.0
+"""Longest time that a probe may take; whoever is silent is asked again by the caller."""
 
 ROUTE_SECONDS: Final = 0.2
 """Longest time that a name server may take while sends fail; then the next one is asked."""
 
-LOOK_SECONDS: Final = 0.05
-"""Pause between two looks at the group."""
+PAUSE_SECONDS: Final = 0.05
+"""Pause between two probes of the group."""
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class NoAnswer(Exception):
@@ -37,7 +40,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLook:
+class GroupView:
     """A broker group as the leading controller knows it."""
 
     leader: str
@@ -50,90 +53,73 @@ class GroupLook:
     in_sync: tuple[int, ...]
 
 
-class Asker:
+class Prober:
     """Probes over connections that are kept; use it with `async with`."""
 
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
-    async def __aenter__(self) -> Asker:
+    async def __aenter__(self) -> Prober:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: RequestCode,
         ext: Mapping[str, str] | None = None,
         *,
-        timeout: float = ASK_SECONDS,
-        accept: Sequence[int] = (),
+        timeout: float = PROBE_SECONDS,
     ) -> Command:
-        """Send a request; raises `NoAnswer` unless its code is 0 or one of `accept`."""
+        """Send a request; raises `NoAnswer` unless its code is 0."""
         try:
             connection = await self._pool.get(address, timeout)
             answer = await connection.call(Command(code, dict(ext or {})), timeout)
-        except RequestTimeout as error:
-            self._pool.forget(address)  # whatever is silent may have lost this connection without knowing
+        except (RequestTimeout, ConnectionClosed, ValueError) as error:
+            if isinstance(error, RequestTimeout):
+                self._pool.forget(address)  # it may have lost this connection without knowing
             raise NoAnswer(f"{address}: {error}") from error
-        except (ConnectionClosed, ValueError) as error:
-            raise NoAnswer(f"{address}: {error}") from error
-        if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
+        if answer.code != ResponseCode.SUCCESS:
             raise NoAnswer(f"{address} answers {answer.code}: {answer.remark}", answer.code)
         return answer
 
     async def master_of(self, name_server: str, topic: str, group: str) -> str:
         """The address that a route names as master; empty when it names none."""
-        request = headers.GetRouteInfo(topic=topic, accept_standard_json_only=True)
-        answer = await self.ask(
-            name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, request.to_ext(), timeout=ROUTE_SECONDS
+        header = headers.GetRouteInfo(topic=topic, accept_standard_json_only=True)
+        answer = await self.request(
+            name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext(), timeout=ROUTE_SECONDS
         )
-        try:
-            route = TopicRouteData.from_json(answer.body)
-        except Rejected as error:
-            raise NoAnswer(f"{name_server}: {error.remark}") from error
-        for data in route.broker_datas:
-            if data.broker_name == group:
-                return data.broker_addrs.get(MASTER_ID, "")
-        return ""
+        route = _decoded(name_server, TopicRouteData.from_json, answer.body)
+        found = (data for data in route.broker_datas if data.broker_name == group)
+        return next((data.broker_addrs.get(MASTER_ID, "") for data in found), "")
 
     async def leader(self, controllers: Sequence[str]) -> str:
         """The controller that says that it leads."""
         problems = []
         for address in controllers:
             try:
-                answer = await self.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-                found = fields.GetMetaDataResponse.from_ext(answer.ext)
+                answer = await self.request(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+                if _decoded(address, fields.GetMetaDataResponse.from_ext, answer.ext).is_leader:
+                    return address
             except NoAnswer as error:
                 problems.append(str(error))
-                continue
-            except Rejected as error:
-                problems.append(f"{address}: {error.remark}")
-                continue
-            if found.is_leader:
-                return address
         raise NoAnswer("; ".join(problems) or "no controller leads")
 
-    async def look(self, controllers: Sequence[str], group: str) -> GroupLook:
-        """The group, as the leading controller knows it."""
+    async def group(self, controllers: Sequence[str], name: str) -> GroupView:
+        """A group, as the leading controller knows it."""
         leader = await self.leader(controllers)
-        request = fields.GetReplicaInfo(broker_name=group)
-        answer = await self.ask(leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, request.to_ext())
-        try:
-            found = fields.GetReplicaInfoResponse.from_ext(answer.ext)
-            members = SyncStateSet.from_json(answer.body) if answer.body else SyncStateSet(frozenset(), 0)
-        except Rejected as error:
-            raise NoAnswer(f"{leader}: {error.remark}") from error
-        return GroupLook(
-            leader, found.master_address or "", found.master_epoch or 0, tuple(sorted(members.sync_state_set))
-        )
+        header = fields.GetReplicaInfo(broker_name=name)
+        answer = await self.request(leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, header.to_ext())
+        found = _decoded(leader, fields.GetReplicaInfoResponse.from_ext, answer.ext)
+        members = _decoded(leader, SyncStateSet.from_json, answer.body).sync_state_set if answer.body else ()
+        return GroupView(leader, found.master_address or "", found.master_epoch or 0, tuple(sorted(members)))
 
     async def log_end(self, address: str) -> int:
         """Where a broker's commit log ends (28)."""
-        answer = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         try:
             return int(KVTable.from_json(answer.body).table["commitLogMaxOffset"])
         except (Rejected, KeyError, ValueError) as error:
@@ -146,23 +132,22 @@ class Asker:
         brokers: Sequence[str],
         seconds_max: float,
         ended: Callable[[], str] = str,
-    ) -> GroupLook:
-        """The first look at which all brokers are in sync and have the same log; raises `NoAnswer` with
+    ) -> GroupView:
+        """The first view in which all brokers are in sync and have the same log; raises `NoAnswer` with
         what is missing.
 
         Nobody may send meanwhile. It is given up when `ended` tells of a process that is not there any more.
         """
         deadline = time.monotonic() + seconds_max
         while True:
-            problem = ""
             try:
-                look = await self.look(controllers, group)
-                if look.master not in brokers or len(look.in_sync) < len(brokers):
-                    problem = f"master {look.master or 'none'}, in sync {look.in_sync}"
+                view = await self.group(controllers, group)
+                if view.master not in brokers or len(view.in_sync) < len(brokers):
+                    problem = f"master {view.master or 'none'}, in sync {view.in_sync}"
                 else:
                     ends = [await self.log_end(address) for address in brokers]
                     if len(set(ends)) == 1:
-                        return look
+                        return view
                     problem = f"logs end at {ends}"
             except NoAnswer as error:
                 problem = str(error)
@@ -170,11 +155,11 @@ class Asker:
                 raise NoAnswer(gone)
             if time.monotonic() >= deadline:
                 raise NoAnswer(f"{group} is not whole after {seconds_max:g} s: {problem}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def create_topic(self, address: str, topic: str, queues: int) -> None:
         """UPDATE_AND_CREATE_TOPIC (17) on a master."""
-        request = headers.CreateTopic(
+        header = headers.CreateTopic(
             topic=topic,
             default_topic="TBW102",
             read_queue_nums=queues,
@@ -183,12 +168,19 @@ class Asker:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
         )
-        await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, request.to_ext(), timeout=10.0)
+        await self.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(), timeout=10.0)
 
     async def switch_over(self, master: str, group: str, timeout_ms: int) -> fields.SwitchOverResponse:
         """BROKERSET_SWITCH_OVER (21011): hand over to whichever replica is the furthest."""
-        request = fields.SwitchOver(broker_name=group, timeout_ms=timeout_ms)
-        answer = await self.ask(
-            master, RequestCode.BROKERSET_SWITCH_OVER, request.to_ext(), timeout=timeout_ms / 1000 + 1
+        header = fields.SwitchOver(broker_name=group, timeout_ms=timeout_ms)
+        answer = await self.request(
+            master, RequestCode.BROKERSET_SWITCH_OVER, header.to_ext(), timeout=timeout_ms / 1000 + 1
         )
         return fields.SwitchOverResponse.from_ext(answer.ext)
+
+
+def _decoded(address: str, decode: Callable[[T], V], raw: T) -> V:
+    try:
+        return decode(raw)
+    except Rejected as error:
+        raise NoAnswer(f"{address}: {error.remark}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_cli.demo_copies import CHUNK_BYTES, digest, first_difference
+from brokerset_bench.log_comparison import CHUNK_BYTES, digest, first_difference
 
 FILE_BYTES = CHUNK_BYTES + 1000
 

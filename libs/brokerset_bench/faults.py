@@ -1,16 +1,96 @@
-"""The kinds of faults that a failover measurement makes, and how each is mended."""
+"""The kinds of faults that a failover measurement makes, and how each is mended.
+
+A cut of the network goes by roles: it takes some paths away and leaves everything else as it is, so a master
+that is cut off from its slaves still reaches the controllers and its clients.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
-from brokerset_cli.failover_group import GroupLook
-from brokerset_cli.failover_network import HOST
-from brokerset_cli.failover_partitions import Cut, Part
-from brokerset_cli.failover_set import BenchSet
+from brokerset_bench.network import HOST
+from brokerset_bench.probes import GroupView
+from brokerset_bench.sets import BenchSet
+
+SenderAndReceiver = tuple[str, str]
+
+
+class Part(StrEnum):
+    """Servers with one role at the moment of the cut, or the clients."""
+
+    MASTER = "master"
+    SLAVES = "slaves"
+    CONTROLLERS = "controllers"
+    """All of them, with the name servers in them."""
+
+    LEADER = "leader"
+    """The leading controller."""
+
+    FOLLOWERS = "followers"
+    """The other controllers."""
+
+    CLIENTS = "clients"
+
+
+class Way(StrEnum):
+    """Which direction is cut, seen from the first part."""
+
+    BOTH = "both"
+    IN = "in"
+    """What the first part would receive vanishes; what it sends arrives."""
+
+    OUT = "out"
+    """What the first part sends vanishes; what it would receive arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut between two parts."""
+
+    first: Part
+    second: Part
+    way: Way = Way.BOTH
+
+    @property
+    def name(self) -> str:
+        """For the command line and for reports, as `master-slaves-in`."""
+        return f"{self.first}-{self.second}-{self.way}"
+
+    def paths(self, addresses: Mapping[Part, tuple[str, ...]]) -> tuple[SenderAndReceiver, ...]:
+        """What vanishes, as pairs of addresses, when the parts are at these."""
+        found = []
+        for one in addresses[self.first]:
+            for other in addresses[self.second]:
+                if self.way is not Way.IN:
+                    found.append((one, other))
+                if self.way is not Way.OUT:
+                    found.append((other, one))
+        return tuple(found)
+
+
+PAIRS: Final = (
+    (Part.MASTER, Part.SLAVES),
+    (Part.MASTER, Part.CONTROLLERS),
+    (Part.MASTER, Part.LEADER),
+    (Part.MASTER, Part.CLIENTS),
+    (Part.SLAVES, Part.CONTROLLERS),
+    (Part.SLAVES, Part.CLIENTS),
+    (Part.LEADER, Part.FOLLOWERS),
+    (Part.CONTROLLERS, Part.CLIENTS),
+)
+"""Which parts talk to each other."""
+
+CUTS: Final[Mapping[str, Cut]] = {
+    cut.name: cut for cut in (Cut(first, second, way) for first, second in PAIRS for way in Way)
+}
+"""Every pair, each way, by name."""
+
+
+# -- kinds of faults --------------------------------------------------------------------------------------
 
 Mend = Callable[[], None]
 
@@ -72,7 +152,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 """By name. The goals are section 6 of the design; for `killLeader`, that the data path does not notice."""
 
 
-def inject(kind: Kind, bench: BenchSet, look: GroupLook) -> Mend:
+def inject(kind: Kind, bench: BenchSet, look: GroupView) -> Mend:
     """Make the fault now; returns what mends it. `switchover` is no fault: there is nothing to do here."""
     master, leader = bench.process(look.master), bench.process(look.leader)
     if kind.cut is not None:
@@ -117,7 +197,7 @@ def _stop(send: Callable[[signal.Signals], bool]) -> Mend:
     return go_on
 
 
-def _cut(cut: Cut, bench: BenchSet, look: GroupLook) -> Mend:
+def _cut(cut: Cut, bench: BenchSet, look: GroupView) -> Mend:
     network = bench.network
     assert network is not None, "the command starts itself in a network of its own for this kind"
     for sender, receiver in cut.paths(_parts(bench, look)):
@@ -125,7 +205,7 @@ def _cut(cut: Cut, bench: BenchSet, look: GroupLook) -> Mend:
     return network.mend_paths
 
 
-def _parts(bench: BenchSet, look: GroupLook) -> dict[Part, tuple[str, ...]]:
+def _parts(bench: BenchSet, look: GroupView) -> dict[Part, tuple[str, ...]]:
     """Where each part is now."""
     controllers = tuple(map(_host, bench.controller_addresses))
     master, leader = _host(look.master), _host(look.leader)

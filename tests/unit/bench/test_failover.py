@@ -10,24 +10,33 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from brokerset_cli import bench_failover
-from brokerset_cli.failover_check import Verdict
-from brokerset_cli.failover_faults import KINDS, inject
-from brokerset_cli.failover_group import GroupLook
-from brokerset_cli.failover_history import Ack, History, body_of, checksum, number_of, read_events
-from brokerset_cli.failover_measurements import (
+from brokerset_bench import failover
+from brokerset_bench.faults import KINDS, inject
+from brokerset_bench.history import Ack, History, Verdict, body_of, checksum, number_of, read_events
+from brokerset_bench.measurements import (
     KindResult,
     RunResult,
+    latency_summary,
     longest_pause,
     pause_after_takeover,
+    percentile,
     takeover_gap,
 )
-from brokerset_cli.failover_set import BenchSet, our_set
+from brokerset_bench.probes import GroupView
+from brokerset_bench.sets import BenchSet, our_set
 from brokerset_cli.main import main
 
 
 def acks(*pairs: tuple[float, str]) -> list[Ack]:
     return [Ack(t, broker) for t, broker in pairs]
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    values = [float(n) for n in range(1, 101)]
+
+    assert [percentile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
+    assert latency_summary([2.0, 1.0]) == {"p50Ms": 1.0, "p99Ms": 2.0, "p999Ms": 2.0, "maxMs": 2.0}
+    assert latency_summary([]) == {}
 
 
 def test_the_gap_is_from_the_old_masters_last_to_another_ones_first() -> None:
@@ -212,7 +221,7 @@ def test_each_fault_hits_its_victims_and_is_mended(
         {"S:1": 0, "M:1": 1},
     )
 
-    inject(KINDS[kind], bench, GroupLook("c1", "M:1", 3, (1, 2)))()
+    inject(KINDS[kind], bench, GroupView("c1", "M:1", 3, (1, 2)))()
 
     assert victims["M:1"].told == master
     assert victims["S:1"].told == slave
@@ -247,7 +256,7 @@ def test_the_logs_of_all_processes_are_kept(tmp_path: Path) -> None:
 
 
 def test_kinds_are_chosen_by_name_in_the_order_given() -> None:
-    wished = bench_failover._kinds(None, None, "killBoth, killMaster,killBoth")  # type: ignore[arg-type]  # unused
+    wished = failover._kinds(None, None, "killBoth, killMaster,killBoth")  # type: ignore[arg-type]  # unused
 
     assert [kind.name for kind in wished] == ["killBoth", "killMaster"]
 
@@ -283,7 +292,7 @@ def test_figures_are_shown_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
     ours = KindResult([RunResult(0.0987, Verdict(acked=9), 2, 0, {}, 0.0)]).to_object()
     java = KindResult([RunResult(0.3, Verdict(acked=9), 2, 0, {}, 0.0)]).to_object()
 
-    bench_failover._show({"killMaster": ours}, {"default": {"killMaster": java}})
+    failover._show({"killMaster": ours}, {"default": {"killMaster": java}})
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["SERVERS", "FAULT", "RUNS"]

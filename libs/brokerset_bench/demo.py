@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from brokerset_cli import demo_copies, demo_crashes, demo_failover
+from brokerset_bench import demo_failover, demo_faults, log_comparison
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
 from brokerset_cli.folder import DataFolder, SetState
@@ -76,9 +76,9 @@ def demo(count: int) -> None:
         demo_failover.kill_master(DataFolder(folder), TOPIC, list(_messages(range(count - last))))
         _step("3. Kill the leading controller; sending goes on")
         rest = list(_messages(range(count - last, count)))
-        demo_crashes.kill_leading_controller(DataFolder(folder), rest)
+        demo_faults.kill_leading_controller(DataFolder(folder), rest)
         _step("4. Kill every broker; each comes back with the same id, at another port")
-        demo_crashes.kill_brokers(DataFolder(folder))
+        demo_faults.kill_brokers(DataFolder(folder))
         _step("5. Read all messages as another consumer group, and compare every one with what was sent")
         check = Check(count)
         taken = run(_state(folder).namesrv, lambda instance: _read(instance, check))
@@ -88,7 +88,7 @@ def demo(count: int) -> None:
             f"none missing, none different, {check.doubled:,} twice"
         )
         _step("6. Compare the logs of the three brokers")
-        demo_copies.compare_copies(DataFolder(folder))
+        log_comparison.compare_copies(DataFolder(folder))
         _step("7. Look at everything")
         _command("status", "--data", str(folder))
         _step("8. Stop everything and delete the data")

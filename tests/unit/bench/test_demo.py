@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_cli.demo import BODY_BYTES, Check, body_of
+from brokerset_bench.demo import BODY_BYTES, Check, body_of
 from brokerset_cli.output import CommandFailed
 
 

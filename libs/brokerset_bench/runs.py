@@ -10,20 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from brokerset_cli.failover_check import check
-from brokerset_cli.failover_faults import PAUSE_SECONDS, Kind, inject
-from brokerset_cli.failover_group import Asker, GroupLook, NoAnswer
-from brokerset_cli.failover_history import History
-from brokerset_cli.failover_load import QUEUES, Route, Writer
-from brokerset_cli.failover_measurements import (
+from brokerset_bench.faults import PAUSE_SECONDS, Kind, inject
+from brokerset_bench.history import History, check
+from brokerset_bench.measurements import (
     KindResult,
     RunResult,
     longest_pause,
     pause_after_takeover,
     takeover_gap,
 )
-from brokerset_cli.failover_reading import NotRead, Reader
-from brokerset_cli.failover_set import BenchSet
+from brokerset_bench.probes import GroupView, NoAnswer, Prober
+from brokerset_bench.reader import NotRead, Reader
+from brokerset_bench.sets import BenchSet
+from brokerset_bench.writer import QUEUES, Route, Writer
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance
 
@@ -83,11 +82,11 @@ async def run_kind(
     one needs another set), or something else went wrong (`problem`).
     """
     try:
-        async with Asker() as asker:
-            await _until_whole(bench, asker, load)
+        async with Prober() as prober:
+            await _until_whole(bench, prober, load)
             async with ClientInstance(bench.name_servers) as instance:
                 while len(result.runs) < runs:
-                    run = _Run(bench, kind, len(result.runs), load, asker, instance)
+                    run = _Run(bench, kind, len(result.runs), load, prober, instance)
                     result.runs.append(await run.make(keep))
                     done(1)
                     if run.not_whole:
@@ -97,8 +96,8 @@ async def run_kind(
         result.problem = str(error)
 
 
-async def _until_whole(bench: BenchSet, asker: Asker, load: Load) -> GroupLook:
-    return await asker.until_whole(
+async def _until_whole(bench: BenchSet, prober: Prober, load: Load) -> GroupView:
+    return await prober.until_whole(
         bench.controller_addresses, bench.group, bench.broker_addresses, load.whole_max, bench.ended
     )
 
@@ -110,14 +109,14 @@ class _Run:
         kind: Kind,
         number: int,
         load: Load,
-        asker: Asker,
+        prober: Prober,
         instance: ClientInstance,
     ) -> None:
         self._bench = bench
         self._kind = kind
         self._number = number
         self._load = load
-        self._asker = asker
+        self._prober = prober
         self._instance = instance
         self._history = History(time.monotonic)
         self._switch_pause_ms: int | None = None
@@ -127,7 +126,7 @@ class _Run:
     async def make(self, keep: Path | None) -> RunResult:
         topic = f"failover-{self._kind.name}-{self._number}"
         look = await self._whole()
-        route = Route(self._asker, self._bench.name_servers, topic, self._bench.group)
+        route = Route(self._prober, self._bench.name_servers, topic, self._bench.group)
         await self._create_topic(look, route, topic)
         reader = Reader(self._instance, route, topic, self._bench.group)
         writer = Writer(self._history, route, topic, rate=self._load.rate, size=self._load.size, first=0)
@@ -139,7 +138,7 @@ class _Run:
             await asyncio.sleep(self._load.warm)
             if not self._history.acks:
                 raise RunFailed(f"nothing was acknowledged in {self._load.warm:g} s: {writer.reasons}")
-            look = await self._asker.look(self._bench.controller_addresses, self._bench.group)
+            look = await self._prober.group(self._bench.controller_addresses, self._bench.group)
             fault = time.monotonic()
             gap = await self._fault(look)
             acks, loaded_until = self._history.acks, time.monotonic()
@@ -173,11 +172,11 @@ class _Run:
             self._switch_pause_ms,
         )
 
-    async def _whole(self) -> GroupLook:
-        return await _until_whole(self._bench, self._asker, self._load)
+    async def _whole(self) -> GroupView:
+        return await _until_whole(self._bench, self._prober, self._load)
 
-    async def _create_topic(self, look: GroupLook, route: Route, topic: str) -> None:
-        await self._asker.create_topic(look.master, topic, QUEUES)
+    async def _create_topic(self, look: GroupView, route: Route, topic: str) -> None:
+        await self._prober.create_topic(look.master, topic, QUEUES)
         try:
             async with asyncio.timeout(TOPIC_SECONDS_MAX):
                 while not await route.read():  # noqa: ASYNC110  # name servers set no event here
@@ -186,7 +185,7 @@ class _Run:
             raise RunFailed(f"no route tells {topic} after {TOPIC_SECONDS_MAX:g} s") from None
         await asyncio.sleep(self._load.settle)
 
-    async def _fault(self, look: GroupLook) -> float | None:
+    async def _fault(self, look: GroupView) -> float | None:
         """Make the fault, watch, mend it, watch on; returns the gap."""
         kind, history = self._kind, self._history
         history.note("fault", kind.name, look.master)
@@ -194,7 +193,7 @@ class _Run:
         mend = inject(kind, self._bench, look)
         try:
             if kind.name == "switchover":
-                answer = await self._asker.switch_over(look.master, self._bench.group, SWITCH_MS_MAX)
+                answer = await self._prober.switch_over(look.master, self._bench.group, SWITCH_MS_MAX)
                 self._switch_pause_ms = answer.pause_ms
             if kind.takeover:
                 await self._until_taken_over(fault, look.master)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
 
-from brokerset_cli.bench_failover import failover
-from brokerset_cli.client_session import run, stop_event
-from brokerset_cli.failover_measurements import percentile as percentile
-from brokerset_cli.options import json_option, namesrv_address, namesrv_options
+from brokerset_bench.failover import failover
+from brokerset_bench.measurements import latency_summary
+from brokerset_cli.client_session import Cluster, cluster_options, stop_event
+from brokerset_cli.options import json_option, number_option
 from brokerset_cli.output import CommandFailed, progress, write_json
 from brokerset_cli.sending import Sent, check_statuses, send_all
 from brokerset_client import calls
@@ -59,49 +58,14 @@ def bench() -> None:
     show_default=True,
     help="Topic to send to; created if brokers may do that.",
 )
-@click.option(
-    "--count",
-    type=click.IntRange(1),
-    metavar="N",
-    default=100_000,
-    show_default=True,
-    help="Number of messages.",
-)
-@click.option(
-    "--size",
-    type=click.IntRange(1, BODY_SIZE_MAX),
-    metavar="B",
-    default=1024,
-    show_default=True,
-    help="Bytes of a body.",
-)
-@click.option(
-    "--in-flight",
-    type=click.IntRange(1, IN_FLIGHT_MAX),
-    metavar="N",
-    default=64,
-    show_default=True,
-    help="Requests on their way at once.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(1, BATCH_MAX),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Messages in one request.",
-)
-@namesrv_options
+@number_option("--count", "Number of messages.", 1, default=100_000)
+@number_option("--size", "Bytes of a body.", 1, BODY_SIZE_MAX, metavar="B", default=1024)
+@number_option("--in-flight", "Requests on their way at once.", 1, IN_FLIGHT_MAX, default=64)
+@number_option("--batch", "Messages in one request.", 1, BATCH_MAX, default=1)
+@cluster_options
 @json_option
 def bench_send(
-    topic: str,
-    count: int,
-    size: int,
-    in_flight: int,
-    batch: int,
-    namesrv: str | None,
-    data: Path,
-    as_json: bool,
+    topic: str, count: int, size: int, in_flight: int, batch: int, cluster: Cluster, as_json: bool
 ) -> None:
     """Send messages as fast as answers allow, and show rate and latencies."""
 
@@ -123,7 +87,7 @@ def bench_send(
                     stop=stop_event(),
                 )
 
-    sent = run(namesrv_address(namesrv, data), work)
+    sent = cluster.run(work)
     latencies = latency_summary(sent.latencies_ms)
     if as_json:
         write_json(
@@ -153,15 +117,10 @@ def bench_send(
 
 @bench.command("consume", short_help="Read a topic from its beginning; show the rate.")
 @click.option("--topic", metavar="TOPIC", default=BENCH_TOPIC, show_default=True, help="Topic to read.")
-@click.option(
-    "--count",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Stop after about so many. [default: all that are there]",
-)
-@namesrv_options
+@number_option("--count", "Stop after about so many. [default: all that are there]", 1)
+@cluster_options
 @json_option
-def bench_consume(topic: str, count: int | None, namesrv: str | None, data: Path, as_json: bool) -> None:
+def bench_consume(topic: str, count: int | None, cluster: Cluster, as_json: bool) -> None:
     """Read what a topic has from its beginning, all queues at once, and show the rate.
 
     Nothing is stored about it: consumers of the topic are not affected.
@@ -194,7 +153,7 @@ def bench_consume(topic: str, count: int | None, namesrv: str | None, data: Path
             "mibPerSecond": round(reading.record_bytes / MEBIBYTE / seconds, 3),
         }
 
-    result = run(namesrv_address(namesrv, data), work)
+    result = cluster.run(work)
     if as_json:
         write_json(result)
     else:
@@ -249,15 +208,6 @@ async def _range(instance: ClientInstance, queue: MessageQueue) -> tuple[int, in
 def _messages(topic: str, count: int, size: int) -> Iterator[Message]:
     for number in range(count):
         yield Message(topic=topic, body=str(number).encode()[:size].ljust(size, b"."))
-
-
-def latency_summary(values: Sequence[float]) -> dict[str, float]:
-    """Return the latencies that matter, in milliseconds; empty without values."""
-    if not values:
-        return {}
-    ordered = sorted(values)
-    shares = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999), ("maxMs", 1.0))
-    return {name: round(percentile(ordered, share), 3) for name, share in shares}
 
 
 bench.add_command(failover)

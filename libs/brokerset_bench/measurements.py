@@ -1,4 +1,4 @@
-"""From acknowledgements to figures: how long nobody acknowledged, and what several runs have in common."""
+"""From acknowledgements to measurements: how long nobody acknowledged, and what runs have in common."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerset_cli.failover_check import Verdict
-from brokerset_cli.failover_history import Ack
+from brokerset_bench.history import Ack, Verdict
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
     """Return the value below which `share` (0 to 1) of the sorted values lie (nearest rank)."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def latency_summary(values: Sequence[float]) -> dict[str, float]:
+    """Return the latencies that matter, in milliseconds; empty without values."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    shares = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999), ("maxMs", 1.0))
+    return {name: round(percentile(ordered, share), 3) for name, share in shares}
 
 
 def takeover_gap(acks: Sequence[Ack], fault: float, old: str) -> float | None:
@@ -97,7 +105,7 @@ class KindResult:
         return bool(self.problem or self.not_whole) or any(not run.verdict.ok for run in self.runs)
 
     def to_object(self) -> dict[str, Any]:
-        """Return the figures for JSON; times in milliseconds."""
+        """Return the measurements for JSON; times in milliseconds."""
         gaps = sorted(run.gap * 1000 for run in self.runs if run.gap is not None)
         whole = [run.whole_after for run in self.runs if run.whole_after is not None]
         later = [run.later_pause for run in self.runs if run.later_pause is not None]

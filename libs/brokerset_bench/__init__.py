@@ -1,0 +1,1 @@
+"""brokerset_bench."""
