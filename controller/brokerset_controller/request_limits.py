@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerset_controller.replicas.state import ADDRESS_SIZE_MAX, NAMES_ASKED_MAX
-from brokerset_protocol.bodies.json_objects import parse
+from brokerset_protocol.bodies.codec import parse
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_spec.setting_fields import PORT_MAX

@@ -23,8 +23,7 @@ from brokerset_formats.message_ids import decode_offset_id
 from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.connections import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
-from brokerset_protocol.bodies.offsets import ResetOffsetBody
-from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, TopicList
+from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, ResetOffsetBody, TopicList
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
 from brokerset_protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStats
 from brokerset_protocol.codes import RequestCode, ResponseCode

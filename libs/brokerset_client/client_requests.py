@@ -10,8 +10,7 @@ from brokerset_client.messages import MessageView
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.connections import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from brokerset_protocol.bodies.heartbeat import ConsumerData
-from brokerset_protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
-from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.bodies.queues import GetConsumerStatusBody, MessageQueue, ResetOffsetBody
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected

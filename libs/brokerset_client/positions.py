@@ -15,8 +15,7 @@ from brokerset_client.errors import BrokerUnreachable, ClientError
 from brokerset_client.instance import ClientInstance
 from brokerset_formats import names
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere
-from brokerset_protocol.bodies.offsets import ResetOffsetBody
-from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.bodies.queues import MessageQueue, ResetOffsetBody
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.files import write_atomically
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final
 
-from brokerset_protocol.bodies.json_objects import JsonBody, JsonObject
+from brokerset_protocol.bodies.codec import JsonBody
 from brokerset_protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, TopicRouteData
 from brokerset_protocol.codes import RequestCode
 
@@ -41,17 +41,6 @@ class ExternalAddresses(JsonBody):
 
     hosts: Mapping[str, str] = field(default_factory=dict)
     """By `place_of` a broker: where its group's master is reached as long as it is that broker."""
-
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        tables = []
-        for name in ("masters", "brokers", "hosts"):
-            inner = value.inner(name)
-            tables.append({key: inner.text(key) for key in inner.names()} if inner else {})
-        return cls(*tables)
-
-    def to_object(self) -> dict[str, object]:
-        return {"brokers": dict(self.brokers), "hosts": dict(self.hosts), "masters": dict(self.masters)}
 
     def following(self, ha_addresses: Mapping[str, str]) -> ExternalAddresses:
         """The same for masters as they are now: `ha_addresses` has each group's, which names the broker's IP.

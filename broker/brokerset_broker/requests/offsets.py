@@ -29,8 +29,7 @@ from brokerset_broker.tables.offsets import QUEUE_ID_MAX, OffsetManager
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
-from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.bodies.queues import GetConsumerStatusBody, MessageQueue, ResetOffsetBody
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected

@@ -13,7 +13,7 @@ from brokerset_controller.replicas.state import (
     NONCE_SIZE_MAX,
     REPLICAS_MAX,
 )
-from brokerset_protocol.bodies.json_objects import JsonBody
+from brokerset_protocol.bodies.codec import JsonBody
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.headers.codec import Header
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brokerset_protocol.bodies.codec import JsonBody
 from brokerset_protocol.bodies.connections import (
     Connection,
     ConsumeMessageDirectlyResult,
@@ -25,10 +26,6 @@ from brokerset_protocol.bodies.heartbeat import (
     QuerySubscriptionResponse,
     SubscriptionData,
 )
-from brokerset_protocol.bodies.json_objects import (
-    JsonBody,
-    JsonObject,
-)
 from brokerset_protocol.bodies.metadata import (
     GroupForbidden,
     MessageQueueAssignment,
@@ -44,20 +41,17 @@ from brokerset_protocol.bodies.metadata import (
     subscription_group_config,
     topic_config,
 )
-from brokerset_protocol.bodies.offsets import (
-    GetConsumerStatusBody,
-    QueryCorrectionOffsetBody,
-    ResetOffsetBody,
-)
 from brokerset_protocol.bodies.queues import (
     ConsumerIdList,
+    GetConsumerStatusBody,
     GroupList,
     KVTable,
     LockBatchRequest,
     LockBatchResponse,
     MessageQueue,
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
     TopicList,
-    queue_keyed,
 )
 from brokerset_protocol.bodies.registration import (
     RegisterBrokerBody,
@@ -131,7 +125,6 @@ __all__ = [
     "HARuntimeInfo",
     "HeartbeatData",
     "JsonBody",
-    "JsonObject",
     "KVTable",
     "LockBatchRequest",
     "LockBatchResponse",
@@ -169,7 +162,6 @@ __all__ = [
     "TopicStats",
     "data_version",
     "group_table",
-    "queue_keyed",
     "subscription_group_config",
     "topic_config",
 ]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from brokerset_protocol.bodies.json_objects import rejected
+from brokerset_protocol.bodies.codec import rejected
 
 TEXT_SIZE_MAX: Final = 1024 * 1024
 """Bytes of a configuration's text; a whole broker configuration has about 15 KB."""

@@ -1,14 +1,11 @@
-"""Queues as values and as keys of maps; locks, members of groups, lists of names."""
+"""Queues as values and as keys of maps; locks, members of groups, lists of names, offsets by queue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Annotated
 
-import orjson
-
-from brokerset_protocol.bodies.json_objects import JsonBody, JsonObject, compact, dump, parse
+from brokerset_protocol.bodies.codec import JsonBody, LooseText, Wire
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,32 +15,6 @@ class MessageQueue(JsonBody):
     topic: str
     broker_name: str
     queue_id: int
-
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(value.text("topic"), value.text("brokerName"), value.integer("queueId"))
-
-    def to_object(self) -> dict[str, object]:
-        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
-
-
-def queue_keyed(table: Mapping[MessageQueue, object]) -> orjson.Fragment:
-    """A map with queues as keys, as Java writes it: `{{"brokerName":…}:value,…}`. No JSON by itself."""
-    entries = (dump(queue.to_object()) + b":" + dump(value) for queue, value in table.items())
-    return orjson.Fragment(b"{" + b",".join(entries) + b"}")
-
-
-def queue_items(value: JsonObject, name: str) -> list[tuple[MessageQueue, object]]:
-    """The entries of a map with queues as keys: bare objects (Java), or texts that hold their JSON."""
-    return [
-        (MessageQueue.from_object(JsonObject(parse(key.encode(), name), name)), entry)
-        for key, entry in value.items(name)
-    ]
-
-
-def queue_object_items(value: JsonObject, name: str) -> list[tuple[MessageQueue, JsonObject]]:
-    """The same for values that are objects."""
-    return [(queue, JsonObject(entry, name)) for queue, entry in queue_items(value, name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +26,12 @@ class LockBatchRequest(JsonBody):
     mq_set: frozenset[MessageQueue]
     only_this_broker: bool = False
 
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(
-            value.text("consumerGroup"),
-            value.text("clientId"),
-            frozenset(map(MessageQueue.from_object, value.objects("mqSet"))),
-            value.flag("onlyThisBroker"),
-        )
-
-    def to_object(self) -> dict[str, object]:
-        return {
-            "clientId": self.client_id,
-            "consumerGroup": self.consumer_group,
-            "mqSet": [queue.to_object() for queue in sorted(self.mq_set)],
-            "onlyThisBroker": self.only_this_broker,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class LockBatchResponse(JsonBody):
     """Answer to LOCK_BATCH_MQ: the queues that the client holds now."""
 
-    lock_ok_mq_set: frozenset[MessageQueue]
-
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(frozenset(map(MessageQueue.from_object, value.objects("lockOKMQSet"))))
-
-    def to_object(self) -> dict[str, object]:
-        return {"lockOKMQSet": [queue.to_object() for queue in sorted(self.lock_ok_mq_set)]}
+    lock_ok_mq_set: Annotated[frozenset[MessageQueue], Wire("lockOKMQSet")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +39,6 @@ class ConsumerIdList(JsonBody):
     """Answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_id_list: tuple[str, ...]
-
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(value.texts("consumerIdList"))
-
-    def to_object(self) -> dict[str, object]:
-        return {"consumerIdList": list(self.consumer_id_list)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +48,6 @@ class TopicList(JsonBody):
     topic_list: tuple[str, ...]
     broker_addr: str | None = None
 
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(value.texts("topicList"), value.optional_text("brokerAddr"))
-
-    def to_object(self) -> dict[str, object]:
-        return compact(brokerAddr=self.broker_addr, topicList=list(self.topic_list))
-
 
 @dataclass(frozen=True, slots=True)
 class GroupList(JsonBody):
@@ -122,23 +55,31 @@ class GroupList(JsonBody):
 
     group_list: tuple[str, ...]
 
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(value.texts("groupList"))
-
-    def to_object(self) -> dict[str, object]:
-        return {"groupList": list(self.group_list)}
-
 
 @dataclass(frozen=True, slots=True)
 class KVTable(JsonBody):
     """A table of texts: runtime info (28), KV configuration (219), ordered topics (103)."""
 
-    table: dict[str, str]
+    table: dict[str, LooseText]
 
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        return cls(value.text_map("table"))
 
-    def to_object(self) -> dict[str, object]:
-        return {"table": self.table}
+@dataclass(frozen=True, slots=True)
+class ResetOffsetBody(JsonBody):
+    """The offsets after a reset: answer to 222, body of RESET_CONSUMER_CLIENT_OFFSET (220)."""
+
+    offset_table: dict[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GetConsumerStatusBody(JsonBody):
+    """How far clients are: of one client (221) in `message_queue_table`, by client id (223)."""
+
+    message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
+    consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCorrectionOffsetBody(JsonBody):
+    """Answer to QUERY_CORRECTION_OFFSET (308): by queue id."""
+
+    correction_offsets: dict[int, int]

@@ -17,11 +17,22 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
 from brokerset_formats.config import DataVersion, TopicConfig
 from brokerset_formats.hashing import crc31
-from brokerset_protocol.bodies.json_objects import JsonBody, JsonObject, convert, dump, parse, rejected
+from brokerset_protocol.bodies.codec import (
+    Absent,
+    JsonBody,
+    Most,
+    NamedByKey,
+    Wire,
+    convert,
+    dump,
+    parse,
+    read_as,
+    rejected,
+)
 from brokerset_protocol.codes import VERSION_3_0_11, VERSION_5_0_0, ResponseCode
 from brokerset_protocol.commands import PROTOCOL_VERSION
 from brokerset_protocol.errors import LocalProtocolError, Rejected
@@ -42,39 +53,23 @@ _LENGTH: Final = struct.Struct(">i")
 class TopicConfigTable(JsonBody):
     """Topics by name with their version: part of a registration, and answer to GET_ALL_TOPIC_CONFIG (21)."""
 
-    data_version: DataVersion
-    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    data_version: Annotated[DataVersion, Absent(DataVersion())]
+    topics: Annotated[
+        Mapping[str, TopicConfig], Wire("topicConfigTable"), Most(TOPICS_MAX), NamedByKey("topicName")
+    ] = field(default_factory=dict)
     mapping_data_version: DataVersion = field(default_factory=DataVersion)
 
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        topics = value.object_items("topicConfigTable")
-        if len(topics) > TOPICS_MAX:
-            raise rejected(value.what, f"{len(topics)} topics, at most {TOPICS_MAX} are taken")
-        return cls(
-            _version(value, "dataVersion"),
-            {
-                name: convert(TopicConfig.from_json, _named(name, config), config.what)
-                for name, config in topics
-            },
-            _version(value, "mappingDataVersion"),
-        )
-
-    def to_object(self) -> dict[str, object]:
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "mappingDataVersion": self.mapping_data_version.to_json(),
-            "topicConfigTable": {name: config.to_json() for name, config in self.topics.items()},
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        }
+    constants: ClassVar[dict[str, object]] = {
+        "topicQueueMappingDetailMap": {},
+        "topicQueueMappingInfoMap": {},
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerBody(JsonBody):
     """Body of REGISTER_BROKER (103)."""
 
-    topic_config: TopicConfigTable
+    topic_config: Annotated[TopicConfigTable, Wire("topicConfigSerializeWrapper")]
     filter_server_list: tuple[str, ...] = ()
 
     @property
@@ -86,19 +81,6 @@ class RegisterBrokerBody(JsonBody):
     def topics(self) -> Mapping[str, TopicConfig]:
         """The topics by name; only the changed one in an increment."""
         return self.topic_config.topics
-
-    @classmethod
-    def from_object(cls, value: JsonObject) -> Self:
-        wrapper = JsonObject(
-            value.raw("topicConfigSerializeWrapper"), f"topicConfigSerializeWrapper of {value.what}"
-        )
-        return cls(TopicConfigTable.from_object(wrapper), value.texts("filterServerList"))
-
-    def to_object(self) -> dict[str, object]:
-        return {
-            "filterServerList": list(self.filter_server_list),
-            "topicConfigSerializeWrapper": self.topic_config.to_object(),
-        }
 
     @classmethod
     def from_body(cls, data: bytes, *, compressed: bool, version: int, body_crc32: int = 0) -> Self:
@@ -122,17 +104,18 @@ class RegisterBrokerBody(JsonBody):
     @classmethod
     def _inflate(cls, data: bytes, version: int) -> Self:
         reader = _Inflated(data)
-        source = JsonObject(parse(reader.block(), "the data version"), "the data version")
-        data_version = convert(DataVersion.from_json, source.fields, source.what)
+        what = "the data version"
+        data_version = read_as(DataVersion, parse(reader.block(), what), what)
         topics: dict[str, TopicConfig] = {}
         for _ in range(reader.count("topics", TOPICS_MAX)):
             topic = convert(TopicConfig.decode, reader.text(), "a topic")
             topics[topic.topic_name] = topic
-        servers = JsonObject({"filterServerList": parse(reader.block(), "filterServerList")}, cls.__name__)
+        what = "filterServerList"
+        servers = read_as(tuple[str, ...], parse(reader.block(), what), f"{what} of {cls.__name__}")
         if version >= VERSION_5_0_0:
             for _ in range(reader.count("mappings", MAPPINGS_MAX)):
                 reader.block()
-        return cls(TopicConfigTable(data_version, topics), servers.texts("filterServerList"))
+        return cls(TopicConfigTable(data_version, topics), servers)
 
     def _deflate(self, version: int) -> bytes:
         blocks = [
@@ -148,15 +131,6 @@ class RegisterBrokerBody(JsonBody):
         if len(plain) > INFLATED_SIZE_MAX:
             raise LocalProtocolError(f"registration of {len(plain)} bytes, at most {INFLATED_SIZE_MAX}")
         return zlib.compress(plain, zlib.Z_BEST_COMPRESSION)
-
-
-def _named(name: str, config: JsonObject) -> Mapping[str, object]:
-    return config.fields if config.has("topicName") else {**config.fields, "topicName": name}
-
-
-def _version(value: JsonObject, name: str) -> DataVersion:
-    version = value.inner(name)
-    return convert(DataVersion.from_json, version.fields, version.what) if version else DataVersion()
 
 
 def _block(data: bytes) -> tuple[bytes, bytes]:

@@ -17,8 +17,7 @@ from brokerset_client import (
 from brokerset_formats import fastjson
 from brokerset_formats.properties import encode_properties
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.offsets import ResetOffsetBody
-from brokerset_protocol.bodies.queues import GroupList, KVTable
+from brokerset_protocol.bodies.queues import GroupList, KVTable, ResetOffsetBody
 from brokerset_protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStats
 from brokerset_protocol.codes import RequestCode, ResponseCode
 

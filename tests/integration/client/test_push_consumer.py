@@ -29,7 +29,7 @@ from brokerset_protocol.bodies.connections import (
     ConsumerRunningInfo,
 )
 from brokerset_protocol.bodies.heartbeat import HeartbeatData
-from brokerset_protocol.bodies.offsets import GetConsumerStatusBody, ResetOffsetBody
+from brokerset_protocol.bodies.queues import GetConsumerStatusBody, ResetOffsetBody
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 
