@@ -17,11 +17,12 @@ IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
 WORKERS ?= 2
+PROFILE ?= quick
 MUTATIONS ?= 0
 HISTORIES ?= 60
 DAMAGES ?= 10000
 
-.PHONY: help setup lock demo docs format check lint types layers test mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo docs format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -70,13 +71,19 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
-test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
-	pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
+test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them; PROFILE=quick|ci|full)
+	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) -m "not long and not slow" --costs --cost-max 5 $(TESTS)
+
+test-long: setup  ## tests that take seconds to a minute each (WORKERS, TESTS, PROFILE as above)
+	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) -m "long and not slow" --costs $(TESTS)
+
+test-spark: setup  ## those of them that read stores with Spark and its kernels
+	$(MAKE) test-long TESTS="tests/unit/spark tests/property/spark tests/integration/spark"
 
 mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day)
 	python -m tests.mutation.run --count $(MUTATIONS)
 
-interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core: the suites of the day|all)
+interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core: without the long suites|all)
 	python tests/interop/run.py --size $(INTEROP)
 
 fuzz: setup  ## mutated frames against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
@@ -155,7 +162,8 @@ chart: setup  ## copy the CRDs into the chart, check it, pack it into dist/ (HEL
 wheel: setup  ## build the wheel, install it into an empty environment, start it
 	./tests/wheel.sh
 
-full: check test e2e wheel coverage evidence  ## all of it at full size
+full: check e2e wheel coverage evidence  ## all of it at full size
+	$(MAKE) test test-long PROFILE=full
 	pytest -q -m slow tests/unit tests/property tests/scenario tests/simulation tests/integration
 	$(MAKE) sim SEEDS=10000
 	$(MAKE) mutation
@@ -170,6 +178,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) bench BENCH=full
 	$(MAKE) bench-spark BENCH=full
 	$(MAKE) scale-card
+	git rev-parse HEAD > .ci/passed
 
 clean:  ## remove what the other targets made
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-import pytest
-from hypothesis import settings
+import gc
 
-# How long an example takes says how busy the machine is, and nothing about the property.
-settings.register_profile("brokerset", deadline=None)
-settings.load_profile("brokerset")
+import pytest
+
+from brokerset_rig import examples
+
+pytest_plugins = ["brokerset_rig.processor_costs"]
+examples.register()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,3 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames and "simulation" in str(metafunc.definition.path):
         metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds")))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all modules are there to stay: who collects garbage need not visit them."""
+    gc.collect()
+    gc.freeze()

@@ -9,14 +9,14 @@ changes of the master under load), `mixed-groups` (the master goes to and fro be
 servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
 gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
-Without `--only` the suites of the day run, which are most of them, and with `--size all` all.
+Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
+(`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -41,6 +41,7 @@ from brokerset_rig import (
     switch_parts,
     upgrade_parts,
 )
+from brokerset_rig.long_suites import INTEROP_LONG
 
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
@@ -286,11 +287,10 @@ def main() -> int:
     # Servers live for seconds or minutes here: they would compile for later all the time.
     os.environ.setdefault("JAVA_OPT_EXT", "-XX:TieredStopAtLevel=1")
     if options.only is None:
-        today = datetime.datetime.now(datetime.UTC).date()
-        options.only = list(SUITES) if options.size == "all" else suite_lanes.of_the_day(list(SUITES), today)
-        left_out = [name for name in SUITES if name not in options.only]
+        left_out = [] if options.size == "all" else list(INTEROP_LONG)
+        options.only = [name for name in SUITES if name not in left_out]
         if left_out:
-            print(f"not today: {', '.join(left_out)}; `--only NAME`, or all with `--size all`", flush=True)
+            print(f"left out: {', '.join(left_out)}; `--only NAME`, or all with `--size all`", flush=True)
     mixes = [name for name in options.mixes.split(",") if name]
     SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
     SUITES["mixed-groups"] = lambda outcome, size: mixed_groups.run(outcome.add, size, mixes)

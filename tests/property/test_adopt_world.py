@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_cli.takeover.adopt_plan import (
@@ -17,6 +17,7 @@ from brokerset_cli.takeover.adopt_plan import (
     plan_return,
 )
 from brokerset_cli.takeover.flow import Step, StepState, current
+from brokerset_rig.examples import examples
 
 JAVA, WANTED = (1, 2), 2
 STEPS_MAX = 200
@@ -154,7 +155,7 @@ def drive(world: World, *, back: bool, faults: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2), st.integers(0, 25), st.integers(0, 25), st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_repeating_the_command_ends_in_an_adopted_cluster_or_one_given_back(
     seed: int, needs: int, faults: int, later: int, whole: bool
 ) -> None:

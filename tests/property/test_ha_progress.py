@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerset_broker.member.ha.in_sync import InSync
 from brokerset_broker.member.ha.progress import Progress
+from brokerset_rig.examples import examples
 
 OWN = 1
 OTHERS = (2, 3, 4)
@@ -135,5 +135,5 @@ class Mastership(RuleBasedStateMachine):
             assert self.true_set in (self.in_sync.committed, *self.in_sync.pending)
 
 
-Mastership.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Mastership.TestCase.settings = examples(300, stateful_step_count=40)
 test_mastership = Mastership.TestCase

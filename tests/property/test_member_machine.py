@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_broker.member.core import (
@@ -20,6 +20,7 @@ from brokerset_broker.member.core import (
 )
 from brokerset_broker.member.role import GroupNews, Role
 from brokerset_broker.member.service_mode import ModeKind
+from brokerset_rig.examples import examples
 
 OWN = 1
 MEMBERS = frozenset((1, 2, 3))
@@ -151,7 +152,7 @@ class Watched:
             assert self.services is (member.role.role is Role.MASTER)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(inputs, max_size=60))
 def test_any_order_of_inputs_keeps_the_order_of_a_change(given_inputs: list[tuple[Any, ...]]) -> None:
     """One step at a time, services only where the broker leads, nothing appended between two epochs, and

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from brokerset_broker.store.errors import PutStatus
@@ -29,6 +29,7 @@ from brokerset_broker.tables.metadata.records import (
 from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.errors import Rejected
+from brokerset_rig.examples import examples
 from brokerset_rig.metadata_parts import Replica, Stored, common_end, copy_records, settle
 
 REPLICAS = 3
@@ -351,7 +352,7 @@ class Group:
             await settle()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @example(  # a consumer is told of a reset while another one is on its way
     script=[
         *([("commit", "g", "t", 1, False)] * 6),

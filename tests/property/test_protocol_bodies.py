@@ -6,13 +6,14 @@ import zlib
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_formats.config import DataVersion, TopicConfig
 from brokerset_protocol import bodies
 from brokerset_protocol.bodies import JsonBody, properties_text
 from brokerset_protocol.errors import Rejected
+from brokerset_rig.examples import examples
 
 CLASSES = sorted(
     (
@@ -36,7 +37,7 @@ JSON_VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@settings(max_examples=20)
+@examples(20)
 @given(fields=st.dictionaries(NAMES, JSON_VALUES, max_size=6), noise=st.binary(max_size=20))
 def test_random_bodies_are_read_or_refused(
     cls: type[JsonBody], fields: dict[str, object], noise: bytes

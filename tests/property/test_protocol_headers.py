@@ -7,13 +7,14 @@ from types import NoneType
 from typing import get_args, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_protocol import headers
 from brokerset_protocol.commands import Command, CommandReader, encode
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers import Header, Int, Long
+from brokerset_rig.examples import examples
 
 CLASSES = sorted(
     (
@@ -45,7 +46,7 @@ def instances(cls: type[Header]) -> st.SearchStrategy[Header]:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@settings(max_examples=10)
+@examples(10)
 @given(data=st.data(), binary=st.booleans())
 def test_headers_survive_the_wire(cls: type[Header], data: st.DataObject, binary: bool) -> None:
     """A header that was written into a frame, JSON or binary, is read as the same value."""
@@ -62,7 +63,7 @@ ODD: st.SearchStrategy[object] = st.one_of(
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@settings(max_examples=10)
+@examples(10)
 @given(data=st.data())
 def test_odd_values_are_read_or_refused(cls: type[Header], data: st.DataObject) -> None:
     """Whatever stands in the fields, reading them gives a header or a refusal."""

@@ -6,13 +6,14 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from brokerset_broker.store import MessageStore
 from brokerset_broker.store.replica import StoreReplicaLog
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.records import SysFlag
+from brokerset_rig.examples import examples
 from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -196,7 +197,7 @@ class Pair:
         assert self.follower.confirmed_offset == self.follower.max_offset
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(120, suppress_health_check=list(HealthCheck))
 @given(st.lists(operations, min_size=3, max_size=40))
 def test_a_follower_ends_up_like_its_leader(steps: list[tuple[str, int, int]]) -> None:
     """Any chunks, cuts, restarts, deletions: no failure in between, the same bytes and queues at the end."""

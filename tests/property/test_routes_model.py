@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_formats.config import DataVersion
 from brokerset_namesrv.registrations import Refused, Registration
 from brokerset_namesrv.routes import RouteTable
 from brokerset_protocol.bodies.routes import QueueData, TopicRouteData
+from brokerset_rig.examples import examples
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 CLUSTER = "c"
@@ -179,7 +180,7 @@ def check(table: RouteTable, model: Model) -> None:
         assert TopicRouteData.from_json(table.encoded_route(topic) or b"") == route
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_table_and_model_agree_after_every_step(script: list[tuple[str, object, object]]) -> None:
     """Whatever brokers do, the table answers like rows that are searched."""

@@ -7,13 +7,14 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from brokerset_broker.store import GetStatus, MessageStore
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.queue_units import tags_code
 from brokerset_formats.records import decode_record
+from brokerset_rig.examples import examples
 from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -143,7 +144,7 @@ class Model:
             offset += record.size
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(operations, max_size=40))
 def test_the_store_agrees_with_lists(steps: list[tuple[str, int, list[tuple[int, int]]]]) -> None:
     """Any order of appends, batches, reads, clock steps, restarts and kills gives dense, complete queues."""

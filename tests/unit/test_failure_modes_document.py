@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def test_every_named_fault_scenario_and_program_exists(page: str) -> None:
     assert [name for name in programs if not (TESTS / name).exists()] == []
 
 
+@functools.cache
 def _functions(path: Path) -> set[str]:
     if not path.exists():
         return set()

@@ -1,11 +1,10 @@
-"""Which suites run today, and two lanes of them side by side: those that mostly wait (for Java to start, for a client's timers) beside those that work.
+"""Two lanes of suites side by side: those that mostly wait (for Java to start, for a client's timers) beside those that work.
 
 Each lane is a process of its own, so that a suite that hangs or dies takes no other one along. Nothing is shared but free ports.
 """
 
 from __future__ import annotations
 
-import datetime
 import subprocess
 import sys
 import threading
@@ -23,26 +22,6 @@ FIRST = (
     "stores",
 )
 """Suites of one lane: clients and tools, which mostly wait, and stores. The other one are groups whose brokers come and go."""
-
-ROTATING = (
-    "upgrades",
-    "replication-clients",
-    "adopt",
-    "migrated-stores",
-    "mixed-groups",
-    "switches",
-    "releases",
-)
-"""Suites that take minutes each and rarely find what the others don't: each day others, all with `--size all`."""
-
-ROTATING_A_DAY = 1
-
-
-def of_the_day(suites: Sequence[str], today: datetime.date) -> list[str]:
-    """The suites without those whose day it is not; each has its day before one comes again."""
-    first = ROTATING_A_DAY * today.toordinal()
-    now = {ROTATING[(first + number) % len(ROTATING)] for number in range(ROTATING_A_DAY)}
-    return [name for name in suites if name in now or name not in ROTATING]
 
 
 def lanes(suites: Sequence[str]) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_controller.liveness import LiveReplica, LiveView, Standing
@@ -49,6 +49,7 @@ from brokerset_protocol.headers.controller import (
     GetReplicaInfo,
     RegisterBrokerToController,
 )
+from brokerset_rig.examples import examples
 from brokerset_sim.replica_groups import group_of
 
 NAME = "a"
@@ -207,7 +208,7 @@ def run(chosen: list[tuple[Event, bool]]) -> list[tuple[Event, Group | None, Gro
 
 
 @given(steps)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_ids_are_never_reused_and_epochs_never_fall(chosen: list[tuple[Event, bool]]) -> None:
     """Whatever is proposed in whatever order, the invariants of the state hold."""
     owner_of_id: dict[int, str] = {}
@@ -223,7 +224,7 @@ def test_ids_are_never_reused_and_epochs_never_fall(chosen: list[tuple[Event, bo
 
 
 @given(steps)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_events_mean_the_same_after_the_wire_and_twice(chosen: list[tuple[Event, bool]]) -> None:
     """Every controller comes to the same state, also from a snapshot; a repetition changes nothing."""
     for event, before, after in run(chosen):
@@ -239,7 +240,7 @@ def test_events_mean_the_same_after_the_wire_and_twice(chosen: list[tuple[Event,
 
 
 @given(steps, st.integers(0, 29))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_events_that_were_overtaken_by_an_election_change_nothing(
     chosen: list[tuple[Event, bool]], position: int
 ) -> None:
@@ -414,7 +415,7 @@ def decide(group: Group | None, request: object, view: LiveView, extra: frozense
 
 
 @given(st.lists(st.tuples(requests, views, id_sets, st.sampled_from([True, True, False])), max_size=30))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_what_is_decided_can_be_applied_at_once(
     asked: list[tuple[object, LiveView, frozenset[int], bool]],
 ) -> None:
@@ -475,7 +476,7 @@ def check_election(
 
 
 @given(groups(), views, flags)
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_the_controllers_own_trigger_never_replaces_a_master_that_may_live(
     group: Group, view: LiveView, unclean: bool
 ) -> None:
@@ -504,7 +505,7 @@ def test_the_controllers_own_trigger_never_replaces_a_master_that_may_live(
 
 
 @given(groups(), requests, views, id_sets)
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_every_request_gets_an_answer_in_every_state(
     group: Group, request: object, view: LiveView, extra: frozenset[int]
 ) -> None:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_controller.liveness import LiveReplica, LiveView, Standing
@@ -32,6 +32,7 @@ from brokerset_controller.replicas.events import (
     SyncStateSetAltered,
 )
 from brokerset_controller.replicas.state import Group, PossibleLoss
+from brokerset_rig.examples import examples
 from brokerset_sim.replica_groups import NAME, group_of, live
 
 STEPS = 160
@@ -367,7 +368,7 @@ def simulate(seed: int) -> Counter[str]:
 
 
 @given(st.integers(min_value=0))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_what_was_acknowledged_is_with_the_elected_or_recorded_as_maybe_lost(seed: int) -> None:
     """Whoever loses its page cache, falls behind, or diverges before."""
     simulate(seed)

@@ -6,12 +6,13 @@ import random
 import zlib
 from dataclasses import dataclass, field
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerset_raft.configuration import Configuration
 from brokerset_raft.messages import Entry, EntryKind, HardState, SnapshotMeta
 from brokerset_raft.storage import Loaded, Storage
+from brokerset_rig.examples import examples
 
 SECTOR_BYTES = 512
 
@@ -251,7 +252,7 @@ class Run:
         self.model.entries = {entry.index: entry for entry in loaded.entries}
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     seed=st.integers(0, 1 << 32),
     crashes=st.lists(st.integers(0, 60), min_size=1, max_size=8),

@@ -25,6 +25,8 @@ from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.jobs.verify import CODES, VerifyOptions, verify
 from brokerset_spec.broker_settings import BrokerSettings
 
+pytestmark = pytest.mark.long
+
 SEGMENT = 8_192
 QUEUE_FILE = 400
 SLOTS, UNITS = 20, 60

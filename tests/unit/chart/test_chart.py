@@ -57,7 +57,7 @@ def _template(tmp_path: Path, values: Mapping[str, Any] | None = None) -> subpro
 def _render(tmp_path: Path, values: Mapping[str, Any] | None = None) -> Rendered:
     answer = _template(tmp_path, values)
     assert answer.returncode == 0, answer.stderr
-    found = [each for each in yaml.safe_load_all(answer.stdout) if each]
+    found = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
     assert len({(each["kind"], each["metadata"]["name"], _namespace(each)) for each in found}) == len(found)
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
@@ -88,7 +88,10 @@ def _allowed(rendered: Rendered) -> set[tuple[str, str, str]]:
 
 def _kinds_of_crds() -> dict[str, tuple[str, str]]:
     """Kind and served version of each CRD, by its name."""
-    found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "crds").glob("*.yaml")]
+    found = [
+        yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        for path in (ROOT / "crds").glob("*.yaml")
+    ]
     return {
         crd["metadata"]["name"]: (crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"])
         for crd in found
@@ -211,7 +214,7 @@ def test_with_namespaces_there_is_no_right_on_the_cluster(tmp_path: Path) -> Non
     """Each namespace gets a Role with its binding; nothing of the chart but CRDs is without a namespace."""
     rendered = _render(tmp_path, {"watchNamespaces": ["shop", "billing"]})
     answer = _template(tmp_path, {"watchNamespaces": ["shop", "billing"]})
-    objects = [each for each in yaml.safe_load_all(answer.stdout) if each]
+    objects = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
 
     assert not [name for kind, name in rendered if kind.startswith("ClusterRole")]
     assert all(_namespace(each) for each in objects if each["kind"] != "CustomResourceDefinition")
@@ -286,7 +289,9 @@ def test_crds_are_upgraded_with_the_release_and_survive_it(tmp_path: Path) -> No
     rendered = _render(tmp_path)
     own = {
         found["metadata"]["name"]: found
-        for found in (yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml")))
+        for found in (
+            yaml.load(file.read_text(), yaml.CSafeLoader) for file in sorted((ROOT / "crds").glob("*.yaml"))
+        )
     }
 
     there = {name: each for (kind, name), each in rendered.items() if kind == "CustomResourceDefinition"}

@@ -55,7 +55,7 @@ NO_DEFAULT = {
 
 
 def _crd(file: str) -> Schema:
-    document: Schema = yaml.safe_load((CRDS / file).read_text(encoding="utf-8"))
+    document: Schema = yaml.load((CRDS / file).read_text(encoding="utf-8"), yaml.CSafeLoader)
     return document
 
 

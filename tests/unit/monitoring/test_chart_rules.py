@@ -41,7 +41,7 @@ def rules(**values: Any) -> dict[str, dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     return {
         each["metadata"]["name"]: each
-        for each in yaml.safe_load_all(done.stdout)
+        for each in yaml.load_all(done.stdout, yaml.CSafeLoader)
         if each and each["kind"] == "PrometheusRule"
     }
 

@@ -10,12 +10,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_broker.store.errors import StoreCorrupt, StoreRefused
 from brokerset_broker.store.index import IndexService
 from brokerset_rig.archives import extract_archive
+from brokerset_rig.examples import examples
 from brokerset_runtime.clock import ManualClock
 
 FIXTURES = Path(__file__).parents[3] / "peers" / "fixtures"
@@ -350,7 +351,7 @@ def test_no_room_for_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 Step = tuple[str, int]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.tuples(st.just("put"), st.integers(0, 4))

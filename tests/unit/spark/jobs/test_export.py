@@ -31,6 +31,8 @@ from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.report import JobFailed, Level, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Result, Row
 
+pytestmark = pytest.mark.long
+
 FIXTURES = Path(__file__).parents[3] / "peers" / "fixtures"
 HOST = Host.from_text("10.1.2.3", 10911)
 DAY_MS = 86_400_000

@@ -21,6 +21,8 @@ from brokerset_spark.jobs.report import Level, Report
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.jobs.verify import VerifyOptions, verify
 
+pytestmark = pytest.mark.long
+
 SEGMENT = 65_536
 QUEUE_FILE, BATCH_FILE, EXTENDED_FILE = 2_000, 920, 2_000
 EXTENDED_UNIT = 20

@@ -18,6 +18,8 @@ from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.report import JobFailed, NoInput
 from brokerset_spark.jobs.running import LocalRunner
 
+pytestmark = pytest.mark.long
+
 FILE_SIZE = 4096
 CHILD = """
 import os, signal, sys
