@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from brokerset_protocol.headers.controller import (
     SwitchOverResponse,
 )
 from brokerset_rig.stack import free_port
+from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_spec.controller_settings import ControllerSettings
 
@@ -33,13 +34,6 @@ HOST = "127.0.0.1"
 SECONDS_MAX = 20.0
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
-
-
-async def until(condition: Callable[[], object], seconds: float = SECONDS_MAX) -> None:
-    """Return when the condition holds; fails with `TimeoutError`."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # states change in many ways, none tells
-            await asyncio.sleep(0.005)
 
 
 class ControllerGroup:

@@ -11,7 +11,8 @@ from typing import Any, ParamSpec
 
 from brokerset_broker.member.role import RoleState
 from brokerset_broker.store.errors import PutStatus
-from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork, until
+from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork
+from brokerset_rig.waiting import until
 from brokerset_sim.loop import run
 from brokerset_spec.broker_settings import BrokerSettings
 

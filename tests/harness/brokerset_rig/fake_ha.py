@@ -692,10 +692,3 @@ class FakeBroker:
         end = self.log.append(text.encode())
         self.replication.when_acknowledged(end, future.set_result)
         return end, future
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until a condition holds. Raises `TimeoutError`."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # on virtual time asking costs nothing
-            await asyncio.sleep(0.001)

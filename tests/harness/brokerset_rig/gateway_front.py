@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,12 +69,6 @@ async def connected(front: Front) -> AsyncIterator[Connection]:
     finally:
         connection.close()
         await connection.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # tests look at values that tell nobody
-        await asyncio.sleep(0.005)
 
 
 def request(number: int, code: int = SEND, *, oneway: bool = False, binary: bool = False) -> Command:

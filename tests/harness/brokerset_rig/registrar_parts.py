@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,10 @@ from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.namesrv import RegisterBroker, UnRegisterBroker
+from brokerset_rig.waiting import until
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import RemotingServer
 from brokerset_spec.broker_settings import BrokerSettings
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that no event tells of."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class NameServer:

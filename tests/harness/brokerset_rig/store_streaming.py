@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Any, Final
 
@@ -11,13 +11,10 @@ import aiohttp
 import yarl
 
 from brokerset_broker.app import Broker
+from brokerset_rig.local_servers import Setup
 from brokerset_rig.stack import free_port
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.http_folder import HttpFolder
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-Setup = Any
-"""The class of the fixture `setup` lives in a conftest.py, which cannot be imported."""
 
 SEGMENT: Final = 256 * 1024
 TOPIC: Final = "tøpic with a blank"

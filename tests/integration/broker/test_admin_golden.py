@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerset_broker.app import Broker
 from brokerset_formats import fastjson
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
-from brokerset_runtime.remoting import Connection, connect
-from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_rig.local_servers import connected, running_broker
+from brokerset_runtime.remoting import Connection
 
 WIRE = Path(__file__).parents[2] / "peers/golden/wire"
 BODY = b"body"
@@ -27,26 +24,6 @@ def golden(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((WIRE / f"{name}.json").read_text())
     found["header"] = json.loads(found["header"])
     return found
-
-
-@contextlib.asynccontextmanager
-async def running(folder: Path, **changes: Any) -> AsyncIterator[tuple[Broker, Connection]]:
-    """A broker on a free port, and a connection to it."""
-    settings = BrokerSettings(
-        listen_port=0, http_port=0, bind_address="127.0.0.1", store_path_root_dir=folder,
-        mapped_file_size_commit_log=8 * 1024 * 1024, max_hash_slot_num=1_000, max_index_num=4_000, **changes,
-    )  # fmt: skip
-    broker = Broker(settings)
-    port = await broker.start()
-    task = asyncio.create_task(broker.run())
-    connection = await connect(f"127.0.0.1:{port}")
-    try:
-        yield broker, connection
-    finally:
-        connection.close()
-        await broker.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def ask(connection: Connection, code: int, body: bytes = b"", /, **ext: object) -> Command:
@@ -126,7 +103,7 @@ def test_equal_answers(tmp_path: Path, name: str) -> None:
     """Code, remark, header fields and body are Java's, byte for byte in the fields."""
 
     async def scenario() -> None:
-        async with running(tmp_path) as (_, connection):
+        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
             for _ in range(8):
                 await send(connection, "wire")
 
@@ -156,7 +133,7 @@ def test_answers_of_equal_shape(tmp_path: Path, name: str) -> None:
     """Where times and counters differ, the names of fields and the structure of the body are Java's."""
 
     async def scenario() -> None:
-        async with running(tmp_path) as (_, connection):
+        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
             for _ in range(8):
                 await send(connection, "wire")
             await ask(connection, RequestCode.HEART_BEAT, heartbeat("adm-group", "adm-topic"))
@@ -186,7 +163,7 @@ def test_runtime_info_has_java_s_keys(tmp_path: Path) -> None:
     """Every key of Java's, and numbers where `mqadmin clusterList` parses numbers."""
 
     async def scenario() -> None:
-        async with running(tmp_path) as (_, connection):
+        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
             await send(connection, "wire")
 
             answer, recorded = await repeat(connection, "broker-28-runtime-info")

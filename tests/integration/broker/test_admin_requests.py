@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.local_servers import connected, running_broker
 from brokerset_rig.metadata_parts import file_changes
 from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import Connection, Handlers, connect
@@ -76,30 +76,10 @@ class Peer:
         return await self.ask(RequestCode.HEART_BEAT, json.dumps(body).encode())
 
 
-@contextlib.asynccontextmanager
-async def running(folder: Path, handlers: Handlers | None = None) -> AsyncIterator[Peer]:
-    """A broker on a free port, and a connection to it."""
-    settings = BrokerSettings(
-        listen_port=0, http_port=0, bind_address="127.0.0.1", store_path_root_dir=folder,
-        mapped_file_size_commit_log=8 * 1024 * 1024, max_hash_slot_num=1_000, max_index_num=4_000,
-    )  # fmt: skip
-    broker = Broker(settings)
-    port = await broker.start()
-    task = asyncio.create_task(broker.run())
-    connection = await connect(f"127.0.0.1:{port}", handlers)
-    try:
-        yield Peer(broker, connection)
-    finally:
-        connection.close()
-        await broker.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 def run(folder: Path, scenario: Scenario, handlers: Handlers | None = None) -> None:
     async def whole() -> None:
-        async with running(folder, handlers) as peer:
-            await scenario(peer)
+        async with running_broker(folder) as broker, connected(broker.port, handlers) as connection:
+            await scenario(Peer(broker, connection))
 
     asyncio.run(whole())
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from brokerset_rig.registrar_parts import NameServer, Place, until
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+from brokerset_rig.local_servers import Run
+from brokerset_rig.registrar_parts import NameServer, Place
+from brokerset_rig.waiting import until
 
 
 def test_a_master_is_told_under_the_masters_address_and_a_slave_under_its_own(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -30,15 +28,12 @@ from brokerset_rig.gateway_front import (
     following,
     fronting,
     request,
-    until,
 )
+from brokerset_rig.local_servers import Run, Setup
 from brokerset_rig.stack import free_ports
+from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import Connection, RemotingServer, connect
 from brokerset_runtime.remoting.connection import Reply
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-Setup = Any
-"""The class of the fixture lives in conftest.py, which cannot be imported."""
 
 
 def test_held_requests_are_served_in_their_order(run: Run) -> None:

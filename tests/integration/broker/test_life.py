@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,14 @@ import pytest
 from brokerset_broker.app import Broker, PortTaken
 from brokerset_broker.outside import metrics, name_servers
 from brokerset_formats.names import DEFAULT_TOPIC
-from brokerset_namesrv.app import NameServer
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
+from brokerset_rig.local_servers import Run, Setup, broker_settings, running_name_server
 from brokerset_rig.stack import free_port, free_ports
+from brokerset_rig.waiting import until
 from brokerset_runtime.program import reasons
 from brokerset_runtime.remoting import connect
-from brokerset_spec.namesrv_settings import NamesrvSettings
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-Setup = Any
-"""The class of the fixture lives in conftest.py, which cannot be imported."""
-
-
-@asynccontextmanager
-async def name_server(folder: Path, port: int = 0) -> AsyncIterator[NameServer]:
-    server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
-    await server.start("127.0.0.1", port, 0)
-    running = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server.close()
 
 
 async def route(port: int, topic: str) -> TopicRouteData | None:
@@ -50,12 +31,6 @@ async def route(port: int, topic: str) -> TopicRouteData | None:
     connection.close()
     await connection.wait_closed()
     return TopicRouteData.from_json(reply.body) if reply.code == 0 else None
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # the broker tells nobody
-        await asyncio.sleep(0.005)
 
 
 async def shown(port: int, topic: str, perm: int = 6) -> TopicRouteData:
@@ -71,7 +46,7 @@ def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(
     setup: Setup, run: Run, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+        async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
             addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
             async with setup.pair(namesrv_addr=addresses) as (broker, client):
                 await until(lambda: len(broker.registrar.registered) == 2)
@@ -112,7 +87,7 @@ def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run,
 
     async def main() -> None:
         nobody = f"127.0.0.1:{free_port()}"
-        async with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+        async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
             first, second = (f"127.0.0.1:{server.port}" for server in (one, two))
             async with setup.pair(namesrv_addr=first, http_port=free_port()) as (broker, client):
                 await shown(one.port, DEFAULT_TOPIC, 7)
@@ -169,7 +144,7 @@ def test_a_table_too_large_for_a_frame_is_sent_compressed(
     monkeypatch.setattr(RegisterBrokerBody, "to_body", note)
 
     async def main() -> None:
-        async with name_server(tmp_path / "n") as server:
+        async with running_name_server(tmp_path / "n") as server:
             address = f"127.0.0.1:{server.port}"
             async with setup.pair(namesrv_addr=address) as (_, client):
                 await client.create_topic("t")
@@ -186,7 +161,7 @@ def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, run: Run, 
             await asyncio.sleep(0.1)
             assert broker.registrar.registered == []
             for attempt in range(2):
-                async with name_server(tmp_path / str(attempt), port):
+                async with running_name_server(tmp_path / str(attempt), port=port):
                     await until(lambda: len(broker.registrar.registered) == 1)
                     assert await route(port, DEFAULT_TOPIC) is not None
                 await until(lambda: not broker.registrar.registered)
@@ -397,7 +372,7 @@ def test_a_part_that_fails_ends_the_broker(setup: Setup, run: Run) -> None:
     """Nothing is served half: the process ends with the reason, and a supervisor starts it again."""
 
     async def main(port: int) -> None:
-        broker = Broker(setup.settings(http_port=port))
+        broker = Broker(broker_settings(setup.folder, http_port=port))
         await broker.start()
         try:
             await broker.run()

@@ -7,7 +7,7 @@ import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +30,11 @@ from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
+from brokerset_rig.local_servers import Run, Setup
 from brokerset_rig.stack import free_ports
+from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import connect
 from brokerset_spec.controller_settings import ControllerSettings
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-Setup = Any
-"""The class of the fixture lives in conftest.py, which cannot be imported."""
 
 GOLDEN = Path(__file__).parents[2] / "peers" / "golden" / "wire"
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -113,12 +111,6 @@ def place(setup: Setup, tmp_path: Path) -> Place:
 def member(broker: Broker) -> Any:
     assert broker.member is not None
     return broker.member.membership
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # roles tell nobody
-        await asyncio.sleep(0.005)
 
 
 def test_a_crash_is_remembered_though_the_next_process_is_closed_in_order(run: Run, place: Place) -> None:
@@ -567,7 +559,7 @@ def test_a_new_master_tells_no_end_from_before_what_was_acknowledged(
     monkeypatch.setattr(leader, "PUSH_SECONDS", 3600.0)
     monkeypatch.setattr(pull, "ENDS_HOLD_MS", 100)
     monkeypatch.setattr(gateway_module, "HELD_SECONDS_MAX", 0.1)
-    asked = {"topic": "TBW102", "queueId": 0}
+    asked: dict[str, Any] = {"topic": "TBW102", "queueId": 0}
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:

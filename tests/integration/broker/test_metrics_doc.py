@@ -14,10 +14,10 @@ from brokerset_broker.app import Broker
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.local_servers import HOST, connected, running_broker, running_name_server
 from brokerset_rig.stack import free_port
-from brokerset_runtime.remoting import Connection, connect
-from brokerset_spec.broker_settings import BrokerSettings
-from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_rig.waiting import until
+from brokerset_runtime.remoting import Connection
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.M)
@@ -74,28 +74,15 @@ def get(port: int) -> str:
 @contextlib.asynccontextmanager
 async def pair(folder: Path) -> AsyncIterator[tuple[NameServer, Broker, Connection]]:
     """A name server, a broker that knows it, and a connection to the broker."""
-    namesrv = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
-    address = f"127.0.0.1:{await namesrv.start('127.0.0.1', 0, -1)}"
-    settings = BrokerSettings(
-        listen_port=0, http_port=free_port(), bind_address="127.0.0.1", store_path_root_dir=folder / "store",
-        mapped_file_size_commit_log=8 * 1024 * 1024, max_hash_slot_num=1_000, max_index_num=4_000,
-        namesrv_addr=address,
-    )  # fmt: skip
-    broker = Broker(settings)
-    port = await broker.start()
-    tasks = [asyncio.create_task(namesrv.run()), asyncio.create_task(broker.run())]
-    connection = await connect(f"127.0.0.1:{port}")
-    try:
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not (broker.http_port and broker.registrar.registered):  # noqa: ASYNC110  # neither tells
-                await asyncio.sleep(0.01)
+    async with (
+        running_name_server(folder) as namesrv,
+        running_broker(
+            folder / "store", http_port=free_port(), namesrv_addr=f"{HOST}:{namesrv.port}"
+        ) as broker,
+        connected(broker.port) as connection,
+    ):
+        await until(lambda: broker.http_port and broker.registrar.registered)
         yield namesrv, broker, connection
-    finally:
-        connection.close()
-        await broker.close()
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await namesrv.close()
 
 
 async def ask(connection: Connection, code: int, body: bytes = b"", **ext: object) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from brokerset_broker.outside import name_servers
 from brokerset_formats.config import TopicConfig
 from brokerset_protocol.errors import Rejected
-from brokerset_rig.registrar_parts import NameServer, Place, until
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+from brokerset_rig.local_servers import Run
+from brokerset_rig.registrar_parts import NameServer, Place
+from brokerset_rig.waiting import until
 
 
 def test_a_change_brings_and_takes_name_servers_and_leaves_the_others_alone(run: Run, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from brokerset_broker.member.role import Role
 from brokerset_broker.member.service_mode import ServiceFacts, decide_mode
@@ -20,10 +18,9 @@ from brokerset_rig.gateway_front import (
     following,
     fronting,
     request,
-    until,
 )
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+from brokerset_rig.local_servers import Run
+from brokerset_rig.waiting import until
 
 
 def leaving(

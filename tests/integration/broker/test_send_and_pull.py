@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -11,10 +10,7 @@ import pytest
 from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.message_ids import decode_offset_id
 from brokerset_formats.properties import encode_properties
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-Setup = Any
-"""The class of the fixture lives in conftest.py, which cannot be imported."""
+from brokerset_rig.local_servers import Run, Setup
 
 
 def test_a_message_comes_back_as_it_was_sent(setup: Setup, run: Run) -> None:
@@ -214,7 +210,7 @@ def test_a_push_consumer_is_served_by_what_its_heartbeat_says(setup: Setup, run:
 
             unknown = await client.pull("t", 0, expression=None, group="g")
             assert unknown.code == 24
-            assert "the consumer's group info not exist" in unknown.remark
+            assert "the consumer's group info not exist" in (unknown.remark or "")
             await client.heartbeat("g", "t", "B", version=10)
             assert setup.bodies(await client.pull("t", 0, expression=None, group="g", subVersion=10)) == [
                 b"b"
@@ -223,7 +219,7 @@ def test_a_push_consumer_is_served_by_what_its_heartbeat_says(setup: Setup, run:
             assert (newer.code, newer.remark) == (25, "the consumer's subscription not latest")
             other = await client.pull("other", 0, expression=None, group="g")
             assert other.code == 24
-            assert "the consumer's subscription not exist" in other.remark
+            assert "the consumer's subscription not exist" in (other.remark or "")
             await client.heartbeat("g", "t", "A", version=11)
             assert setup.bodies(await client.pull("t", 0, expression=None, group="g", subVersion=11)) == [
                 b"a"
@@ -285,7 +281,8 @@ def test_a_wrong_pull_is_refused(
     async def main() -> None:
         async with setup.pair() as (_, client):
             await client.create_topic("t")
-            reply = await client.pull(**({"topic": "t", "queue_offset": 0} | change))
+            pull: dict[str, Any] = {"topic": "t", "queue_offset": 0}
+            reply = await client.pull(**(pull | change))
 
             assert reply.code == code
             assert remark in (reply.remark or "")
@@ -335,7 +332,7 @@ def test_messages_are_found_by_key_unique_key_and_address(setup: Setup, run: Run
         async with setup.pair() as (_, client):
             await client.create_topic("t")
             sent = await client.send("t", b"x", properties={"KEYS": "order-1 customer-2", "UNIQ_KEY": "U1"})
-            span = {"topic": "t", "maxNum": 10, "beginTimestamp": 0, "endTimestamp": 99999999999999}
+            span: dict[str, Any] = {"topic": "t", "maxNum": 10, "beginTimestamp": 0, "endTimestamp": 10**14}
             for key in ("order-1", "customer-2", "U1"):
                 found = await client.call(12, key=key, **span, _UNIQUE_KEY_QUERY=str(key == "U1").lower())
                 assert setup.bodies(found) == [b"x"]
@@ -387,7 +384,7 @@ def test_bad_input_harms_nobody_else(setup: Setup, run: Run) -> None:
             assert (await client.call(310, b"x", b="t")).code == 1
             reply = await client.call(324)
             assert reply.code == 3
-            assert "not served" in reply.remark
+            assert "not served" in (reply.remark or "")
 
             reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
             writer.write(b"\x00\x00\x10\x00\x00\x00\x01\x00half a frame")
@@ -444,15 +441,17 @@ def test_a_batch_with_messages_that_are_not_plain_is_refused(setup: Setup, run: 
     async def main() -> None:
         async with setup.pair() as (broker, client):
             await client.create_topic("t")
-            fields = {"a": "pg", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "",
-                      "j": 0, "k": "false", "m": "true"}  # fmt: skip
+            fields: dict[str, Any] = {
+                "a": "pg", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0,
+                "k": "false", "m": "true",
+            }  # fmt: skip
             value = "true" if name == "TRAN_MSG" else "10"
             items = [BatchItem(0, b"x", b""), BatchItem(0, b"y", encode_properties({name: value}))]
 
             reply = await client.call(320, encode_batch(items), **fields)
 
             assert reply.code == 13
-            assert name in reply.remark
+            assert name in (reply.remark or "")
             assert broker.store.queue_max("t", 0) == 0
             assert (await client.send_batch("t", [name.encode() + b"\x0110\x02"])).code == 0
 

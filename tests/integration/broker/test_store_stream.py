@@ -16,18 +16,8 @@ import pytest
 from brokerset_broker.app import Broker
 from brokerset_broker.outside.store_stream import files, small_files
 from brokerset_formats.queue_units import UNIT_SIZE
-from brokerset_rig.store_streaming import (
-    SEGMENT,
-    TOPIC,
-    Run,
-    Setup,
-    append,
-    ask,
-    confirm_only,
-    get,
-    read_file,
-    streaming,
-)
+from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.store_streaming import SEGMENT, TOPIC, append, ask, confirm_only, get, read_file, streaming
 from brokerset_spark.jobs.audit.replica import observe
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.jobs.verify.plan import find_target

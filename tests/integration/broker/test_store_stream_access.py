@@ -9,14 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from brokerset_rig.store_streaming import (
-    Run,
-    Setup,
-    ask,
-    get,
-    raw,
-    streaming,
-)
+from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.store_streaming import ask, get, raw, streaming
 from brokerset_runtime.files import lock_holder
 from brokerset_spark.stores.http_folder import HttpFolder, StreamRefused
 

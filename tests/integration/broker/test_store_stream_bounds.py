@@ -11,17 +11,8 @@ import pytest
 
 from brokerset_formats.index_file import HEADER, IndexHeader
 from brokerset_formats.queue_units import UNIT_SIZE
-from brokerset_rig.store_streaming import (
-    SEGMENT,
-    TOPIC,
-    Run,
-    Setup,
-    ask,
-    confirm_only,
-    get,
-    read_file,
-    streaming,
-)
+from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.store_streaming import SEGMENT, TOPIC, ask, confirm_only, get, read_file, streaming
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.http_folder import HttpFolder
 

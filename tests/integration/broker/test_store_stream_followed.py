@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from brokerset_rig.store_streaming import Run, Setup, append, confirm_only, streaming
+from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.store_streaming import append, confirm_only, streaming
 from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
 from brokerset_spark.sources.options import read_message_options

@@ -11,15 +11,8 @@ import aiohttp
 import pytest
 
 from brokerset_broker.outside.store_stream import stream
-from brokerset_rig.store_streaming import (
-    SEGMENT,
-    Run,
-    Setup,
-    ask,
-    get,
-    raw,
-    streaming,
-)
+from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.store_streaming import SEGMENT, ask, get, raw, streaming
 from brokerset_spark.stores.http_folder import HttpFolder
 
 

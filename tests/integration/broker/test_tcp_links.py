@@ -31,6 +31,7 @@ from brokerset_protocol.ha_packets import (
     encode_transfer_header,
 )
 from brokerset_rig.fake_replica_log import FakeReplicaLog
+from brokerset_rig.waiting import until
 
 TEST_SECONDS_MAX = 30
 SEGMENT = 1024 * 1024
@@ -55,12 +56,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
             loop.run(bounded())
 
     return runner
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # tests look at values that tell nobody
-        await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -31,9 +31,9 @@ from brokerset_rig.controller_group import (
     FakeBroker,
     brokers,
     controllers,
-    until,
 )
 from brokerset_rig.stack import free_port
+from brokerset_rig.waiting import until
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.remoting import connect
 

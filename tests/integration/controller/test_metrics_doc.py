@@ -10,8 +10,9 @@ from pathlib import Path
 import uvloop
 
 from brokerset_protocol.codes import ResponseCode
-from brokerset_rig.controller_group import HOST, SECONDS_MAX, brokers, controllers, until
+from brokerset_rig.controller_group import HOST, SECONDS_MAX, brokers, controllers
 from brokerset_rig.stack import free_port
+from brokerset_rig.waiting import until
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.M)

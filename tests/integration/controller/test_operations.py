@@ -12,7 +12,8 @@ from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import RequestRefused
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import ElectMaster
-from brokerset_rig.controller_group import CLUSTER, GROUP, brokers, controllers, until
+from brokerset_rig.controller_group import CLUSTER, GROUP, brokers, controllers
+from brokerset_rig.waiting import until
 
 
 def test_only_the_leader_gives_leases_and_the_next_one_goes_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from brokerset_formats.config import DataVersion, TopicConfig
 from brokerset_namesrv.app import NameServer
@@ -16,8 +17,8 @@ from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.external_routes import ExternalAddresses
-from brokerset_runtime.remoting import Connection, ConnectionClosed, connect
-from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_rig.local_servers import connected, running_name_server
+from brokerset_runtime.remoting import Connection, ConnectionClosed
 
 SECONDS_MAX = 10.0
 MASTER = "orders-0-master.shop.svc:10911"
@@ -35,33 +36,12 @@ def free_port() -> int:
 @asynccontextmanager
 async def name_server(folder: Path, *, connections_max: int = 10) -> AsyncIterator[NameServer]:
     """A name server with a listener for outside clients; its file of addresses is `folder`/outside.json."""
-    server = NameServer(
-        NamesrvSettings(
-            kv_config_path=folder / "kvConfig.json",
-            external_listen_port=free_port(),
-            external_addresses_path=folder / "outside.json",
-            external_connections_max=connections_max,
-        )
-    )
-    await server.start("127.0.0.1", 0)
-    worker = asyncio.create_task(server.run())
-    try:
+    outside: dict[str, Any] = {
+        "external_listen_port": free_port(), "external_connections_max": connections_max,
+        "external_addresses_path": folder / "outside.json",
+    }  # fmt: skip
+    async with running_name_server(folder, **outside) as server:
         yield server
-    finally:
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        await server.close()
-
-
-@asynccontextmanager
-async def connection(port: int) -> AsyncIterator[Connection]:
-    """A connection of one test."""
-    opened = await connect(f"127.0.0.1:{port}")
-    try:
-        yield opened
-    finally:
-        opened.close()
-        await opened.wait_closed()
 
 
 def registration(ha_address: str = "10.0.0.1:10912") -> Command:
@@ -86,8 +66,8 @@ async def route(peer: Connection) -> Command:
 async def scenario_addresses(folder: Path) -> None:
     async with (
         name_server(folder) as server,
-        connection(server.port) as inside,
-        connection(server.external_port) as outside,
+        connected(server.port) as inside,
+        connected(server.external_port) as outside,
     ):
         assert (await inside.call(registration(), SECONDS_MAX)).code == ResponseCode.SUCCESS
         nowhere = await route(outside)
@@ -123,8 +103,8 @@ async def scenario_failover(folder: Path) -> None:
     told = []
     async with (
         name_server(folder) as server,
-        connection(server.port) as inside,
-        connection(server.external_port) as outside,
+        connected(server.port) as inside,
+        connected(server.external_port) as outside,
     ):
         for ha_address in ("10.0.0.1:10912", "10.0.0.2:10912"):
             assert (await inside.call(registration(ha_address), SECONDS_MAX)).code == ResponseCode.SUCCESS
@@ -140,7 +120,7 @@ def test_the_address_outside_goes_with_the_master_though_the_file_stays(tmp_path
 
 
 async def scenario_refusals(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server.external_port) as outside:
+    async with name_server(folder) as server, connected(server.external_port) as outside:
         refused = [
             await outside.call(registration(), SECONDS_MAX),
             await outside.call(
@@ -162,14 +142,14 @@ def test_nothing_can_be_changed_from_outside(tmp_path: Path) -> None:
 
 
 async def scenario_limit(folder: Path) -> None:
-    async with name_server(folder, connections_max=1) as server, connection(server.external_port) as first:
-        async with connection(server.external_port) as second:
+    async with name_server(folder, connections_max=1) as server, connected(server.external_port) as first:
+        async with connected(server.external_port) as second:
             try:
                 await route(second)
                 served = True
             except ConnectionClosed:
                 served = False
-        async with connection(server.port) as inside:
+        async with connected(server.port) as inside:
             assert (await route(inside)).code == ResponseCode.TOPIC_NOT_EXIST
 
         assert not served

@@ -11,13 +11,12 @@ import pytest
 
 from brokerset_formats import fastjson
 from brokerset_formats.config import DataVersion, TopicConfig
-from brokerset_namesrv.app import NameServer
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.registration import RegisterBrokerBody, TopicConfigTable
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
-from brokerset_runtime.remoting import Connection, connect
-from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_rig.local_servers import connected, running_name_server
+from brokerset_runtime.remoting import Connection
 
 GOLDEN = Path(__file__).parents[2] / "peers" / "golden" / "wire"
 CASES = sorted(path.stem for path in GOLDEN.glob("namesrv-*.json"))
@@ -101,17 +100,10 @@ async def answer_of(
     topics = orjson.loads(orjson.loads((GOLDEN / "namesrv-206-topics.json").read_bytes())["body"])[
         "topicList"
     ]
-    server = NameServer(NamesrvSettings(kv_config_path=folder / "kvConfig.json"))
-    port = await server.start("127.0.0.1", 0, 0)
-    broker = await connect(f"127.0.0.1:{port}")
-    try:
+    async with running_name_server(folder) as server, connected(server.port) as broker:
         await register(broker, 0, "127.0.0.1:10911", topics)
         await register(broker, 2, "127.0.0.1:11911", topics)
-        return await exchange(port, code, ext, body)
-    finally:
-        broker.close()
-        await broker.wait_closed()
-        await server.close()
+        return await exchange(server.port, code, ext, body)
 
 
 @pytest.mark.parametrize("case", CASES)

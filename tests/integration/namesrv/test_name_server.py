@@ -6,8 +6,7 @@ import asyncio
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
@@ -22,7 +21,8 @@ from brokerset_protocol.bodies.registration import RegisterBrokerBody, TopicConf
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
-from brokerset_runtime.remoting import Connection, RemotingServer, connect
+from brokerset_rig.local_servers import connected, running_name_server
+from brokerset_runtime.remoting import Connection, RemotingServer
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 SECONDS_MAX = 10.0
@@ -48,32 +48,6 @@ NAMESRV_CODES = (
     901,
     904,
 )
-
-
-@asynccontextmanager
-async def name_server(folder: Path, **changes: object) -> AsyncIterator[NameServer]:
-    """A running name server with its files in `folder`."""
-    settings = NamesrvSettings(kv_config_path=folder / "sub" / "kvConfig.json", **changes)  # type: ignore[arg-type]  # names and types of settings
-    server = NameServer(settings)
-    await server.start("127.0.0.1", 0, -1)
-    worker = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        await server.close()
-
-
-@asynccontextmanager
-async def connection(server: NameServer) -> AsyncIterator[Connection]:
-    """A connection of one test."""
-    opened = await connect(f"127.0.0.1:{server.port}")
-    try:
-        yield opened
-    finally:
-        opened.close()
-        await opened.wait_closed()
 
 
 async def ask(peer: Connection, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
@@ -139,7 +113,11 @@ def get(server: NameServer, path: str) -> tuple[int, str]:
 
 
 async def scenario_register(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as broker, connection(server) as client:
+    async with (
+        running_name_server(folder) as server,
+        connected(server.port) as broker,
+        connected(server.port) as client,
+    ):
         assert (await route(client)).code == ResponseCode.TOPIC_NOT_EXIST
 
         assert (await register(broker)).code == ResponseCode.SUCCESS
@@ -159,8 +137,8 @@ def test_a_registered_broker_is_in_the_routes(tmp_path: Path) -> None:
 
 
 async def scenario_close(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as client:
-        async with connection(server) as broker:
+    async with running_name_server(folder) as server, connected(server.port) as client:
+        async with connected(server.port) as broker:
             await register(broker, heartbeat_timeout_millis=3_600_000)
             assert (await route(client)).code == ResponseCode.SUCCESS
 
@@ -179,10 +157,10 @@ def test_the_route_goes_with_the_connection(tmp_path: Path) -> None:
 
 async def scenario_expiry(folder: Path) -> None:
     async with (
-        name_server(folder, scan_not_active_broker_interval=10) as server,
-        connection(server) as broker,
-        connection(server) as other,
-        connection(server) as client,
+        running_name_server(folder, scan_not_active_broker_interval=10) as server,
+        connected(server.port) as broker,
+        connected(server.port) as other,
+        connected(server.port) as client,
     ):
         await register(broker, heartbeat_timeout_millis=100)
         await register(other, 2, SLAVE)
@@ -205,8 +183,8 @@ def test_a_silent_broker_expires_and_its_connection_is_closed(tmp_path: Path) ->
 async def scenario_heartbeats(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
     async with (
-        name_server(folder, scan_not_active_broker_interval=10) as server,
-        connection(server) as broker,
+        running_name_server(folder, scan_not_active_broker_interval=10) as server,
+        connected(server.port) as broker,
     ):
         await register(broker, heartbeat_timeout_millis=1000)
         loop = asyncio.get_running_loop()
@@ -226,7 +204,7 @@ def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
 
 async def scenario_data_version(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
-    async with name_server(folder) as server, connection(server) as broker:
+    async with running_name_server(folder) as server, connected(server.port) as broker:
         unknown = await ask(broker, RequestCode.QUERY_DATA_VERSION, ext, b'{"counter":1}')
         await register(broker)
         other = await ask(broker, RequestCode.QUERY_DATA_VERSION, ext, b'{"counter":2,"timestamp":1}')
@@ -245,7 +223,7 @@ def test_data_version_tells_whether_to_register(tmp_path: Path) -> None:
 
 
 async def scenario_forms(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as broker:
+    async with running_name_server(folder) as server, connected(server.port) as broker:
         compressed, crc = body_of(("a", "b")).to_body(compressed=True)
         bare = orjson.dumps(body_of(("e", "f"), 2).topic_config.to_object())
         unquoted = (
@@ -279,7 +257,7 @@ def test_all_forms_of_registration_are_read(tmp_path: Path) -> None:
 
 
 async def scenario_bad_registrations(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as broker:
+    async with running_name_server(folder) as server, connected(server.port) as broker:
         code = RequestCode.REGISTER_BROKER
         good = body_of().to_json()
         nameless = header()
@@ -314,7 +292,11 @@ async def scenario_stale(folder: Path) -> None:
     newer = RegisterBrokerBody(
         TopicConfigTable(DataVersion(1, 5, 1), body_of().topic_config.topics)
     ).to_json()
-    async with name_server(folder) as server, connection(server) as new, connection(server) as old:
+    async with (
+        running_name_server(folder) as server,
+        connected(server.port) as new,
+        connected(server.port) as old,
+    ):
         assert (await ask(new, RequestCode.REGISTER_BROKER, header(0, SLAVE), newer)).code == 0
 
         answer = await register(old)
@@ -333,7 +315,7 @@ async def scenario_garbage(folder: Path) -> None:
     served = sorted(set(NAMESRV_CODES))
     bodies = [b"", b"{}", b"[]", b"null", b"\xff\x00", b'{"queueDatas":7}', b"x" * 100_000]
     exts: list[dict[str, str]] = [{}, {"topic": "", "brokerName": "", "brokerId": "", "namespace": "\x00"}]
-    async with name_server(folder) as server, connection(server) as peer:
+    async with running_name_server(folder) as server, connected(server.port) as peer:
         for code in served:
             for ext in exts:
                 for body in bodies:
@@ -350,7 +332,7 @@ def test_no_request_makes_a_handler_fail(tmp_path: Path) -> None:
 
 async def scenario_topic_requests(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
-    async with name_server(folder) as server, connection(server) as peer:
+    async with running_name_server(folder) as server, connected(server.port) as peer:
         await register(peer)
         wiped = await ask(peer, RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
         read_only = TopicRouteData.from_json((await route(peer)).body)
@@ -395,10 +377,10 @@ async def scenario_notice(folder: Path) -> None:
     address = f"127.0.0.1:{await slave.listen('127.0.0.1', 0)}"
     try:
         async with (
-            name_server(folder, notify_min_broker_id_changed=True) as server,
-            connection(server) as second,
+            running_name_server(folder, notify_min_broker_id_changed=True) as server,
+            connected(server.port) as second,
         ):
-            async with connection(server) as first:
+            async with connected(server.port) as first:
                 await register(first, enable_acting_master=True)
                 await register(second, 2, address, enable_acting_master=True)
             async with asyncio.timeout(SECONDS_MAX):
@@ -429,10 +411,10 @@ def test_brokers_hear_of_a_new_smallest_id(tmp_path: Path) -> None:
 
 async def scenario_unreachable(folder: Path) -> None:
     async with (
-        name_server(folder, notify_min_broker_id_changed=True) as server,
-        connection(server) as second,
+        running_name_server(folder, notify_min_broker_id_changed=True) as server,
+        connected(server.port) as second,
     ):
-        async with connection(server) as first:
+        async with connected(server.port) as first:
             await register(first, enable_acting_master=True)
             await register(second, 2, "127.0.0.1:1", enable_acting_master=True)
 
@@ -454,7 +436,10 @@ def test_a_broker_that_cannot_be_told_is_counted_and_stops_nothing(tmp_path: Pat
 
 async def scenario_kv(folder: Path) -> None:
     entry = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
-    async with name_server(folder, order_message_enable=True) as server, connection(server) as peer:
+    async with (
+        running_name_server(folder, order_message_enable=True) as server,
+        connected(server.port) as peer,
+    ):
         await register(peer)
         assert b"orderTopicConf" not in (await route(peer)).body
         writes = [
@@ -470,13 +455,13 @@ async def scenario_kv(folder: Path) -> None:
         assert (await ask(peer, RequestCode.GET_KV_CONFIG, entry)).ext == {"value": "broker-a:4"}
         refused = await ask(peer, RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "", "value": "v"})
         assert (refused.code, "key has 0" in str(refused.remark)) == (ResponseCode.INVALID_PARAMETER, True)
-    async with name_server(folder) as server, connection(server) as peer:
+    async with running_name_server(folder) as server, connected(server.port) as peer:
         kept = await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
         assert orjson.loads(kept.body) == {"table": {f"k{number}": "v" for number in range(50)}}
         assert (await ask(peer, RequestCode.DELETE_KV_CONFIG, entry)).code == 0
         unknown = await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "x"})
         assert (unknown.code, unknown.remark) == (22, "No config item, Namespace: x")
-    async with name_server(folder) as server, connection(server) as peer:
+    async with running_name_server(folder) as server, connected(server.port) as peer:
         missing = await ask(peer, RequestCode.GET_KV_CONFIG, entry)
         assert missing.code == ResponseCode.QUERY_NOT_FOUND
         assert (await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, entry)).body == b'{"table":{}}'
@@ -488,7 +473,11 @@ def test_key_value_configuration_survives_a_restart_and_reaches_routes(tmp_path:
 
 
 async def scenario_kv_disk(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as peer:
+    file = folder / "sub" / "kvConfig.json"
+    async with (
+        running_name_server(folder, kv_config_path=file) as server,
+        connected(server.port) as peer,
+    ):
         (folder / "sub").write_text("a file where the folder should be")
         entry = {"namespace": "n", "key": "k", "value": "v"}
 
@@ -498,9 +487,7 @@ async def scenario_kv_disk(folder: Path) -> None:
         assert "not on the name server's disk" in str(failed.remark)
         (folder / "sub").unlink()
         assert (await ask(peer, RequestCode.PUT_KV_CONFIG, entry)).code == ResponseCode.SUCCESS
-        assert orjson.loads((folder / "sub" / "kvConfig.json").read_bytes()) == {
-            "configTable": {"n": {"k": "v"}}
-        }
+        assert orjson.loads(file.read_bytes()) == {"configTable": {"n": {"k": "v"}}}
 
 
 def test_an_entry_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
@@ -518,7 +505,7 @@ def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
 
 
 async def scenario_config(folder: Path) -> None:
-    async with name_server(folder) as server, connection(server) as peer:
+    async with running_name_server(folder) as server, connected(server.port) as peer:
         await register(peer)
         code = RequestCode.UPDATE_NAMESRV_CONFIG
         changed = await ask(peer, code, {}, b"enableAllTopicList=false\nenableTopicList=false")
@@ -547,8 +534,8 @@ def test_settings_can_be_read_and_changed(tmp_path: Path) -> None:
 
 async def scenario_waiting(folder: Path) -> None:
     async with (
-        name_server(folder, need_wait_for_service=True, wait_seconds_for_service=3600) as server,
-        connection(server) as peer,
+        running_name_server(folder, need_wait_for_service=True, wait_seconds_for_service=3600) as server,
+        connected(server.port) as peer,
     ):
         await register(peer)
         answer = await route(peer)
@@ -569,8 +556,8 @@ def test_routes_wait_for_brokers_if_the_settings_say_so(tmp_path: Path) -> None:
 
 
 async def scenario_two(folder: Path) -> None:
-    async with name_server(folder / "1") as one, name_server(folder / "2") as two:
-        async with connection(one) as first, connection(two) as second:
+    async with running_name_server(folder / "1") as one, running_name_server(folder / "2") as two:
+        async with connected(one.port) as first, connected(two.port) as second:
             await register(first)
             assert (await route(first)).code == ResponseCode.SUCCESS
             assert (await route(second)).code == ResponseCode.TOPIC_NOT_EXIST
@@ -584,7 +571,7 @@ def test_two_name_servers_fit_into_one_process(tmp_path: Path) -> None:
 
 
 async def scenario_taken_port(folder: Path) -> None:
-    async with name_server(folder) as server:
+    async with running_name_server(folder) as server:
         other = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
         with pytest.raises(OSError, match="address already in use"):
             await other.start("127.0.0.1", server.port)

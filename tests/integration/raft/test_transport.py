@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from brokerset_raft.messages import (
 )
 from brokerset_raft.transport import SslContexts, TcpTransport, TransportLimits, split_address
 from brokerset_rig.stack import free_port
+from brokerset_rig.waiting import until
 
 QUICK = TransportLimits(beat_seconds=0.05, linger_seconds=0.2, connect_seconds_max=0.5)
 
@@ -65,12 +66,6 @@ async def listening(*peers: Peer) -> AsyncIterator[None]:
     finally:
         for peer in peers:
             await peer.transport.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # nothing tells about another's counters
-            await asyncio.sleep(0.002)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

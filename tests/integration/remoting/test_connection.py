@@ -15,6 +15,7 @@ from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, FRAME_SIZE_MAX, Command, CommandReader, encode
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.replies import OVERLOADED, REMARK_SIZE_MAX
+from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import (
     DEFERRED,
     Connection,
@@ -93,12 +94,6 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition of the server; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # the server tells nobody
-        await asyncio.sleep(0.005)
 
 
 def test_requests_arrive_whole_however_the_stream_is_cut() -> None:

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from brokerset_protocol.commands import Command
+from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RemotingServer, connect
 from brokerset_runtime.remoting.pool import split_address
 
@@ -27,12 +28,6 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition of the server; the test's time-out bounds it."""
-    while not condition():  # noqa: ASYNC110  # what is waited for has no event
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

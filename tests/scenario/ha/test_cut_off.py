@@ -8,7 +8,7 @@ import pytest
 
 from brokerset_broker.store.errors import PutStatus
 from brokerset_rig.fake_group import Group, answered, group_of, virtual
-from brokerset_rig.fake_ha import until
+from brokerset_rig.waiting import until
 from brokerset_sim.loop import run
 
 LAG_MS = 2_000

@@ -12,7 +12,8 @@ from brokerset_broker.member.role import GivenBack, Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_rig.fake_group import Group, answered, group_of, virtual
-from brokerset_rig.fake_ha import FakeBroker, until
+from brokerset_rig.fake_ha import FakeBroker
+from brokerset_rig.waiting import until
 
 DAMAGE = "commitlog/0 at byte 16 (offset 16 of the log): wrong CRC"
 

@@ -14,12 +14,8 @@ from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import Ack, PeerIdentity, SlaveHandshake
 from brokerset_rig.fake_group import answered, group_of, virtual
-from brokerset_rig.fake_ha import (
-    CLUSTER,
-    GROUP,
-    SEGMENT_BYTES,
-    until,
-)
+from brokerset_rig.fake_ha import CLUSTER, GROUP, SEGMENT_BYTES
+from brokerset_rig.waiting import until
 from brokerset_sim.loop import run
 
 

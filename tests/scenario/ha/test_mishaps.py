@@ -12,7 +12,8 @@ from brokerset_broker.member.ha.links import LinkClosed
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, PeerIdentity, SlaveHandshake, TransferHeader
 from brokerset_rig.fake_group import answered, group_of, virtual
-from brokerset_rig.fake_ha import CLUSTER, GROUP, FakeSlaveLink, until
+from brokerset_rig.fake_ha import CLUSTER, GROUP, FakeSlaveLink
+from brokerset_rig.waiting import until
 
 
 @virtual

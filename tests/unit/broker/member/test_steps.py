@@ -13,7 +13,8 @@ from brokerset_broker.member.steps import SwitchSteps
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.replica_log import ReplicaLogFailed
-from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork, until
+from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork
+from brokerset_rig.waiting import until
 from brokerset_runtime.clock import ManualClock
 from brokerset_sim.loop import run
 

@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, mapping
 from brokerset_broker.store.retention_task import DiskUse, RetentionTask
 from brokerset_formats.checkpoints import Enqueuer, decode_checkpoint
+from brokerset_rig.waiting import until
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -25,12 +26,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
             await work
 
     asyncio.run(bounded())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that no event tells of; `run` bounds it."""
-    while not holds():  # noqa: ASYNC110  # a file, and an offset that a thread moves
-        await asyncio.sleep(0.002)
 
 
 def waiter(store: MessageStore, end: int) -> asyncio.Future[bool]:
