@@ -7,8 +7,10 @@ some 5 to 40 times as fast. `KERNELS` is the faster one that works here, loaded 
 
 from brokerset_spark.kernels.choice import KERNELS, chosen
 from brokerset_spark.kernels.contract import (
+    GROUP_SUMS,
     PROBLEMS,
     Entries,
+    GroupNumbers,
     Heads,
     Kernels,
     Laid,
@@ -20,6 +22,6 @@ from brokerset_spark.kernels.contract import (
 )
 
 __all__ = [
-    "KERNELS", "PROBLEMS", "Entries", "Heads", "Kernels", "Laid", "Numbered", "Pairs", "Stop", "Texts",
-    "Walked", "chosen",
+    "GROUP_SUMS", "KERNELS", "PROBLEMS", "Entries", "GroupNumbers", "Heads", "Kernels", "Laid",
+    "Numbered", "Pairs", "Stop", "Texts", "Walked", "chosen",
 ]  # fmt: skip

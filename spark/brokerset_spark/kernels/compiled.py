@@ -14,17 +14,20 @@ import numpy as np
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hashing import crc31 as _crc31
 from brokerset_formats.records import RECORD_SIZE_MIN
-from brokerset_spark.kernels import copy_loops, loops, pure, text_loops
+from brokerset_spark.kernels import copy_loops, loops, pure, record_loops, text_loops
 from brokerset_spark.kernels.compiling import isal_crc32
 from brokerset_spark.kernels.contract import (
     OFFSET_MAX,
+    Bools,
     Bytes,
     Entries,
+    GroupNumbers,
     Heads,
     Int32s,
     Int64s,
     Laid,
     Numbered,
+    Packed,
     Pairs,
     Stop,
     Texts,
@@ -285,3 +288,86 @@ def _longs(values: Int64s) -> Int64s:
 
 def _ints(values: Int32s) -> Int32s:
     return np.ascontiguousarray(values, np.int32)
+
+
+_GROUPS_FIRST: Final = 64
+_NAME_BYTES_FIRST: Final = 4096
+
+
+class _Groups:
+    """Names are kept once for a file, not for each chunk: small chunks, which stay in the processor's cache,
+    cost no more than large ones."""
+
+    def __init__(self) -> None:
+        self._table = np.zeros(4 * _GROUPS_FIRST, np.int32)
+        self._queues, self._starts = np.empty(_GROUPS_FIRST, np.int64), np.empty(_GROUPS_FIRST, np.int64)
+        self._sizes, self._names = np.empty(_GROUPS_FIRST, np.int32), np.empty(_NAME_BYTES_FIRST, np.uint8)
+        self._count = self._used = 0
+
+    def number(self, data: Bytes, topics: Texts, queue_ids: Int32s) -> Int64s:
+        groups, row = np.empty(len(topics.starts), np.int64), 0
+        while True:
+            row, self._count, self._used = record_loops.number_groups(
+                data, _longs(topics.starts), _ints(topics.sizes), _ints(queue_ids), row, groups,
+                self._table, self._queues, self._starts, self._sizes, self._names, self._count, self._used,
+            )  # fmt: skip
+            if row < 0:
+                raise text_misfit(-1 - row)
+            if row == len(groups):
+                return groups
+            self._grow(int(topics.sizes[row]))
+
+    def group(self, number: int) -> tuple[bytes, int]:
+        start = int(self._starts[number])
+        return self._names[start : start + int(self._sizes[number])].tobytes(), int(self._queues[number])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _grow(self, name_size: int) -> None:
+        """Make room for another group: twice as much of what is short."""
+        if self._count == len(self._queues):
+            self._queues = np.concatenate((self._queues, self._queues))
+            self._starts = np.concatenate((self._starts, self._starts))
+            self._sizes = np.concatenate((self._sizes, self._sizes))
+            self._table = np.zeros(2 * len(self._table), np.int32)
+            record_loops.place_groups(
+                self._names, self._starts, self._sizes, self._queues, self._count, self._table
+            )
+        if self._used + name_size > len(self._names):
+            self._names = np.concatenate((self._names, np.empty(len(self._names) + name_size, np.uint8)))
+
+
+def new_groups() -> GroupNumbers:
+    """See `Kernels`."""
+    return _Groups()
+
+
+def sum_groups(
+    groups: Int64s,
+    wanted: Bools,
+    sizes: Int32s,
+    crcs: Int32s,
+    queue_offsets: Int64s,
+    offsets: Int64s,
+    sums: Int64s,
+) -> int:
+    """See `Kernels`."""
+    return record_loops.sum_groups(groups, wanted, sizes, crcs, queue_offsets, offsets, sums)
+
+
+def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
+    """See `Kernels`."""
+    found = np.empty(len(starts), np.int64)
+    count = record_loops.find_crcs(data, _longs(starts), _ints(sizes), found)
+    if count < 0:
+        raise misfit(-1 - count, starts)
+    return found[:count]
+
+
+def pack(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> Packed:
+    """See `Kernels`."""
+    found = Packed(*record_loops.pack_records(data, _longs(starts), _ints(sizes), out, total))
+    if found.size < 0:
+        raise misfit(-1 - found.size, starts)
+    return found

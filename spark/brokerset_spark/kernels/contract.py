@@ -155,6 +155,37 @@ class Numbered(NamedTuple):
     """For each number, which text is the first that has it."""
 
 
+class Packed(NamedTuple):
+    """What `pack` has copied."""
+
+    size: int
+    named: int
+    """Records that name a half message."""
+
+    crcs: int
+    """Records with a CRC over the whole record."""
+
+
+class GroupNumbers(Protocol):
+    """Numbers the groups (topic and queue id) of records in the order in which they appear."""
+
+    def number(self, data: Bytes, topics: Texts, queue_ids: Int32s) -> Int64s:
+        """The group of each record. ValueError if a topic leaves the data."""
+        ...
+
+    def group(self, number: int) -> tuple[bytes, int]:
+        """Topic and queue id of a group."""
+        ...
+
+    def __len__(self) -> int:
+        """How many groups there are."""
+        ...
+
+
+GROUP_SUMS: int = 7
+"""Columns of a group: records, bytes, sums of CRCs and of queue offsets, lowest and highest queue offset,
+last physicalOffset."""
+
 PAIRS_COMPARED: int = 64
 """Pairs of one record whose names `split_properties` compares with each other."""
 
@@ -264,6 +295,35 @@ class Kernels(Protocol):
 
         `units` are as many as `rows`, 20 bytes each; unit n must have offset, size and code of row `rows[n]`,
         and a code of at least `least_code`. ValueError if there are fewer units, or no such row.
+        """
+        ...
+
+    def new_groups(self) -> GroupNumbers:
+        """Without any group yet."""
+        ...
+
+    def sum_groups(
+        self,
+        groups: Int64s,
+        wanted: Bools,
+        sizes: Int32s,
+        crcs: Int32s,
+        queue_offsets: Int64s,
+        offsets: Int64s,
+        sums: Int64s,
+    ) -> int:
+        """Add the wanted records to the rows of their groups, see `GROUP_SUMS`; how many there were."""
+        ...
+
+    def find_crcs(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
+        """Numbers of the records that end with a CRC over the whole record. ValueError as `to_records`."""
+        ...
+
+    def pack(self, data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> Packed:
+        """Copy records one behind the other, with zeros for what a migration changes.
+
+        These are the offset of a half message, and the CRC over the whole record; physicalOffset becomes
+        `total` + the position in `out`. ValueError as `to_records`.
         """
         ...
 

@@ -31,11 +31,13 @@ from brokerset_spark.kernels.contract import (
     INDEX_MAX,
     MAGIC_LEDGER_MAX,
     PAIRS_COMPARED,
+    Bools,
     Bytes,
     Entries,
     Heads,
     Int32s,
     Int64s,
+    Packed,
     Pairs,
     Stop,
     Texts,
@@ -45,6 +47,7 @@ from brokerset_spark.kernels.limits import check_offsets, check_range, check_tex
 from brokerset_spark.kernels.pure_texts import copy_texts as copy_texts
 from brokerset_spark.kernels.pure_texts import count_fitting as count_fitting
 from brokerset_spark.kernels.pure_texts import hex_texts as hex_texts
+from brokerset_spark.kernels.pure_texts import new_groups as new_groups
 from brokerset_spark.kernels.pure_texts import number_texts as number_texts
 
 NAME: Final = "pure"
@@ -63,6 +66,7 @@ _HEAD_SIZE: Final = 84
 """Up to the body's length, with hosts of IPv4."""
 
 _V6_EXTRA: Final = 12
+_PREPARED_BEFORE_BODY: Final = 12
 _OFFSET_END: Final = OFFSET_POSITION + 8
 _MARKS: Final = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
 _RECORD_MARK: Final = re.compile(b"|".join(map(re.escape, _MARKS)))
@@ -459,3 +463,51 @@ def to_records(
             raise misfit(number, starts)
         target[position : position + size] = source[start : start + size]
         _LONG.pack_into(target, position + OFFSET_POSITION, out_base + position)
+
+
+def sum_groups(
+    groups: Int64s,
+    wanted: Bools,
+    sizes: Int32s,
+    crcs: Int32s,
+    queue_offsets: Int64s,
+    offsets: Int64s,
+    sums: Int64s,
+) -> int:
+    """See `Kernels`."""
+    rows = np.flatnonzero(wanted)
+    at = groups[rows]
+    np.add.at(sums[:, 0], at, 1)
+    for column, values in ((1, sizes), (2, crcs), (3, queue_offsets)):
+        np.add.at(sums[:, column], at, values[rows].astype(np.int64))
+    np.minimum.at(sums[:, 4], at, queue_offsets[rows])
+    np.maximum.at(sums[:, 5], at, queue_offsets[rows])
+    np.maximum.at(sums[:, 6], at, offsets[rows])
+    return len(rows)
+
+
+def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
+    """See `Kernels`."""
+    wrong = (starts < 0) | (sizes < 0) | (starts > len(data) - sizes.astype(np.int64))
+    if wrong.any():
+        raise misfit(int(wrong.argmax()), starts)
+    ends = starts + sizes
+    rows = np.flatnonzero(sizes > PROPERTY_CRC_SIZE)
+    rows = rows[data[ends[rows] - 1] == 2]
+    names = data[(ends[rows] - PROPERTY_CRC_SIZE)[:, None] + np.arange(len(PROPERTY_CRC_NAME))]
+    found: Int64s = rows[(names == np.frombuffer(PROPERTY_CRC_NAME, np.uint8)).all(axis=1)]
+    return found
+
+
+def pack(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> Packed:
+    """See `Kernels`."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    positions = ends - sizes
+    to_records(data, starts, sizes, out, positions, total)
+    fields = heads(data, starts)
+    named = np.flatnonzero(fields.prepared_transaction_offset)
+    at = fields.body[named] - starts[named] + positions[named] - _PREPARED_BEFORE_BODY
+    out[at[:, None] + np.arange(8)] = 0
+    crcs = find_crcs(data, starts, sizes)
+    out[(ends[crcs] - 11)[:, None] + np.arange(10)] = 0
+    return Packed(int(ends[-1]) if len(ends) else 0, len(named), len(crcs))

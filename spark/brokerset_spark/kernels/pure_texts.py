@@ -1,4 +1,4 @@
-"""The part of `pure` that copies and compares whole texts, and units with rows."""
+"""The part of `pure` that copies, numbers and compares whole texts, and units with rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s, Laid, Numbered, Texts
-from brokerset_spark.kernels.limits import check_total, check_units, row_misfit, text_misfit
+from brokerset_spark.kernels.contract import Bytes, GroupNumbers, Int32s, Int64s, Laid, Numbered, Texts
+from brokerset_spark.kernels.limits import check_texts, check_total, check_units, row_misfit, text_misfit
 
 _UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
@@ -70,3 +70,33 @@ def count_fitting(
     if fits.all() and known < len(rows):
         raise row_misfit(known, rows)
     return known if fits.all() else int(fits.argmin())
+
+
+class _Groups:
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int], int] = {}
+        self._groups: list[tuple[bytes, int]] = []
+
+    def number(self, data: Bytes, topics: Texts, queue_ids: Int32s) -> Int64s:
+        found = np.empty(len(queue_ids), np.int64)
+        check_texts(data, topics.starts, topics.sizes)
+        for number, (piece, queue_id) in enumerate(
+            zip(_pieces(data, topics), queue_ids.tolist(), strict=True)
+        ):
+            key = (bytes(piece), queue_id)
+            if key not in self._known:
+                self._known[key] = len(self._groups)
+                self._groups.append(key)
+            found[number] = self._known[key]
+        return found
+
+    def group(self, number: int) -> tuple[bytes, int]:
+        return self._groups[number]
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def new_groups() -> GroupNumbers:
+    """See `Kernels`."""
+    return _Groups()

@@ -12,7 +12,7 @@ from brokerset_formats.queue_units import UNIT
 from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
 from brokerset_spark.kernels import pure
 from brokerset_spark.kernels.choice import chosen
-from brokerset_spark.kernels.contract import Bytes, Kernels, Texts
+from brokerset_spark.kernels.contract import GROUP_SUMS, Bytes, Kernels, Texts
 
 BASE = 4096
 """Offset of `example_log`."""
@@ -75,7 +75,15 @@ def _values(kernels: Kernels) -> Iterator[list[object]]:
     found = kernels.walk_entries(entries, 0, len(entries), 0, index=7, final=True, crc=True)
     yield [each.tolist() for each in found[:5]] + [found.position, found.stop]
     yield [kernels.resync_entries(entries, start, len(entries), 0) for start in range(0, len(entries), 97)]
+    heads = kernels.heads(data, walked.starts)
+    numbers = kernels.new_groups().number(data, Texts(heads.topic, heads.topic_size), heads.queue_id)
+    sums = np.zeros((len(numbers), GROUP_SUMS), np.int64)
+    fields = heads.body_crc, heads.queue_offset, heads.offset
+    kernels.sum_groups(numbers, numbers > 0, walked.sizes, *fields, sums)
+    yield [numbers.tolist(), sums.tolist()]
     back = np.zeros(len(data), np.uint8)
+    packed = kernels.pack(data, walked.starts, walked.sizes, back, 0)
+    yield [*packed, back.tobytes(), kernels.find_crcs(data, walked.starts, walked.sizes).tolist()]
     kernels.to_records(entries, found.starts + ENTRY_HEAD_SIZE, walked.sizes, back, walked.starts, BASE)
     yield [back.tobytes() == data.tobytes()]
 

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_NORMAL
 from brokerset_formats.names import SCHEDULE_TOPIC
-from brokerset_spark.jobs.dispatch import index_keys, is_dispatched, tags_codes, topic_text
+from brokerset_spark.jobs.dispatch import index_keys, is_dispatched, tags_codes
 from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
-from brokerset_spark.jobs.migrate.grouping import Groups, new_groups, topic_ids
 from brokerset_spark.jobs.migrate.selecting import PIECE, ContentDigest
-from brokerset_spark.jobs.migrate.tallies import Names
+from brokerset_spark.jobs.migrate.tallies import Groups
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Heads, Int64s
@@ -37,7 +36,7 @@ def check(row: Row) -> Iterator[Result]:
     end = row["base"] + row["used"]
     wanted = Range(row["path"], row["base"], row["size"], row["start"], end, entries, end, True)
     outcome = Outcome(wanted.start, wanted.start)
-    groups_seen = new_groups()
+    groups_seen = Groups()
     content = ContentDigest()
     units = _Units(row, groups_seen) if row["units"] else None
     keys: list[NDArray[Any]] = []
@@ -54,7 +53,7 @@ def check(row: Row) -> Iterator[Result]:
         if units is not None:
             units.add(chunk, heads, numbers)
         if row["keys"]:
-            keys.append(_keys(chunk, heads, groups_seen.topics, topic_ids(groups_seen, numbers)))
+            keys.append(_keys(chunk, heads, groups_seen, numbers))
         if entries:
             ledger_units.append(_ledger_units(chunk))
     folder.close()
@@ -110,11 +109,10 @@ class _Units:
 
     def _learn(self) -> None:
         """What is to be known of groups that have appeared since."""
-        groups = self._groups
-        texts = [topic_text(groups.topics[each]) for each in groups.topic_numbers[len(self._has_queue) :]]
-        if texts:
-            has_queue = np.array([text not in self._without for text in texts], np.bool_)
-            is_delayed = np.array([text == SCHEDULE_TOPIC for text in texts], np.bool_)
+        more = self._groups.queues[len(self._has_queue) :]
+        if more:
+            has_queue = np.array([topic not in self._without for topic, _ in more], np.bool_)
+            is_delayed = np.array([topic == SCHEDULE_TOPIC for topic, _ in more], np.bool_)
             self._has_queue = np.concatenate((self._has_queue, has_queue))
             self._is_delayed = np.concatenate((self._is_delayed, is_delayed))
 
@@ -123,22 +121,23 @@ class _Units:
         if not self._parts:
             return [], []
         numbers, queue_offsets, units = (np.concatenate([part[i] for part in self._parts]) for i in range(3))
-        known = self._groups
-        small = len(known.queue_ids) <= np.iinfo(np.uint16).max  # numpy sorts those by radix, much faster
+        queues = self._groups.queues
+        small = len(queues) <= np.iinfo(np.uint16).max  # numpy sorts those by radix, much faster
         order = np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")
-        counts = np.bincount(numbers, minlength=len(known.queue_ids))
+        counts = np.bincount(numbers, minlength=len(queues))
         starts = np.cumsum(counts) - counts
         groups = [
-            [topic_text(known.topics[known.topic_numbers[group]]), known.queue_ids[group], start, count]
+            [*queues[group], start, count]
             for group, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
             if count
         ]
         return groups, [units.astype(QUEUE.dtype)[order], queue_offsets[order].astype(np.int64)]
 
 
-def _keys(chunk: Chunk, heads: Heads, names: Names, ids: NDArray[np.intp]) -> NDArray[Any]:
+def _keys(chunk: Chunk, heads: Heads, groups: Groups, numbers: Int64s) -> NDArray[Any]:
     """The keys of the records of a chunk, in the order of the index."""
-    keys = index_keys(chunk.data, heads, names, ids)
+    topics = np.array(groups.topics, np.int64)[numbers]
+    keys = index_keys(chunk.data, heads, groups.names, topics)
     found = np.empty(len(keys.rows), KEY)
     found["hash"], found["offset"] = keys.hashes, heads.offset[keys.rows]
     found["stored"] = heads.store_timestamp[keys.rows]

@@ -17,7 +17,7 @@ import numpy as np
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
-from brokerset_spark.jobs.migrate.selecting import PIECE, Chooser, Selection, property_crcs
+from brokerset_spark.jobs.migrate.selecting import PIECE, Chooser, Selection
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import KERNELS, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
@@ -105,7 +105,7 @@ def examine(
             stored, prepared = stored[rows], prepared[rows]
         if row["scratch"]:
             pieces.append((offsets, sizes, prepared[prepared != 0]))
-        crcs += len(property_crcs(chunk.data, starts, sizes))
+        crcs += len(KERNELS.find_crcs(chunk.data, starts, sizes))
         largest = max(largest, int(sizes.max()))
         first_stored = int(stored[0]) if first_stored < 0 else first_stored
         last_stored = int(stored[-1])

@@ -11,9 +11,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from brokerset_formats.records import PROPERTY_CRC_SIZE, property_crc_of
-from brokerset_spark.jobs.dispatch import topic_text
-from brokerset_spark.jobs.migrate.grouping import LOOPS, new_groups
 from brokerset_spark.jobs.migrate.options import MigrateOptions, is_chosen
+from brokerset_spark.jobs.migrate.tallies import Groups
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bools, Bytes, Heads, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk
@@ -69,7 +68,7 @@ class Chooser:
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self.groups = new_groups()
+        self.groups = Groups()
         self._chosen = np.empty(0, np.bool_)
 
     def look(self, chunk: Chunk, heads: Heads, dropped: dict[str, int]) -> tuple[Int64s, Bools]:
@@ -81,7 +80,7 @@ class Chooser:
             if not chosen.all():
                 gone = np.bincount(numbers[mask & ~chosen], minlength=len(self._chosen))
                 for group in np.flatnonzero(gone).tolist():
-                    topic = topic_text(self.groups.topics[self.groups.topic_numbers[group]])
+                    topic = self.groups.queues[group][0]
                     dropped[topic] = dropped.get(topic, 0) + int(gone[group])
                 mask &= chosen
         return numbers, mask
@@ -105,27 +104,16 @@ class Chooser:
 
     def _choose(self) -> Bools:
         """For each group, whether its topic stays."""
-        groups = self.groups
-        more = groups.topic_numbers[len(self._chosen) :]
+        more = self.groups.queues[len(self._chosen) :]
         if more:
-            said = [self._selection.chooses(topic_text(groups.topics[each])) for each in more]
-            self._chosen = np.concatenate((self._chosen, np.array(said, np.bool_)))
+            chosen = np.array([self._selection.chooses(topic) for topic, _ in more], np.bool_)
+            self._chosen = np.concatenate((self._chosen, chosen))
         return self._chosen
-
-
-def property_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
-    """Which records (their numbers) end with a CRC over the whole record, as `enabledAppendPropCRC` makes
-    it."""
-    found = np.empty(len(starts), np.int64)
-    count = LOOPS.find_crcs(data, starts, sizes, found)
-    if count < 0:
-        raise ValueError("a record leaves the data")
-    return found[:count]
 
 
 def renew_property_crcs(out: Bytes, positions: Int64s, sizes: Int32s) -> int:
     """Make the CRCs of whole records right again after their offsets have changed; tells how many."""
-    found = property_crcs(out, positions, sizes)
+    found = KERNELS.find_crcs(out, positions, sizes)
     ends = positions[found] + sizes[found]
     view = out.data
     for start, end in zip(positions[found].tolist(), ends.tolist(), strict=True):
@@ -156,14 +144,10 @@ class ContentDigest:
         for rows, size in blocks(sizes):
             if size > len(self._packed):
                 self._packed = np.empty(size, np.uint8)
-            count, more_named, more_crcs = LOOPS.pack(
-                data, starts[rows], sizes[rows], self._packed, self._total
-            )
-            if count != size:
-                raise ValueError(f"{count} bytes of records were packed instead of {size}")
+            packed = KERNELS.pack(data, starts[rows], sizes[rows], self._packed, self._total)
             self._digest.update(self._packed.data[:size])
             self._total += size
-            named, crcs = named + more_named, crcs + more_crcs
+            named, crcs = named + packed.named, crcs + packed.crcs
         return named, crcs
 
     def hexdigest(self) -> str:

@@ -1,4 +1,4 @@
-"""Counting records by topic and queue, whole arrays at a time. No I/O."""
+"""Counting the records of a file by topic and queue, whole arrays at a time. No I/O."""
 
 from __future__ import annotations
 
@@ -7,36 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from brokerset_spark.kernels.contract import Bytes, Heads
+from brokerset_spark.jobs.dispatch import topic_text
+from brokerset_spark.kernels import GROUP_SUMS, KERNELS, Heads, Texts
+from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 
-Names = list[bytes]
-_MIX: Final = np.random.default_rng(20_260_101).integers(1, 2**63, 65_536, np.uint64) | np.uint64(1)
-"""Multipliers that tell names apart; what they do not is compared byte by byte."""
-
-
-def group_topics(data: Bytes, heads: Heads) -> tuple[Names, NDArray[np.intp]]:
-    """The topics of some records, and for each record which of them it has."""
-    names: Names = []
-    ids = np.zeros(len(heads.topic), np.intp)
-    known: dict[bytes, int] = {}
-    for size in np.unique(heads.topic_size).tolist():
-        rows = np.flatnonzero(heads.topic_size == size)
-        matrix = data[heads.topic[rows][:, None] + np.arange(size)]
-        mixed = (matrix.astype(np.uint64) * _MIX[:size]).sum(axis=1, dtype=np.uint64)
-        _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-        if not np.array_equal(matrix[first][inverse], matrix):
-            _, first, inverse = np.unique(matrix, axis=0, return_index=True, return_inverse=True)
-            inverse = inverse.reshape(-1)
-        places = np.empty(len(first), np.intp)
-        for number, row in enumerate(first.tolist()):
-            name = matrix[row].tobytes()
-            places[number] = known.setdefault(name, len(known))
-            if places[number] == len(names):
-                names.append(name)
-        ids[rows] = places[inverse]
-    return names, ids
+_EMPTY: Final = (0, 0, 0, 0, 2**63 - 1, -1, -1)
+assert len(_EMPTY) == GROUP_SUMS
 
 
 @dataclass(slots=True)
@@ -102,3 +79,49 @@ def differences(before: Tallies, after: Tallies, describe: Callable[[Queue], str
         if one.content != other.content:
             found.append(f"queue {describe(queue)}: {one.content} before, {other.content} after")
     return found
+
+
+class Groups:
+    """The groups (topic and queue id) of the records of one file, numbered as they appear, and their sums."""
+
+    def __init__(self) -> None:
+        self._groups = KERNELS.new_groups()
+        self._sums = np.empty((0, GROUP_SUMS), np.int64)
+        self._topic_numbers: dict[bytes, int] = {}
+        self.queues: list[Queue] = []
+        """Of each group."""
+
+        self.topics: list[int] = []
+        """Number of the topic of each group."""
+
+    @property
+    def names(self) -> list[bytes]:
+        """Topics in the order of their numbers."""
+        return list(self._topic_numbers)
+
+    def number(self, data: Bytes, heads: Heads) -> Int64s:
+        """The group of each of these records."""
+        found = self._groups.number(data, Texts(heads.topic, heads.topic_size), heads.queue_id)
+        for group in range(len(self.queues), len(self._groups)):
+            name, queue_id = self._groups.group(group)
+            self.queues.append((topic_text(name), queue_id))
+            self.topics.append(self._topic_numbers.setdefault(name, len(self._topic_numbers)))
+        return found
+
+    def add(self, groups: Int64s, heads: Heads, sizes: Int32s, wanted: Bools) -> int:
+        """Count the wanted ones of these records; tells how many there are."""
+        more = len(self.queues) - len(self._sums)
+        if more > 0:
+            rows = np.tile(np.array(_EMPTY, np.int64), (max(more, len(self._sums)), 1))
+            self._sums = np.concatenate((self._sums, rows))
+        return KERNELS.sum_groups(
+            groups, wanted, sizes, heads.body_crc, heads.queue_offset, heads.offset, self._sums
+        )
+
+    def tallies(self) -> Tallies:
+        """What was counted; groups without a wanted record are left out."""
+        found: Tallies = {}
+        for queue, values in zip(self.queues, self._sums.tolist(), strict=False):
+            if values[0]:
+                found.setdefault(queue, Tally()).add(Tally(*values))
+        return found

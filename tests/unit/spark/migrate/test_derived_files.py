@@ -28,7 +28,7 @@ from brokerset_spark.jobs.migrate.queues import (
     split_files,
 )
 from brokerset_spark.jobs.migrate.selecting import ContentDigest, renew_property_crcs
-from brokerset_spark.jobs.migrate.tallies import group_topics
+from brokerset_spark.jobs.migrate.tallies import Groups
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import look
@@ -193,8 +193,9 @@ def test_keys_are_hashed_as_java_hashes_topic_and_key() -> None:
     starts = np.cumsum([0, *map(len, raw[:-1])])
     heads = KERNELS.heads(data, starts)
 
-    names, ids = group_topics(data, heads)
-    keys = index_keys(data, heads, names, ids)
+    groups = Groups()
+    topics = np.array(groups.number(data, heads))
+    keys = index_keys(data, heads, [topic.encode() for topic, _ in groups.queues], topics)
 
     wanted = [
         (0, "plain#U1"), (0, "plain#one"), (0, "plain#T#TagA"),
@@ -204,19 +205,6 @@ def test_keys_are_hashed_as_java_hashes_topic_and_key() -> None:
     assert list(zip(keys.rows.tolist(), keys.hashes.tolist(), strict=True)) == [
         (row, index_hash(key)) for row, key in wanted
     ]
-
-
-def test_topics_are_told_apart_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the numbers that stand for them are the same."""
-    names = ["a", "bb", "ba", "ab", "a", "x" * 127]
-    raw = [encode_record(record(topic=name)) for name in names]
-    data = np.frombuffer(b"".join(raw), np.uint8)
-    heads = KERNELS.heads(data, np.cumsum([0, *map(len, raw[:-1])]))
-    monkeypatch.setattr("brokerset_spark.jobs.migrate.tallies._MIX", np.zeros(65_536, np.uint64))
-
-    found, ids = group_topics(data, heads)
-
-    assert [found[number].decode() for number in ids] == names
 
 
 def test_a_crc_over_the_record_is_made_again_for_its_new_offset() -> None:

@@ -1,4 +1,4 @@
-"""The compiled loops of a migration do what the plain ones do."""
+"""Kernels over groups of records and over whole records: the compiled ones do what the pure ones do."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import pytest
 
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record, magic_for
-from brokerset_spark.jobs.migrate import pure_loops
-from brokerset_spark.jobs.migrate.grouping import Groups, topic_ids
-from brokerset_spark.kernels import pure
+from brokerset_spark.kernels import GROUP_SUMS, Kernels, Texts, pure
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
 
-pytest.importorskip("numba")
-
-from brokerset_spark.jobs.migrate import loops
+compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
 
 HOSTS = (Host.from_text("10.1.2.3", 10911), Host.from_text("fe80::1", 10911))
 
@@ -63,8 +59,8 @@ def test_packed_records_are_the_same(seed: int) -> None:
     total = int(given.sizes.sum())
     one, other = np.zeros(total, np.uint8), np.zeros(total, np.uint8)
 
-    assert pure_loops.pack(given.data, given.starts, given.sizes, one, 7) == (total, given.half, given.crcs)
-    assert loops.pack(given.data, given.starts, given.sizes, other, 7) == (total, given.half, given.crcs)
+    assert pure.pack(given.data, given.starts, given.sizes, one, 7) == (total, given.half, given.crcs)
+    assert compiled.pack(given.data, given.starts, given.sizes, other, 7) == (total, given.half, given.crcs)
 
     assert one.tobytes() == other.tobytes()
     position = 0
@@ -81,66 +77,60 @@ def test_packed_records_are_the_same(seed: int) -> None:
 def test_records_with_a_crc_over_them_are_found(seed: int) -> None:
     """Those and no others, also where a record is shorter than the mark."""
     given = Given(100, ["a"], seed)
-    one, other = np.empty(100, np.int64), np.empty(100, np.int64)
 
-    count = pure_loops.find_crcs(given.data, given.starts, given.sizes, one)
+    found = pure.find_crcs(given.data, given.starts, given.sizes)
 
-    assert count == loops.find_crcs(given.data, given.starts, given.sizes, other) == given.crcs
-    assert one[:count].tolist() == other[:count].tolist()
+    assert len(found) == given.crcs
+    assert found.tolist() == compiled.find_crcs(given.data, given.starts, given.sizes).tolist()
 
 
 @pytest.mark.parametrize(("start", "size"), [(-1, 100), (0, -5), (0, 10**6), (2**40, 100), (0, 20)])
-def test_no_loop_leaves_its_buffers(start: int, size: int) -> None:
-    """Positions and sizes that cannot be are told, by both in the same way."""
+def test_no_kernel_leaves_its_buffers(kernels: Kernels, start: int, size: int) -> None:
+    """Positions and sizes that cannot be are refused."""
     data, out = np.zeros(1_000, np.uint8), np.zeros(1_000, np.uint8)
     starts, sizes = np.array([start], np.int64), np.array([size], np.int32)
-    short = size == 20
 
-    for each in (pure_loops, loops):
-        assert each.pack(data, starts, sizes, out, 0)[0] == -1
-        assert each.find_crcs(data, starts, sizes, np.empty(1, np.int64)) == (0 if short else -1)
+    with pytest.raises(ValueError, match="record 0 at position"):
+        kernels.pack(data, starts, sizes, out, 0)
+    if size == 20:
+        assert len(kernels.find_crcs(data, starts, sizes)) == 0
+    else:
+        with pytest.raises(ValueError, match="record 0 at position"):
+            kernels.find_crcs(data, starts, sizes)
     assert not out.any()
 
 
 def test_groups_and_sums_are_the_same() -> None:
     """Over several chunks, with more queues and longer names than there is room for at first."""
-    from brokerset_spark.jobs.migrate.grouping import CompiledGroups
-
     topics = [f"topic-{number}" * (1 + number % 9) for number in range(150)]
-    one, other = Groups(), CompiledGroups()
+    one, other = pure.new_groups(), compiled.new_groups()
+    sums = {kernels: np.zeros((1_000, GROUP_SUMS), np.int64) for kernels in ("pure", "compiled")}
     for seed in range(4):
         given = Given(300, topics[: 40 * (seed + 1)], seed)
-        wanted = np.arange(300) % 3 != 0
-        numbers = one.number(given.data, given.heads)
-        assert other.number(given.data, given.heads).tolist() == numbers.tolist()
+        heads, wanted = given.heads, np.arange(300) % 3 != 0
+        texts = Texts(heads.topic, heads.topic_size)
+        numbers = one.number(given.data, texts, heads.queue_id)
+        assert other.number(given.data, texts, heads.queue_id).tolist() == numbers.tolist()
+        names = [
+            given.data[start : start + size].tobytes()
+            for start, size in zip(heads.topic.tolist(), heads.topic_size.tolist(), strict=True)
+        ]
         for groups in (one, other):
-            assert groups.add(numbers, given.heads, given.sizes, wanted) == 200
-            names = [groups.topics[each] for each in topic_ids(groups, numbers).tolist()]
-            assert names == [
-                given.data[start : start + size].tobytes()
-                for start, size in zip(
-                    given.heads.topic.tolist(), given.heads.topic_size.tolist(), strict=True
-                )
-            ]
+            found = [groups.group(each) for each in numbers.tolist()]
+            assert found == list(zip(names, heads.queue_id.tolist(), strict=True))
+        fields = heads.body_crc, heads.queue_offset, heads.offset
+        for kernels in (pure, compiled):
+            assert kernels.sum_groups(numbers, wanted, given.sizes, *fields, sums[kernels.NAME]) == 200
 
-    assert len(one.queue_ids) > 300
-    assert (one.topics, one.queue_ids, one.topic_numbers) == (
-        other.topics,
-        other.queue_ids,
-        other.topic_numbers,
-    )
-    assert one.tallies() == other.tallies()
-    assert sum(tally.count for tally in one.tallies().values()) == 800
+    assert len(one) == len(other) > 300
+    assert sums["pure"].tolist() == sums["compiled"].tolist()
+    assert sums["pure"][:, 0].sum() == 800
 
 
-def test_a_name_outside_of_the_data_is_refused() -> None:
+def test_a_name_outside_of_the_data_is_refused(kernels: Kernels) -> None:
     """Instead of bytes of another process's life."""
-    from brokerset_spark.jobs.migrate.grouping import CompiledGroups
-
-    given = Given(3, ["a"])
-    for topic, size in ((-1, 1), (len(given.data), 1), (0, 2**31 - 1)):
-        heads = given.heads._replace(
-            topic=np.array([topic] * 3, np.int64), topic_size=np.array([size] * 3, np.int32)
-        )
-        with pytest.raises(ValueError, match="leaves the data"):
-            CompiledGroups().number(given.data, heads)
+    data, queues = np.zeros(3, np.uint8), np.zeros(3, np.int32)
+    for topic, size in ((-1, 1), (len(data), 1), (0, 2**31 - 1)):
+        texts = Texts(np.array([topic] * 3, np.int64), np.array([size] * 3, np.int32))
+        with pytest.raises(ValueError, match="text 0 does not fit"):
+            kernels.new_groups().number(data, texts, queues)

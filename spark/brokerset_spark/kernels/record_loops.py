@@ -1,7 +1,6 @@
-"""The loops of a migration, compiled by numba: `plain` has the same functions without it.
+"""The loops of `compiled` over groups of records (topic and queue id), and over whole records.
 
-ImportError as from `kernels.compiling`. Positions and sizes are those of records that a kernel has walked,
-and are compared with the buffers all the same.
+Positions and sizes are those of records that were walked, and are compared with the buffers all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from brokerset_spark.kernels.compiling import (
     INT,
     INT32S,
     INT64S,
+    NONE,
     OUT,
     OUT_BOOLS,
     OUT_INT32S,
@@ -31,48 +31,32 @@ from brokerset_spark.kernels.compiling import (
     store64,
 )
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
+from brokerset_spark.kernels.copy_loops import mixed
+from brokerset_spark.kernels.text_loops import same_bytes
 
 _RECORD_MIN: Final = RECORD_SIZE_MIN
-_MIX: Final = 0x165667B19E3779F9
+_ODD: Final = -0x61C8864680B583EB
 _CRC_NAME: Final = int.from_bytes(b"__CRC32#", "big")
 _CRC_SIZE: Final = 20
-_NONE: Final = 2**63 - 1
 
 
 @compiled(INT, INT, INT, INT)
-def hash_name(address: int, size: int, queue_id: int) -> int:
-    """A number for a name and a queue id; equal ones have the same."""
-    value = queue_id * _MIX + size
-    at, end = address, address + size
-    while end - at >= 8:
-        value = (value ^ load64(at)) * _MIX
-        value ^= value >> 29
-        at += 8
-    while at < end:
-        value = (value ^ load8(at)) * _MIX
-        at += 1
-    return value ^ value >> 32
+def group_place(address: int, size: int, queue_id: int) -> int:
+    """A hash of a name and a queue id; its lower bits are good."""
+    return (mixed(address, size) + queue_id * _ODD) >> 32 & 0xFFFFFFFF
 
 
-@compiled(INT, BYTES, INT, INT, INT)
-def hash_of(names: Bytes, start: int, size: int, queue_id: int) -> int:
-    """The same for a name that is kept."""
-    return hash_name(address_of(names) + start, size, queue_id)
-
-
-@compiled(BOOL, INT, INT, INT)
-def same_name(one: int, other: int, size: int) -> bool:
-    """Whether two names of one size are equal."""
-    at = 0
-    while size - at >= 8:
-        if load64(one + at) != load64(other + at):
-            return False
-        at += 8
-    while at < size:
-        if load8(one + at) != load8(other + at):
-            return False
-        at += 1
-    return True
+@compiled(NONE, BYTES, INT64S, INT32S, INT64S, INT, OUT_INT32S)
+def place_groups(
+    names: Bytes, starts: Int64s, sizes: Int32s, queues: Int64s, count: int, table: Int32s
+) -> None:
+    """Fill an empty table with the groups that are known; see `number_groups`."""
+    mask = len(table) - 1
+    for group in range(count):
+        place = group_place(address_of(names) + starts[group], sizes[group], queues[group]) & mask
+        while table[place] != 0:
+            place = (place + 1) & mask
+        table[place] = group + 1
 
 
 @compiled(
@@ -111,15 +95,15 @@ def number_groups(
     `table` has a power of two of places, more than groups can be; a place holds the number of a group and
     one, or 0. Known groups (`count`) have their queue ids in `queues` and their names in `names`, of which
     `used` bytes are taken. Gives the record at which there was no room for another group (else the number of
-    records), groups, and used bytes; -1 instead of the record if a name leaves the data.
+    records), groups, and used bytes; `-1 - number` instead if a name leaves the data.
     """
     address, kept = address_of(data), address_of(names)
     mask = len(table) - 1
     for row in range(first, len(topics)):
         start, size, queue = topics[row], topic_sizes[row], queue_ids[row]
         if start < 0 or size < 0 or start > len(data) - size:
-            return -1, count, used
-        place = hash_name(address + start, size, queue) & mask
+            return -1 - row, count, used
+        place = group_place(address + start, size, queue) & mask
         while True:
             group = table[place] - 1
             if group < 0:
@@ -135,7 +119,7 @@ def number_groups(
             if (
                 queues[group] == queue
                 and name_sizes[group] == size
-                and same_name(kept + name_starts[group], address + start, size)
+                and same_bytes(kept + name_starts[group], address + start, size)
             ):
                 break
             place = (place + 1) & mask
@@ -153,7 +137,7 @@ def sum_groups(
     offsets: Int64s,
     sums: Int64s,
 ) -> int:
-    """Add the wanted records to the rows of their groups: see `SUMS`. Tells how many there were."""
+    """See `Kernels.sum_groups`."""
     count = 0
     for row in range(len(groups)):
         if not wanted[row]:
@@ -181,12 +165,12 @@ def ends_with_crc(address: int, size: int) -> bool:
 
 @compiled(INT, BYTES, INT64S, INT32S, OUT_INT64S)
 def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s, found: Int64s) -> int:
-    """Numbers of the records that end with a CRC over the whole record; their count, -1 for a misfit."""
+    """See `Kernels.find_crcs`; their count, `-1 - number` for a record that leaves the data."""
     address, count = address_of(data), 0
     for row in range(len(starts)):
         start, size = starts[row], sizes[row]
         if start < 0 or size < 0 or start > len(data) - size:
-            return -1
+            return -1 - row
         if ends_with_crc(address + start, size):
             found[count] = row
             count += 1
@@ -194,24 +178,20 @@ def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s, found: Int64s) -> int:
 
 
 @compiled(several(3), BYTES, INT64S, INT32S, OUT, INT)
-def pack(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> tuple[int, int, int]:
-    """Copy records one behind the other, without what a migration changes: see `selecting.ContentDigest`.
-
-    physicalOffset becomes `total` and the position in `out`. Gives bytes, records that name a half message,
-    and records with a CRC over all of them; -1 bytes for a record that does not fit.
-    """
+def pack_records(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> tuple[int, int, int]:
+    """See `Kernels.pack`; `-1 - number` bytes for a record that does not fit."""
     source, target = address_of(data), address_of(out)
     position, named, crcs = 0, 0, 0
     for row in range(len(starts)):
         start, size = starts[row], sizes[row]
         if start < 0 or size < _RECORD_MIN or start > len(data) - size or position > len(out) - size:
-            return -1, named, crcs
+            return -1 - row, named, crcs
         at = target + position
         copy_bytes(at, source + start, size)
         sys_flag = load32(at + 36)
         prepared = at + 76 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
         if prepared > at + size - 8:
-            return -1, named, crcs
+            return -1 - row, named, crcs
         if ends_with_crc(at, size):
             store64(at + size - 11, 0)
             store32(at + size - 5, 0)
