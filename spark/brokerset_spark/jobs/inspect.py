@@ -28,12 +28,12 @@ SIZE_CLASSES: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 <
 """Upper bounds of the classes of body sizes, exclusive; the last class has no bound."""
 
 DAYS_MAX: Final = 4_000
-"""Days that are told; a store with damaged times could have any number. The rest is counted as one."""
+"""Days that are reported; a store with damaged times could have any number. The rest is counted as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions:
-    """What is looked at, and how gently."""
+    """What is read, and how gently."""
 
     start: int | None = None
     end: int | None = None
@@ -216,13 +216,13 @@ def inspect(
     report = Report("inspect", inputs={"store": url})
     rows = target.scan_rows([])
     _collect(runner, rows, report, target, progress)
-    _tell_missing(target, report)
-    _tell_layout(target, report)
+    _report_missing(target, report)
+    _report_layout(target, report)
     report.seconds = clock() - begun
     return report
 
 
-def _tell_missing(target: Target, report: Report) -> None:
+def _report_missing(target: Target, report: Report) -> None:
     """Files between others that are not there, and what is known to have been behind the end."""
     url, last = target.facts.url, ""
     for log in (target.facts.commit_log, target.facts.ledger):
@@ -293,7 +293,7 @@ def _collect(runner: Runner, rows: list[Row], report: Report, target: Target, pr
         report.facts |= {"firstTime": time_text(whole.first), "lastTime": time_text(whole.last)}
 
 
-def _tell_layout(target: Target, report: Report) -> None:
+def _report_layout(target: Target, report: Report) -> None:
     facts = target.facts
     logs = (*facts.commit_log.files, *facts.ledger.files)
     report.facts |= {

@@ -52,7 +52,7 @@ _CRC: Final = isal_crc32() or table_crc32()
 
 
 _PAIR_SIZE_MIN: Final = 4
-"""Name, mark, value and separator; the last pair of a text may lack the separator."""
+"""Name, separator, value and terminator; the last pair of a text may lack the terminator."""
 
 
 def _in_range(data: Bytes, base: int) -> bool:

@@ -139,7 +139,7 @@ class Texts(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """Texts one behind the other, cut at `offsets`; these are one more than the texts."""
+    """Texts one behind the other, divided at `offsets`; these are one more than the texts."""
 
     flat: Bytes
     offsets: Int32s
@@ -191,7 +191,7 @@ PAIRS_COMPARED: int = 64
 
 
 class Pairs(NamedTuple):
-    """Names and values of properties, copied one behind the other; they are cut at `*_offsets`."""
+    """Names and values of properties, copied one behind the other; they are divided at `*_offsets`."""
 
     offsets: Int32s
     """Number of the first pair of each record, and the number of all pairs."""

@@ -73,6 +73,6 @@ def row_misfit(number: int, rows: Int64s) -> ValueError:
 
 
 def check_total(total: int) -> None:
-    """ValueError for more bytes of texts than places of 32 bits can cut."""
+    """ValueError for more bytes of texts than places of 32 bits can divide."""
     if total > TEXTS_MAX:
         raise ValueError(f"{total} bytes of texts at once are more than {TEXTS_MAX}; hand in fewer")

@@ -87,7 +87,7 @@ _HIGH_BITS: Final = 0x8080808080808080 - (1 << 64)
 
 SURE: Final = 1
 UNSURE: Final = 0
-CUT: Final = -1
+PARTIAL: Final = -1
 
 
 @compiled(BOOL, INT, INT)
@@ -213,8 +213,8 @@ def check_entry(data: int, position: int, limit: int, base: int, index: int, fin
             return record
         return size | 1 << 32 if record == body_size else _BAD_SIZE
     if body_size >= _RECORD_MIN:
-        mark = load32(at + _ENTRY_HEAD + 4)
-        if mark in (_V1, _V2):
+        magic = load32(at + _ENTRY_HEAD + 4)
+        if magic in (_V1, _V2):
             return _BAD_MAGIC
     return size
 
@@ -271,7 +271,7 @@ def walk_ledger(
 
 @compiled(INT, INT, INT, INT, INT)
 def confirm_record(data: int, position: int, limit: int, base: int) -> int:
-    """Whether records follow from here: `SURE`, `UNSURE`, or `CUT` if the data end inside the first one."""
+    """Whether records follow from here: `SURE`, `UNSURE`, or `PARTIAL` if the data end in the first one."""
     first = position
     for _ in range(_CONFIRMATIONS + 1):
         size = check_record(data, position, limit, base, False, 0)
@@ -280,7 +280,7 @@ def confirm_record(data: int, position: int, limit: int, base: int) -> int:
                 return SURE if size in (_SHORT, _BLANK_STOP, _EMPTY) else UNSURE
             if size != _SHORT or (limit - first >= 36 and load64(data + first + 28) != base + first):
                 return UNSURE
-            return CUT
+            return PARTIAL
         position += size
     return SURE
 
@@ -289,23 +289,23 @@ def confirm_record(data: int, position: int, limit: int, base: int) -> int:
 def find_record(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels.resync`."""
     address, limit = address_of(data), len(data)
-    cut, last = -1, min(end, limit - 7)
+    partial, last = -1, min(end, limit - 7)
     position = start - 1
     while position + 1 < last:
         position += 1
         if position < limit - 12:
             others = load64(address + position + 4) ^ _FIRST_BYTES
-            if (others - _LOW_BITS) & ~others & _HIGH_BITS == 0:  # none of 8 bytes begins a mark
+            if (others - _LOW_BITS) & ~others & _HIGH_BITS == 0:  # none of 8 bytes begins a magic
                 position += 7
                 continue
-        mark = load32(address + position + 4)
-        if mark in (_V1, _V2):
+        magic = load32(address + position + 4)
+        if magic in (_V1, _V2):
             found = confirm_record(address, position, limit, base)
             if found == SURE:
                 return position
-            if found == CUT and cut == -1:
-                cut = -2 - position
-    return cut
+            if found == PARTIAL and partial == -1:
+                partial = -2 - position
+    return partial
 
 
 @compiled(INT, INT, INT, INT, INT)
@@ -313,7 +313,7 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
     """`confirm_record` for entries."""
     first, index = position, -1
     if limit - first < 32:
-        return CUT
+        return PARTIAL
     if load64(data + first + 24) != base + first:
         return UNSURE
     for _ in range(_CONFIRMATIONS + 1):
@@ -321,7 +321,7 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
         if size <= 0:
             if position > first:
                 return SURE if size in (_SHORT, _BLANK_STOP, _EMPTY) else UNSURE
-            return CUT if size == _SHORT else UNSURE
+            return PARTIAL if size == _SHORT else UNSURE
         index = load64(data + position + 8) + 1
         position += size & 0x7FFFFFFF
     return SURE
@@ -331,16 +331,16 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
 def find_entry(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels.resync_entries`."""
     address, limit = address_of(data), len(data)
-    cut = -1
+    partial = -1
     for position in range(start, min(end, limit - 3)):
-        mark = load32(address + position)
-        if mark >= _NORMAL and mark <= _LEDGER_MAX:
+        magic = load32(address + position)
+        if magic >= _NORMAL and magic <= _LEDGER_MAX:
             found = confirm_entry(address, position, limit, base)
             if found == SURE:
                 return position
-            if found == CUT and cut == -1:
-                cut = -2 - position
-    return cut
+            if found == PARTIAL and partial == -1:
+                partial = -2 - position
+    return partial
 
 
 @compiled(INT, BYTES, INT64S, TABLE_INT64S, TABLE_INT32S)

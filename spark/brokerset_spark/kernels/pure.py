@@ -68,9 +68,9 @@ _HEAD_SIZE: Final = 84
 _V6_EXTRA: Final = 12
 _PREPARED_BEFORE_BODY: Final = 12
 _OFFSET_END: Final = OFFSET_POSITION + 8
-_MARKS: Final = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
-_RECORD_MARK: Final = re.compile(b"|".join(map(re.escape, _MARKS)))
-_ENTRY_MARK: Final = re.compile(b"\0\0\0[\1-" + bytes([MAGIC_LEDGER_MAX]) + b"]")
+_MAGICS: Final = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
+_RECORD_MAGIC: Final = re.compile(b"|".join(map(re.escape, _MAGICS)))
+_ENTRY_MAGIC: Final = re.compile(b"\0\0\0[\1-" + bytes([MAGIC_LEDGER_MAX]) + b"]")
 _FOLLOWING: Final = (Stop.SHORT, Stop.BLANK, Stop.EMPTY)
 """What may stand behind the last record."""
 
@@ -205,7 +205,7 @@ def _check_entry(
         if record != body_size:
             return 0, Stop.BAD_SIZE, 0, 0, False
         return size, Stop.RANGE_END, found, term, True
-    if body_size >= RECORD_SIZE_MIN and view[inside + 4 : inside + 8] in _MARKS:
+    if body_size >= RECORD_SIZE_MIN and view[inside + 4 : inside + 8] in _MAGICS:
         return 0, Stop.BAD_MAGIC, 0, 0, False
     return size, Stop.RANGE_END, found, term, False
 
@@ -256,15 +256,15 @@ def _is_sure(view: memoryview, first: int, base: int) -> bool | None:
 def resync(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels`."""
     check_range(start, end)
-    view, cut = data.data, -1
-    for found in _RECORD_MARK.finditer(view, start + 4, max(end + 7, 0)):
+    view, partial = data.data, -1
+    for found in _RECORD_MAGIC.finditer(view, start + 4, max(end + 7, 0)):
         candidate = found.start() - 4
         sure = _is_sure(view, candidate, base)
         if sure:
             return candidate
-        if sure is None and cut == -1:
-            cut = -2 - candidate
-    return cut
+        if sure is None and partial == -1:
+            partial = -2 - candidate
+    return partial
 
 
 def _is_sure_entry(view: memoryview, first: int, base: int) -> bool | None:
@@ -287,15 +287,15 @@ def _is_sure_entry(view: memoryview, first: int, base: int) -> bool | None:
 def resync_entries(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels`."""
     check_range(start, end)
-    view, cut = data.data, -1
-    for found in _ENTRY_MARK.finditer(view, start, end + 3):
+    view, partial = data.data, -1
+    for found in _ENTRY_MAGIC.finditer(view, start, end + 3):
         candidate = found.start()
         sure = _is_sure_entry(view, candidate, base)
         if sure:
             return candidate
-        if sure is None and cut == -1:
-            cut = -2 - candidate
-    return cut
+        if sure is None and partial == -1:
+            partial = -2 - candidate
+    return partial
 
 
 def heads(data: Bytes, starts: Int64s) -> Heads:
@@ -369,8 +369,8 @@ def find_property(data: Bytes, heads: Heads, name: bytes) -> Texts:
         raw = bytes(view[start : start + size])
         at = 0
         for chunk in raw.split(b"\x02"):
-            key, mark, value = chunk.partition(b"\x01")
-            if mark and name and key == name and value:
+            key, separator, value = chunk.partition(b"\x01")
+            if separator and name and key == name and value:
                 starts[number], sizes[number] = start + at + len(key) + 1, len(value)
             at += len(chunk) + 1
     return Texts(starts, sizes)

@@ -101,6 +101,6 @@ def warm() -> None:
     """Compile everything into numba's cache, and run it once: for the build of an image.
 
     Call it with the same `NUMBA_CACHE_DIR`, `NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` as later processes: the
-    cache is looked up by all of them. RuntimeError if the kernels do not give what `pure` gives.
+    cache finds its files by all of them. RuntimeError if the kernels do not give what `pure` gives.
     """
     check("compiled")

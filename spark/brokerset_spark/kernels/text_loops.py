@@ -67,7 +67,7 @@ def search_properties(
 ) -> int:
     """Fill a row of `starts` and `sizes` for each key; number of a text outside the data, or -1.
 
-    Keys end in a 1 and lie one behind the other, cut at `key_bounds`; an empty one is nowhere.
+    Keys end in a 1 and lie one behind the other, divided at `key_bounds`; an empty one is nowhere.
     """
     address, limit, keys_address = address_of(data), len(data), address_of(keys)
     count = len(key_bounds) - 1
@@ -108,10 +108,10 @@ def split_pairs(
         at, first = address + starts[number], pairs
         end = at + text_sizes[number]
         while at < end:
-            stop, mark = chunk_end(at, end), at
-            while mark < stop and load8(mark) != 1:
-                mark += 1
-            name_size, value_size = mark - at, stop - mark - 1
+            stop, middle = chunk_end(at, end), at
+            while middle < stop and load8(middle) != 1:
+                middle += 1
+            name_size, value_size = middle - at, stop - middle - 1
             if name_size > 0 and value_size > 0:
                 if pairs - first >= PAIRS_COMPARED:
                     repeated = 1
@@ -123,7 +123,7 @@ def split_pairs(
                         repeated = 1
                     other += 1
                 copy_bytes(names_address + name_end, at, name_size)
-                copy_bytes(values_address + value_end, mark + 1, value_size)
+                copy_bytes(values_address + value_end, middle + 1, value_size)
                 name_end += name_size
                 value_end += value_size
                 pairs += 1

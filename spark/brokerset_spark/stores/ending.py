@@ -37,7 +37,7 @@ HEAD_BYTES: Final = 4096
 """Bytes at the beginning of a file that tell whether a record begins there."""
 
 ZEROS_MAX: Final = 4 << 20
-"""How far behind zeros newer records are looked for in a store that is written or followed: a hole that a
+"""How far behind zeros newer records are searched in a store that is written or followed: a hole that a
 file system left is shorter, and the rest of a file that was made in advance is long. Elsewhere: to the end of
 the files."""
 
@@ -45,7 +45,7 @@ HOLES_MAX: Final = 10_000
 """Holes of one log that are walked over; behind the last of them the log is taken to end."""
 
 _STALE_MAX: Final = 100_000
-"""Records that are looked at behind the end of a log."""
+"""Records that are read behind the end of a log."""
 
 _BYTES_AT_ONCE: Final = 64 << 10
 
@@ -116,7 +116,7 @@ class Lost:
     """Up to where they are known to reach."""
 
     messages: int
-    """How many queues have; 0 if only a mark tells."""
+    """How many queues have; 0 if only the checkpoint says so."""
 
     who: str
     """Who knows; nobody if the last file is shorter than the others."""
@@ -247,7 +247,7 @@ def follow_log(
 ) -> LogEnd:
     """The end of a log of which a walk has found the first place without a record; see `find_log_end`.
 
-    With `near` records behind zeros are looked for as far as `ZEROS_MAX`. Without `tell_debris` nothing is
+    With `near` records behind zeros are searched as far as `ZEROS_MAX`. Without `tell_debris` nothing is
     read to find out about it.
     """
     holes: list[Hole] = []

@@ -6,6 +6,7 @@ read at once. A record is sure if `Kernels.resync` says so of a window that begi
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,17 +26,45 @@ RECORD_MAX: Final = 128 << 20
 """Longest record that is read; a longer size is damage."""
 
 FILLER_MAX: Final = 16 << 20
-"""How far from the end of a file its blank record is looked for: longer than any record of a broker with the
+"""How far from the end of a file its blank record is searched: longer than any record of a broker with the
 usual limits, since a file ends where the next record does not fit."""
 
 WHOLE_WINDOW: Final = 8 << 20
-"""Bytes in which whole records are looked for at once."""
+"""Bytes in which whole records are searched at once."""
 
 _HEAD: Final = 40
 """Bytes from which a record or an entry tells its own size and offset."""
 
-_MARKS: Final = (struct.pack(">I", records.MAGIC_V1), struct.pack(">I", records.MAGIC_V2))
-_ENTRY_MARK: Final = struct.pack(">i", dledger.MAGIC_NORMAL)
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where records, or entries of a DLedger, have what tells them from other bytes."""
+
+    magic: re.Pattern[bytes]
+    magic_at: int
+    offset_at: int
+    blank: bytes
+    """Magic of what closes a file; before or behind it is the size of the rest of the file."""
+
+    blank_size_at: int
+
+
+_RECORDS: Final = _Layout(
+    re.compile(
+        b"|".join(re.escape(struct.pack(">I", each)) for each in (records.MAGIC_V1, records.MAGIC_V2))
+    ),
+    4,
+    records.OFFSET_POSITION,
+    struct.pack(">I", records.MAGIC_BLANK),
+    0,
+)
+_ENTRIES: Final = _Layout(
+    re.compile(re.escape(struct.pack(">i", dledger.MAGIC_NORMAL))),
+    0,
+    24,
+    struct.pack(">i", dledger.MAGIC_BLANK),
+    4,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +174,13 @@ def find_whole(
 
 
 def _candidates(raw: bytes, base: int, entries: bool) -> Iterator[int]:
-    """Positions that have the magic of a record and give themselves the right offset."""
-    shift, place = (0, 24) if entries else (4, records.OFFSET_POSITION)
-    found: list[int] = []
-    for mark in (_ENTRY_MARK,) if entries else _MARKS:
-        at = raw.find(mark)
-        while at >= 0:
-            start = at - shift
-            said = raw[start + place : start + place + 8] if start >= 0 else b""
-            if len(said) == 8 and int.from_bytes(said, "big") == base + start:
-                found.append(start)
-            at = raw.find(mark, at + 1)
-    yield from sorted(found)
+    """Positions that have the magic of a record and give themselves the right offset, ascending."""
+    layout = _ENTRIES if entries else _RECORDS
+    for found in layout.magic.finditer(raw):
+        start = found.start() - layout.magic_at
+        said = raw[start + layout.offset_at : start + layout.offset_at + 8] if start >= 0 else b""
+        if len(said) == 8 and int.from_bytes(said, "big") == base + start:
+            yield start
 
 
 def _is_whole(
@@ -177,16 +201,14 @@ def _is_whole(
 
 def _blank_in(raw: bytes, base: int, wanted: Range) -> int:
     """Position of the blank record that closes the file, -1 if it is not in these data."""
-    end = wanted.base + wanted.size
-    mark = (
-        struct.pack(">i", dledger.MAGIC_BLANK) if wanted.entries else struct.pack(">I", records.MAGIC_BLANK)
-    )
-    at = raw.find(mark)
+    layout, rest = _ENTRIES if wanted.entries else _RECORDS, wanted.base + wanted.size - base
+    at = raw.find(layout.blank)
     while at >= 0:
-        start, size_at = (at, at + 4) if wanted.entries else (at - 4, at - 4)
-        if start >= 0 and raw[size_at : size_at + 4] == struct.pack(">i", end - base - start):
+        start = at - layout.magic_at
+        size_at = start + layout.blank_size_at
+        if start >= 0 and raw[size_at : size_at + 4] == struct.pack(">I", rest - start):
             return start
-        at = raw.find(mark, at + 1)
+        at = raw.find(layout.blank, at + 1)
     return -1
 
 
@@ -198,24 +220,11 @@ def _read(folder: StoreFolder, wanted: Range, offset: int, count: int) -> Bytes:
 def _unfinished(data: Bytes, offset: int, entries: bool) -> int:
     """Position of the first record that gives itself the right offset and goes on behind the data; -1 if
     none."""
-    raw = data.tobytes()
-    best = -1
-    for mark in (_ENTRY_MARK,) if entries else _MARKS:
-        at = raw.find(mark)
-        while at >= 0:
-            start = at if entries else at - 4
-            place = start + (24 if entries else records.OFFSET_POSITION)
-            if start >= 0 and place + 8 <= len(raw) and (best < 0 or start < best):
-                size = declared_size(data, start, entries)
-                if (
-                    int.from_bytes(raw[place : place + 8], "big") == offset + start
-                    and len(raw) - start < size + 8
-                    and size <= RECORD_MAX
-                ):
-                    best = start
-                    break
-            at = raw.find(mark, at + 1)
-    return best
+    for start in _candidates(data.tobytes(), offset, entries):
+        size = declared_size(data, start, entries)
+        if len(data) - start < size + 8 and size <= RECORD_MAX:
+            return start
+    return -1
 
 
 def _blank(folder: StoreFolder, wanted: Range, offset: int) -> int:
@@ -225,15 +234,5 @@ def _blank(folder: StoreFolder, wanted: Range, offset: int) -> int:
     if wanted.limit < file_end or file_end - offset > FILLER_MAX:
         return -1
     start = max(wanted.base, file_end - FILLER_MAX)
-    raw = _read(folder, wanted, start, offset - start).tobytes()
-    magic = (
-        struct.pack(">i", dledger.MAGIC_BLANK) if wanted.entries else struct.pack(">I", records.MAGIC_BLANK)
-    )
-    at = raw.find(magic)
-    while at >= 0:
-        begin = at if wanted.entries else at - 4
-        free = at + 4 if wanted.entries else at - 4
-        if begin >= 0 and raw[free : free + 4] == struct.pack(">I", file_end - start - begin):
-            return start + begin
-        at = raw.find(magic, at + 1)
-    return -1
+    found = _blank_in(_read(folder, wanted, start, offset - start).tobytes(), start, wanted)
+    return start + found if found >= 0 else -1

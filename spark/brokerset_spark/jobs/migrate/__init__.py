@@ -1,6 +1,6 @@
 """Migrating stores: CommitLog, DLedger and controller mode into each other, whole or in part.
 
-`migrate` builds a new store beside the old one and never changes that. See the table in `DESIGN.md` of this
+`migrate` builds a new store next to the old one and never changes that. See the table in `DESIGN.md` of this
 package.
 """
 

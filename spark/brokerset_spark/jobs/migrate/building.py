@@ -28,7 +28,7 @@ from brokerset_spark.jobs.migrate import (
 from brokerset_spark.jobs.migrate import source as sources
 from brokerset_spark.jobs.migrate.ledger import INDEX_FILE_SIZE, write_index, write_state
 from brokerset_spark.jobs.migrate.options import MigrateOptions
-from brokerset_spark.jobs.migrate.placing import Enqueuer, Moves, NewFile, Placer, RecordTooLong
+from brokerset_spark.jobs.migrate.placing import EpochStarts, Moves, NewFile, Placer, RecordTooLong
 from brokerset_spark.jobs.migrate.plan import LogEnd, Way
 from brokerset_spark.jobs.migrate.scanning import Kept
 from brokerset_spark.jobs.migrate.selecting import Selection
@@ -226,8 +226,8 @@ class Building:
         )
         return files
 
-    def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], Enqueuer]:
-        moves, marks, placer = self._place(scanned, base)
+    def _write_log(self, scanned: list[dict[str, Any]], base: int) -> tuple[list[NewFile], EpochStarts]:
+        moves, epochs, placer = self._place(scanned, base)
         files = placer.files
         if self._way.closes:
             files[-1].closed = True
@@ -260,16 +260,16 @@ class Building:
             " do not find their message any more"
         )
         self._report.add(Finding("new-offsets", Level.INFO, text, str(self._source.root)))
-        return files, marks
+        return files, epochs
 
-    def _place(self, scanned: list[dict[str, Any]], base: int) -> tuple[Moves, Enqueuer, Placer]:
+    def _place(self, scanned: list[dict[str, Any]], base: int) -> tuple[Moves, EpochStarts, Placer]:
         """New offsets of all records, a source file at a time."""
         named = [timers.read_timers(self._source.folder).offsets]
         for number, result in enumerate(scanned):
             named.append(Kept.named(*self._scratch(number, result)))
         moves = Moves.wanted(np.concatenate(named))
         known = self._source.facts.epochs
-        marks = Enqueuer(
+        epochs = EpochStarts(
             [start for _, start in plan.join_terms(scanned)]
             + ([entry.start_offset for entry in known.entries] if known is not None else [])
         )
@@ -285,9 +285,9 @@ class Building:
                 advice = f"choose a file size of at least {error.size + ENTRY_HEAD_SIZE + 8}"
                 raise JobFailed(str(error), advice) from error
             moves.learn(kept.offsets, placed)
-            marks.learn(kept.offsets, placed)
-        marks.close(placer.end)
-        return moves, marks, placer
+            epochs.learn(kept.offsets, placed)
+        epochs.close(placer.end)
+        return moves, epochs, placer
 
     def _kept(self, number: int, result: dict[str, Any]) -> Kept:
         found = Kept.read(*self._scratch(number, result))
@@ -488,7 +488,7 @@ class Building:
         self._staging.do("ledger-state", {}, made)
         self._report.counters["entries"] = last + 1
 
-    def _epochs(self, scanned: list[dict[str, Any]], moved: Enqueuer | None, base: int) -> EpochHistory:
+    def _epochs(self, scanned: list[dict[str, Any]], moved: EpochStarts | None, base: int) -> EpochHistory:
         found = plan.first_epochs(
             self._options,
             self._source.facts.epochs,

@@ -41,7 +41,7 @@ class ConfigChange:
     """Whether a topic stays."""
 
     ends: Mapping[Queue, int]
-    """Queue offsets that no progress may lie behind; empty if no queue was cut."""
+    """Queue offsets that no progress may lie behind; empty if no queue was truncated."""
 
     applied_offset: int | None = None
     """End of a log whose offsets are new."""

@@ -13,7 +13,7 @@ from typing import Final
 from brokerset_spark.jobs.migrate.cloning import copy_rest, opened, part_of, read_back
 from brokerset_spark.jobs.migrate.output import Output, at_ms
 from brokerset_spark.jobs.migrate.scanning import examine
-from brokerset_spark.jobs.migrate.writing import blank_mark
+from brokerset_spark.jobs.migrate.writing import blank_record
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.reading import Throttle
@@ -41,7 +41,7 @@ def copy(row: Row) -> Iterator[Result]:
                 if found["closed"]:
                     copy_rest(reading, output, size, throttle)
                 elif row["closes"]:
-                    output.put(blank_mark(size - output.position, ledger=False))
+                    output.put(blank_record(size - output.position, ledger=False))
                 read_back(output, row["path"], throttle)
                 times = facts.st_atime_ns, facts.st_mtime_ns
                 output.finish(

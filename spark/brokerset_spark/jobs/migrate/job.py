@@ -1,4 +1,4 @@
-"""The migration as a whole: look, plan, scan, write, check, queues, index, small files, one rename."""
+"""The migration as a whole: inspect, plan, scan, write, check, queues, index, small files, one rename."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def migrate(
         start, end = sources.bounds(seen, options)
         selection = _selection(seen, options, way, start, end)
         known_topics = topic_names(read_all(seen.folder, "config/topics.json"))
-        _tell_plan(report, seen, options, way, start, end, was_locked)
+        _report_plan(report, seen, options, way, start, end, was_locked)
         if plan_only:
             report.facts["state"] = "planned"
             report.facts["resumes"] = (staging.root / "manifest.json").exists()
@@ -93,8 +93,11 @@ def migrate(
         report.facts["state"] = "done"
         report.facts["tasksDoneBefore"] = staging.tasks_done_before
         report.facts["files"] = [staging.files[path] | {"path": path} for path in sorted(staging.files)]
-        told = {"counters": report.counters, "facts": {k: v for k, v in report.facts.items() if k != "files"}}
-        staging.publish(told)
+        result = {
+            "counters": report.counters,
+            "facts": {k: v for k, v in report.facts.items() if k != "files"},
+        }
+        staging.publish(result)
     report.seconds = time.monotonic() - began
     return report
 
@@ -133,7 +136,7 @@ def _is_used(root: Path, was_locked: bool) -> bool:
     return not was_locked and (root / "lock").exists()
 
 
-def _tell_plan(
+def _report_plan(
     report: Report, seen: Source, options: MigrateOptions, way: Way, start: int, end: int, was_locked: bool
 ) -> None:
     facts = seen.facts
@@ -161,7 +164,7 @@ def _tell_plan(
 
 
 def _check_room(parent: Path, staging: Staging, seen: Source) -> None:
-    """JobFailed if the disk cannot hold another copy, as far as that can be told before anything was read."""
+    """JobFailed if the disk cannot hold another copy, as far as that is known before anything was read."""
     while not parent.exists():
         parent = parent.parent
     needed = SPARE_BYTES

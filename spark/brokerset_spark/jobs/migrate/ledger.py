@@ -1,4 +1,4 @@
-"""The files of a DLedger beside its data: index, `checkpoint`, `currterm`."""
+"""The files of a DLedger next to its data: index, `checkpoint`, `currterm`."""
 
 from __future__ import annotations
 

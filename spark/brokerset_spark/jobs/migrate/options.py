@@ -35,7 +35,7 @@ class MigrateOptions:
 
     rewrite: bool = False
     """To DLedger: entries only, instead of the old files with a DLedger behind them. Else: records are
-    written anew where files could be copied."""
+    rewritten where files could be copied."""
 
     file_size: int | None = None
     """Bytes of the log's files; None keeps them."""

@@ -1,6 +1,6 @@
 """A file of the new log while it is written: room first, then one write for each block, then the disk.
 
-The kernel is told to bring what was written to the disk while later blocks are still being made, so that
+The kernel is asked to bring what was written to the disk while later blocks are still being made, so that
 `fsync` at the end finds little to wait for.
 """
 
@@ -67,11 +67,11 @@ class Output:
         """Append."""
         self.digest.update(data)
         end = self.position + len(data)
-        cut = max(end // ALIGNMENT * ALIGNMENT, self._written)
-        if cut > self._written:
-            now = cut - self.position
+        written = max(end // ALIGNMENT * ALIGNMENT, self._written)
+        if written > self._written:
+            now = written - self.position
             write_all(self._descriptor, [self._waiting, data[:now]], self._written)
-            self._waiting, self._written = bytes(data[now:]), cut
+            self._waiting, self._written = bytes(data[now:]), written
             self._start_writeback()
         else:
             self._waiting += bytes(data)

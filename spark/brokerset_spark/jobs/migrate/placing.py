@@ -127,7 +127,7 @@ class Moves:
         return cls(old, np.full(len(old), -1, np.int64))
 
     def learn(self, offsets: Int64s, placed: Int64s) -> None:
-        """Look for them among the records of a file, in their order."""
+        """Find them among the records of a file, in their order."""
         if not len(offsets):
             return
         low, high = np.searchsorted(self.old, (offsets[0], offsets[-1] + 1))
@@ -144,7 +144,7 @@ class Moves:
         return np.where(self.old[at] == offsets, self.new[at], -1)
 
 
-class Enqueuer:
+class EpochStarts:
     """New places of old offsets at which something begins (epochs): of the first record there or behind."""
 
     def __init__(self, old: Iterator[int] | list[int]) -> None:
@@ -152,7 +152,7 @@ class Enqueuer:
         self.found: dict[int, int] = {}
 
     def learn(self, offsets: Int64s, placed: Int64s) -> None:
-        """Look at the records of a file, in their order."""
+        """Take the records of a file, in their order."""
         while self._open and len(offsets) and self._open[0] <= int(offsets[-1]):
             at = int(np.searchsorted(offsets, self._open[0]))
             self.found[self._open.pop(0)] = int(placed[at])

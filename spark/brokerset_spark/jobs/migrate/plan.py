@@ -18,7 +18,7 @@ class Way:
     """How records get into the target."""
 
     copies: bool
-    """Files are copied as they are; else records are written anew."""
+    """Files are copied as they are; else records are rewritten."""
 
     ledger: bool
     """The target's log is a DLedger from its beginning."""
@@ -27,7 +27,7 @@ class Way:
     """The last file is closed, so that a DLedger begins behind it."""
 
     reason: str
-    """Why records are written anew, or why not; for people."""
+    """Why records are rewritten, or why not; for people."""
 
 
 def decide_way(layout: str, file_size: int, options: MigrateOptions) -> Way:

@@ -37,7 +37,7 @@ def report_scan(
     by_topic = sum(dropped.values())
     outside = counters["recordsLeftOut"] - by_topic
     skipped = len(source.files) - files_read
-    told = {
+    left_out = {
         "dropped-topics": (by_topic, "messages of topics that were not chosen are left out"),
         "dropped-range": (
             outside + skipped,
@@ -49,7 +49,7 @@ def report_scan(
             "entries that are not known to be committed are left out",
         ),
     }
-    for code, (count, text) in told.items():
+    for code, (count, text) in left_out.items():
         if count:
             report.add(Finding(code, Level.INFO, f"{count} {text}", store))
     if end.lost is not None:
@@ -62,7 +62,7 @@ def report_scan(
 
 
 def report_queues(report: Report, store: str, faults: str, replaced: int) -> None:
-    """Say what is unusual in queues that were built anew; `faults` were accepted."""
+    """Say what is unusual in queues that were built again; `faults` were accepted."""
     if faults:
         text = f"{faults}; place holders stand where there is no message, and the newer one of two counts"
         report.add(Finding("queue-hole", Level.WARNING, text, store))

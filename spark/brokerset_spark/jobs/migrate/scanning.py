@@ -90,7 +90,7 @@ def examine(
         if not len(chunk.starts):
             continue
         heads = KERNELS.heads(chunk.data, chunk.starts)
-        numbers, mask = chooser.look(chunk, heads, dropped)
+        numbers, mask = chooser.choose(chunk, heads, dropped)
         starts, sizes, offsets = chunk.starts, chunk.sizes, heads.offset
         stored, prepared = heads.store_timestamp, heads.prepared_transaction_offset
         kept = chooser.groups.add(numbers, heads, sizes, mask)

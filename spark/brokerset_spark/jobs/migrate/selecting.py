@@ -71,12 +71,12 @@ class Chooser:
         self.groups = Groups()
         self._chosen = np.empty(0, np.bool_)
 
-    def look(self, chunk: Chunk, heads: Heads, dropped: dict[str, int]) -> tuple[Int64s, Bools]:
+    def choose(self, chunk: Chunk, heads: Heads, dropped: dict[str, int]) -> tuple[Int64s, Bools]:
         """The group of each record, and whether it stays; `dropped` counts those that go for their topic."""
         numbers = self.groups.number(chunk.data, heads)
         mask = self._inside(heads.offset)
         if self._selection.by_topic:
-            chosen = self._choose()[numbers]
+            chosen = self._chosen_groups()[numbers]
             if not chosen.all():
                 gone = np.bincount(numbers[mask & ~chosen], minlength=len(self._chosen))
                 for group in np.flatnonzero(gone).tolist():
@@ -94,7 +94,7 @@ class Chooser:
         if selection.by_topic and len(mask):
             heads = KERNELS.heads(chunk.data, chunk.starts)
             numbers = self.groups.number(chunk.data, heads)
-            mask &= self._choose()[numbers]
+            mask &= self._chosen_groups()[numbers]
         rows = np.flatnonzero(mask)
         return None if len(rows) == len(mask) else rows
 
@@ -102,7 +102,7 @@ class Chooser:
         found: Bools = (offsets >= self._selection.start) & (offsets < self._selection.end)
         return found
 
-    def _choose(self) -> Bools:
+    def _chosen_groups(self) -> Bools:
         """For each group, whether its topic stays."""
         more = self.groups.queues[len(self._chosen) :]
         if more:
@@ -112,7 +112,7 @@ class Chooser:
 
 
 def renew_property_crcs(out: Bytes, positions: Int64s, sizes: Int32s) -> int:
-    """Make the CRCs of whole records right again after their offsets have changed; tells how many."""
+    """Make the CRCs of whole records right again after their offsets have changed; gives how many."""
     found = KERNELS.find_crcs(out, positions, sizes)
     ends = positions[found] + sizes[found]
     view = out.data
@@ -130,7 +130,7 @@ def put_longs(out: Bytes, at: Int64s, values: Int64s) -> None:
 class ContentDigest:
     """xxh3 over records without what a migration changes: their offsets, and CRCs that cover those.
 
-    The same records give the same digest, however they are cut into chunks.
+    The same records give the same digest, however they are divided into chunks.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,7 @@ class SmallFiles:
         counters["offsetsDropped"] = change.offsets_dropped
         counters["offsetsLowered"] = change.offsets_lowered
         if self._selection.start > source.first:
-            self._tell_unread(firsts)
+            self._report_unread(firsts)
 
     def _changed(self, change: ConfigChange, path: str, name: str, data: bytes) -> bytes:
         if path.count("/") > 1:
@@ -143,7 +143,7 @@ class SmallFiles:
         except FormatError as error:
             raise JobFailed(f"{self._source.root}/{path}: {error}", "repair or remove that file") from error
 
-    def _tell_unread(self, firsts: Mapping[Queue, int]) -> None:
+    def _report_unread(self, firsts: Mapping[Queue, int]) -> None:
         """Say whether groups lose messages that they have not consumed."""
         data = read_all(self._source.folder, f"{FOLDER}/consumerOffset.json")
         content = fastjson.loads(data) if data else {}

@@ -36,7 +36,7 @@ LEFT_TO_BROKERS: Final = frozenset(
         "brokerIdentity-start",
     }
 )
-"""Files at the top of a store that are never copied: they are made anew, or belong to one process or
+"""Files at the top of a store that are never copied: they are made again, or belong to one process or
 replica."""
 
 
@@ -84,7 +84,7 @@ class Source:
 
 
 def open_source(root: Path, options: MigrateOptions, throttle: Throttle) -> Source:
-    """Look at a store. NoInput if there is none; JobFailed if it cannot be migrated as it is."""
+    """Inspect a store. NoInput if there is none; JobFailed if it cannot be migrated as it is."""
     if not root.is_dir():
         raise NoInput(f"{root} is no folder", "give the folder that holds commitlog/ or dledger-<id>/")
     folder = LocalFolder(root)

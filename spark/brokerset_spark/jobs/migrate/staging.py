@@ -241,12 +241,12 @@ class Staging:
                     text = f"{self.store}: {path} is there and no part of the migration made it"
                     raise JobFailed(text, "remove the staging folder")
 
-    def publish(self, told: dict[str, Any]) -> None:
+    def publish(self, result: dict[str, Any]) -> None:
         """Make the target visible by one rename, and remove the rest."""
         for folder, _, _ in os.walk(self.store):
             sync_folder(Path(folder))
         files = [self.files[path] | {"path": path} for path in sorted(self.files)]
-        record = {"key": self.key, **told, "files": files}
+        record = {"key": self.key, **result, "files": files}
         write_atomically(self.record, orjson.dumps(record, option=orjson.OPT_INDENT_2))
         os.rename(self.store, self.target)
         sync_folder(self.target.parent)

@@ -109,7 +109,7 @@ class Groups:
         return found
 
     def add(self, groups: Int64s, heads: Heads, sizes: Int32s, wanted: Bools) -> int:
-        """Count the wanted ones of these records; tells how many there are."""
+        """Count the wanted ones of these records; gives how many there are."""
         more = len(self.queues) - len(self._sums)
         if more > 0:
             rows = np.tile(np.array(_EMPTY, np.int64), (max(more, len(self._sums)), 1))

@@ -31,7 +31,7 @@ from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 
 TASK: Final = "brokerset_spark.jobs.migrate.writing:write"
 
-MARK_SIZE_MAX: Final = 8
+BLANK_SIZE_MAX: Final = 8
 """Bytes of the blank record that ends a file."""
 
 
@@ -40,7 +40,7 @@ def write(row: Row) -> Iterator[Result]:
     target = Path(row["staging"]) / row["path"]
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(row["staging"]) / "scratch" / f"{target.name}.{target.parent.name}.part"
-    with Output(part, room=row["used"] + MARK_SIZE_MAX * row["closed"]) as output:
+    with Output(part, room=row["used"] + BLANK_SIZE_MAX * row["closed"]) as output:
         log = _Writer(output, row)
         for piece in row["pieces"]:
             log.take(piece)
@@ -191,11 +191,11 @@ class _Writer:
                 f" {row['count']} of {row['used']}"
             )
         if row["closed"]:
-            self._output.put(blank_mark(row["size"] - log.written, ledger=row["ledger"]))
+            self._output.put(blank_record(row["size"] - log.written, ledger=row["ledger"]))
         self._folder.close()
 
 
-def blank_mark(free: int, *, ledger: bool) -> bytes:
+def blank_record(free: int, *, ledger: bool) -> bytes:
     """What ends a file with so many free bytes."""
     return dledger.LedgerBlank(free).encode() if ledger else records.BLANK.pack(free, records.MAGIC_BLANK)
 

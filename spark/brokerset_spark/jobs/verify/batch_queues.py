@@ -29,10 +29,10 @@ _COUNT, _BASE = b"INNER_NUM", b"INNER_BASE"
 _COUNT_MAX: Final = 2**15 - 1
 
 SAID_MAX: Final = 64
-"""Units of one queue that differ, told by one batch of records; the rest is counted in one more finding."""
+"""Units of one queue that differ, reported by one batch of records; one more finding counts the rest."""
 
 SLACK: Final = 16
-"""Units that are read besides those that are expected, before a whole queue is searched."""
+"""Units that are read in addition to those that are expected, before a whole queue is searched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,5 +53,5 @@ def joined(ranges: list[list[int]]) -> list[list[int]]:
 
 
 def in_a_row(numbers: Int64s) -> list[Int64s]:
-    """Sorted numbers, cut where one does not follow on the one before."""
+    """Sorted numbers, divided where one does not follow on the one before."""
     return np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(numbers) else []

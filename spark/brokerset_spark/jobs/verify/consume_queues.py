@@ -19,7 +19,7 @@ from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.units import QUEUE, QueueReader, Units, is_blank
 
 BAD_RUNS_MAX: Final = 64
-"""Runs of units that differ, told for one queue by one batch; more are counted in the last one."""
+"""Runs of units that differ, reported for one queue by one batch; more are counted in the last one."""
 
 
 class Bad(IntEnum):

@@ -2,7 +2,7 @@
 break.
 
 Behind the end lie zeros, old records and filler, which mean nothing; so the end is found before anything else
-is read. Queues, marks and epochs are witnesses: what they know of must be there, and is looked at even if
+is read. Queues, checkpoints and epochs are witnesses: what they know of must be there, and is read even if
 nothing there is whole.
 """
 

@@ -27,7 +27,7 @@ WINDOW: Final = 1 << 20
 """Bytes of a file that are read together."""
 
 SAID_MAX: Final = 64
-"""Runs of units that one call tells; the rest is counted in one more finding."""
+"""Runs of units that one call reports; the rest is counted in one more finding."""
 
 _WRONG, _NOWHERE = 1, 2
 

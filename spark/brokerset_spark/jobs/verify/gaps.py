@@ -11,8 +11,7 @@ import numpy as np
 
 from brokerset_formats.records import OFFSET_POSITION, PROPERTY_CRC_SIZE, ends_with_property_crc
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.codes import OF_STOP
-from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.jobs.verify.findings import OF_STOP, finding
 from brokerset_spark.jobs.verify.scan import Collector, proper_blank, walked_chunk
 from brokerset_spark.kernels import Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes
@@ -29,7 +28,7 @@ def examine_gap(row: Row) -> Iterator[Result]:
     """A task: bytes `[start, end)` of one file, where a record must begin at `start`, and one (or the file's
     or the log's end) is at `end`.
 
-    Tells the same rows as `scan.scan_range`, and a finding for each stretch that is no record.
+    Gives the same rows as `scan.scan_range`, and a finding for each stretch that is no record.
     """
     folder = open_folder(row["url"])
     collector = Collector(folder, row, chosen(row["kernels"]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from brokerset_spark.jobs.report import Finding, Level, Report
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.codes import CODES
 from brokerset_spark.jobs.verify.comparing import joined
+from brokerset_spark.jobs.verify.findings import CODES
 from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
 
 
@@ -33,7 +33,7 @@ class BatchClaims:
         return base in self.bases or any(row["base"] == base for row in self.missing)
 
     def take(self, row: Row) -> None:
-        """What a task told."""
+        """A row of a task."""
         match row["kind"]:
             case "batch-run":
                 self.claimed = joined([*self.claimed, *row["claimed"]])
@@ -50,7 +50,7 @@ class BatchClaims:
 
 @dataclass(slots=True)
 class Gathered:
-    """What the tasks have told so far."""
+    """What the tasks have reported so far."""
 
     report: Report
     url: str
@@ -109,4 +109,4 @@ class Gathered:
             case "read":
                 self.report.bytes_read += row["bytes"]
             case kind:
-                raise AssertionError(f"a task told {kind}")
+                raise AssertionError(f"a task reported {kind}")

@@ -21,7 +21,7 @@ BLOCK: Final = 262_144
 """Units that are read at once."""
 
 SAID_MAX: Final = 200
-"""Units with the same fault that one file tells."""
+"""Units with the same fault that are reported for one file."""
 
 HEADER_SIZE: Final = HEADER.size
 UNIT_SIZE: Final = UNIT_STRUCT.size
@@ -39,7 +39,7 @@ def read_units(folder: StoreFolder, path: str, slots: int, first: int, count: in
 def count_slots(folder: StoreFolder, path: str, size: int) -> int | None:
     """How many slots a file has: RocketMQ writes it nowhere.
 
-    Four units to a slot is the usual setting; else the place of the first unit tells, which has the offset
+    Four units to a slot is the usual setting; else the place of the first unit decides, which has the offset
     of the header. None if neither does.
     """
     head = bytearray(HEADER_SIZE)
@@ -88,7 +88,7 @@ def check_index_file(row: Row) -> Iterator[Result]:
     """A task: one index file `path` of `size` bytes with `slots` slots; `end` is the log's end, `first`
     its first.
 
-    Tells findings, and a row of facts that the comparison with the log needs: number of units, and those
+    Gives findings, and a row of facts that the comparison with the log needs: number of units, and those
     that are out of order.
     """
     folder = open_folder(row["url"])
@@ -179,7 +179,7 @@ def _place(slots: int, unit: int) -> int:
 
 
 def _count_units(folder: StoreFolder, path: str, slots: int, capacity: int) -> int:
-    """The next unit, when the header does not tell: behind the last one that is not zero."""
+    """The next unit, when the header does not say: behind the last one that is not zero."""
     found = 1
     for first in range(1, capacity, BLOCK):
         units = read_units(folder, path, slots, first, min(BLOCK, capacity - first))

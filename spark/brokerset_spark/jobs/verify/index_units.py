@@ -23,7 +23,7 @@ SPAN_MAX = 1 << 31
 """Bytes of log that one comparison may cover: offset and hash must fit 63 bits together."""
 
 SAID_MAX = 200
-"""Keys or units that one comparison tells one by one."""
+"""Keys or units that one comparison reports one by one."""
 
 _SECONDS_MAX = 2**31 - 1
 
@@ -51,7 +51,7 @@ def keys_of(chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, kernel
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """What `index_files.check_index_file` told about one file."""
+    """What `index_files.check_index_file` reported about one file."""
 
     path: str
     slots: int
@@ -83,7 +83,7 @@ def _lower_bound(folder: StoreFolder, file: IndexFile, offset: int) -> int:
         probe = middle
         while probe in file.bad and probe + 1 < high:
             probe += 1
-        if probe in file.bad:  # all of the upper half is: look below
+        if probe in file.bad:  # all of the upper half is: go on below
             high = middle
             continue
         if int(read_units(folder, file.path, file.slots, probe, 1)[0]["offset"]) < offset:
@@ -136,7 +136,7 @@ def compare_keys(
     all_have = np.unique(np.concatenate(have)) if have else np.empty(0, np.int64)
     missing = ~np.isin(wanted, all_have) & keys.required
     if missing.any():
-        yield from _tell_missing(files, keys, missing, log_path)
+        yield from _report_missing(files, keys, missing, log_path)
     unique, first = np.unique(wanted, return_index=True)
     for each, codes in zip(found, have, strict=True):
         at = np.searchsorted(unique, codes)
@@ -181,7 +181,7 @@ def _about(file: IndexFile, code: str, unit: int, text: str) -> Result:
     return finding(code, text, file.path, HEADER_SIZE + file.slots * SLOT_SIZE + unit * UNIT_SIZE)
 
 
-def _tell_missing(
+def _report_missing(
     files: list[IndexFile], keys: Keys, missing: NDArray[np.bool_], log_path: str
 ) -> Iterator[Result]:
     offset = keys.offset[missing]

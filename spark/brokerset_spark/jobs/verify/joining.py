@@ -1,4 +1,4 @@
-"""What the tasks told, put together: sections of the log, claims on queues, and what follows from both.
+"""What the tasks reported, put together: sections of the log, claims on queues, and what follows from both.
 
 Everything here is a value; the size grows with the number of queues and of faults, not with that of records.
 """
@@ -54,7 +54,7 @@ class Claims:
     """Differences that were not kept."""
 
     def add(self, row: Row) -> None:
-        """Take a run that a task told; neighbours become one."""
+        """Take a run that a task reported; neighbours become one."""
         first, count = row["first"], row["count"]
         bad: list[list[int]] = row["bad"]
         fine = not any(each[1] == first for each in bad)

@@ -22,7 +22,7 @@ class VerifyOptions:
     """Offset up to which."""
 
     bound: int | None = None
-    """Nothing behind it is looked at: what a running broker has confirmed."""
+    """Nothing behind it is read: what a running broker has confirmed."""
 
     topics: tuple[str, ...] = ()
     """Whose queues are checked; none for all."""

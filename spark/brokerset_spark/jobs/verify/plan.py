@@ -46,7 +46,7 @@ class Target:
 
     @property
     def crash(self) -> bool:
-        """Whether the store was not closed: a start will cut and complete it."""
+        """Whether the store was not closed: a start will truncate and complete it."""
         return self.facts.aborted
 
     @property
@@ -116,7 +116,7 @@ class Target:
 
 
 def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
-    """Look at a store, and find its end. NoInput if there is no log."""
+    """Inspect a store, and find its end. NoInput if there is no log."""
     facts = look(folder)
     facts = replace(
         facts,
@@ -136,14 +136,14 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
     if options.bound is not None:
         bound = min(options.bound, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
-    told = folder.confirmed_offset()
-    if told is not None:  # a broker gives the store out, so it runs, whatever its file `abort` says
-        bound = min(told, log.end)
+    confirmed = folder.confirmed_offset()
+    if confirmed is not None:  # a broker gives the store out, so it runs, whatever its file `abort` says
+        bound = min(confirmed, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
     if is_written(folder, facts) and not _left_behind(folder, facts):
-        told_bound = bound_of(folder, facts, kernels=kernels)
-        bound = min(told_bound.offset, log.end)
-        return Target(facts, options, True, Ending(bound, bound), (), exact=told_bound.exact)
+        tail = bound_of(folder, facts, kernels=kernels)
+        bound = min(tail.offset, log.end)
+        return Target(facts, options, True, Ending(bound, bound), (), exact=tail.exact)
     witnesses = tuple(find_witnesses(folder, facts))
     ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
     end = LogEnd(ending.whole, -1, Stop.EMPTY)
@@ -171,7 +171,7 @@ def _left_behind(folder: StoreFolder, facts: StoreFacts) -> bool:
 
 
 def find_witnesses(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:
-    """Last units of all queues, our marks, and the committed entry of a DLedger."""
+    """Last units of all queues, what a checkpoint says was flushed, and the committed entry of a DLedger."""
     found = []
     plain = [(each.topic, each.queue_id) for each in facts.queues]
     for kind, queues in ((QUEUE, plain), (BATCH, queues_of(folder, BATCH))):

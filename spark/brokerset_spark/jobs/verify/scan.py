@@ -32,7 +32,7 @@ BATCH_RECORDS: Final = 200_000
 """Records whose columns are kept before queues and index are compared; about 15 MB."""
 
 TIMES_MAX: Final = 200
-"""Records out of the order of time that one task tells."""
+"""Records out of the order of time that one task reports."""
 
 
 def range_of(row: Row) -> Range:
@@ -43,9 +43,9 @@ def range_of(row: Row) -> Range:
 
 
 class Collector:
-    """Takes chunks in the order of the log, and tells what was found in them.
+    """Takes chunks in the order of the log, and reports what was found in them.
 
-    Sections are runs of chunks without a hole; each is told with begin, end and what its neighbours need.
+    Sections are runs of chunks without a hole; each is reported with begin, end and what its neighbours need.
     """
 
     def __init__(self, folder: StoreFolder, row: Row, kernels: Kernels) -> None:
@@ -145,7 +145,7 @@ class Collector:
         known = len(self._times)
         offset = np.concatenate([np.array([each[0] for each in self._times], np.int64), offsets])
         time = np.concatenate([np.array([each[1] for each in self._times], np.int64), heads.store_timestamp])
-        # Whether the first record of a section or its second one is wrong, only the section before tells.
+        # Whether the first record of a section or its second one is wrong, only the section before shows.
         first = max(known, 2) if self._section["records"] - len(offsets) < 2 else known
         for at in time_culprits(time, first)[:TIMES_MAX]:
             yield time_finding(self._row["path"], int(offset[at]), int(time[at]))
@@ -209,7 +209,7 @@ def proper_blank(folder: StoreFolder, path: str, position: int, size: int, entri
 def scan_range(row: Row) -> Iterator[Result]:
     """A task: the records that begin in one range of the log.
 
-    Tells findings, runs of queue offsets, keys without file, and the sections that could be read; what lies
+    Gives findings, runs of queue offsets, keys without file, and the sections that could be read; what lies
     between sections is for `examine_gap`.
     """
     folder = open_folder(row["url"])

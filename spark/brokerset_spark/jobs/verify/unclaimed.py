@@ -15,7 +15,7 @@ from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.units import BATCH, QUEUE, QueueReader, UnitFiles, Units, is_blank
 
 RUNS_MAX: Final = 256
-"""Runs of unclaimed units, and gaps, that one queue tells one by one."""
+"""Runs of unclaimed units, and gaps, that are reported one by one for one queue."""
 
 _WHY: Final = ("", "dangling", "beyond", "blank", "damaged")
 _DANGLING, _BEYOND, _BLANK, _DAMAGED = 1, 2, 3, 4

@@ -15,7 +15,7 @@ from brokerset_spark.jobs.migrate.cloning import clone, copy_rest, opened, read_
 from brokerset_spark.jobs.migrate.copying import copy
 from brokerset_spark.jobs.migrate.output import ALIGNMENT, Output
 from brokerset_spark.jobs.migrate.selecting import Selection
-from brokerset_spark.jobs.migrate.writing import blank_mark
+from brokerset_spark.jobs.migrate.writing import blank_record
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.stores.reading import Throttle
 
@@ -162,7 +162,7 @@ def test_shared_blocks_are_not_written_again(tmp_path: Path, monkeypatch: pytest
 
     target = (tmp_path / "target" / "commitlog" / first.name).read_bytes()
     assert target[: log.end] == bytes(log.data)
-    assert target[log.end :] == blank_mark(log.file_size - log.end, ledger=False).ljust(
+    assert target[log.end :] == blank_record(log.file_size - log.end, ledger=False).ljust(
         log.file_size - log.end, b"\0"
     )
     assert (log.end, 8) in written

@@ -7,7 +7,7 @@ import pytest
 
 from brokerset_formats.epochs import history_of
 from brokerset_spark.jobs.migrate import MigrateOptions
-from brokerset_spark.jobs.migrate.placing import Enqueuer, Moves, Piece, Placer, RecordTooLong
+from brokerset_spark.jobs.migrate.placing import EpochStarts, Moves, Piece, Placer, RecordTooLong
 from brokerset_spark.jobs.migrate.plan import (
     LogEnd,
     decide_way,
@@ -83,12 +83,12 @@ def test_moves_know_only_what_was_placed() -> None:
 
 def test_marks_go_to_the_first_record_behind_them() -> None:
     """An epoch begins with the first record that is left of it; behind the last one at the end."""
-    marks = Enqueuer([0, 150, 500])
+    epochs = EpochStarts([0, 150, 500])
 
-    marks.learn(np.array([100, 200], np.int64), np.array([1000, 1100], np.int64))
-    marks.close(1200)
+    epochs.learn(np.array([100, 200], np.int64), np.array([1000, 1100], np.int64))
+    epochs.close(1200)
 
-    assert marks.found == {0: 1000, 150: 1100, 500: 1200}
+    assert epochs.found == {0: 1000, 150: 1100, 500: 1200}
 
 
 @pytest.mark.parametrize(
