@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_formats.epochs import encode_epoch_file, history_of
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
-from brokerset_formats.records import Record, decode_record
+from brokerset_formats.records import Record
+from brokerset_rig.damaged_copies import Found, StoreCopy, said_in
 from brokerset_runtime.clock import ManualClock
-from brokerset_spark.jobs.report import Report
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.jobs.verify import CODES, VerifyOptions, verify
 from brokerset_spec.broker_settings import BrokerSettings
@@ -32,17 +31,6 @@ QUEUE_FILE = 400
 SLOTS, UNITS = 20, 60
 HOSTS = (Host.from_text("10.0.0.1", 54321).encode(), Host.from_text("fd00::1", 54321).encode())
 UNIT = 20
-
-
-@dataclass(frozen=True)
-class Found:
-    """One record of the store, and where its parts are in its file."""
-
-    path: str
-    position: int
-    record: Record
-    fields: dict[str, tuple[int, int]]
-    """Name to position in the file and length."""
 
 
 @dataclass(frozen=True)
@@ -89,41 +77,12 @@ def _write(root: Path, *, property_crc: bool = False) -> None:
     asyncio.run(work())
 
 
-def _fields(record: Record, start: int) -> dict[str, tuple[int, int]]:
-    """Places of a record's fields, as the table of the format has them."""
-    wide = 20 if record.born_host.v6 else 8
-    found, at = {}, start
-    for name, size in (
-        ("size", 4), ("magic", 4), ("crc", 4), ("queueId", 4), ("flag", 4), ("queueOffset", 8),
-        ("physicalOffset", 8),
-        ("sysFlag", 4), ("bornTimestamp", 8), ("bornHost", wide), ("storeTimestamp", 8), ("storeHost", 8),
-        ("reconsumeTimes", 4), ("preparedOffset", 8), ("bodyLength", 4), ("body", len(record.body)),
-        ("topicLength", 1), ("topic", len(record.topic)), ("propertiesLength", 2),
-        ("properties", len(record.properties)),
-    ):  # fmt: skip
-        found[name] = (at, size)
-        at += size
-    assert at == start + record.size
-    return found
-
-
-def _records(root: Path) -> list[Found]:
-    found = []
-    for file in sorted((root / "commitlog").iterdir()):
-        data, position = file.read_bytes(), 0
-        while struct.unpack_from(">I", data, position + 4)[0] == 0xDAA320A7:
-            record = decode_record(data[position : position + struct.unpack_from(">i", data, position)[0]])
-            found.append(Found(f"commitlog/{file.name}", position, record, _fields(record, position)))
-            position += record.size
-    return found
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     """130 messages in six queues, five log files, four index files, closed."""
     root = tmp_path_factory.mktemp("base") / "store"
     _write(root)
-    records = _records(root)
+    records = list(StoreCopy(root).records())
     assert len(records) == 130
     assert len({each.path for each in records}) == 5
     last = records[-1].record
@@ -135,51 +94,19 @@ def group_base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     """The same of a broker in a group: its records have property CRCs."""
     root = tmp_path_factory.mktemp("group") / "store"
     _write(root, property_crc=True)
-    records = _records(root)
+    records = list(StoreCopy(root).records())
     last = records[-1].record
     return Base(root, records, last.offset + last.size)
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A copy of the healthy store, to be damaged."""
-
-    root: Path
-
-    def flip(self, path: str, position: int, bit: int) -> None:
-        with (self.root / path).open("r+b") as file:
-            file.seek(position)
-            (byte,) = file.read(1)
-            file.seek(position)
-            file.write(bytes([byte ^ 1 << bit]))
-
-    def write(self, path: str, position: int, data: bytes) -> None:
-        with (self.root / path).open("r+b") as file:
-            file.seek(position)
-            file.write(data)
-
-    def check(self, *, range_bytes: int = 1 << 26) -> Report:
-        return verify(LocalRunner(), str(self.root), VerifyOptions(range_bytes=range_bytes))
-
-
-Copies = Callable[[], Copy]
+Copies = Callable[[], StoreCopy]
 
 
 @pytest.fixture
 def copies(base: Base, tmp_path: Path) -> Copies:
     """Makes a copy for each example; the one before goes."""
 
-    def copy() -> Copy:
-        target = tmp_path / "copy"
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(base.root, target)
-        return Copy(target)
-
-    return copy
-
-
-def found(report: Report) -> list[tuple[str, str, int | None]]:
-    return [(each.code, each.file, each.offset) for each in report.findings]
+    return lambda: StoreCopy.of(base.root, tmp_path / "copy")
 
 
 RANGES = (1 << 26, 5_000, 1_500)
@@ -209,7 +136,7 @@ def test_the_healthy_store_is_clean(base: Base) -> None:
 
             report = verify(LocalRunner(), str(base.root), options)
 
-            assert found(report) == []
+            assert said_in(report) == []
             assert report.counters["records"] == report.counters["queue.units"] == 130
             assert report.counters["index.units"] == 130 + 2 * 33
             assert report.facts["end"] == base.end
@@ -259,16 +186,15 @@ def test_fields_that_no_check_covers_are_the_documented_ones(base: Base, copies:
     position, size = one.fields[draw.choice(HARMLESS)]
     copy.flip(one.path, position + draw.randint(0, size - 1), draw.randint(0, 7))
 
-    assert found(copy.check()) == []
+    assert copy.said() == []
 
 
 @pytest.mark.parametrize("seed", range(80))
 def test_a_property_crc_covers_every_field(group_base: Base, tmp_path: Path, seed: int) -> None:
     """One finding for a flipped bit in whatever is no length, and none in the healthy store."""
     draw = random.Random(seed)
-    copy = Copy(tmp_path / "copy")
-    shutil.copytree(group_base.root, copy.root)
-    assert found(copy.check()) == []
+    copy = StoreCopy.of(group_base.root, tmp_path / "copy")
+    assert copy.said() == []
     one = draw.choice(group_base.records)
     name = draw.choice([*HARMLESS, "crc", "queueId", "queueOffset", "storeTimestamp", "topic", "properties"])
     position, size = one.fields[name]
@@ -295,7 +221,7 @@ def test_a_record_of_another_queue_is_named(base: Base, copies: Copies, seed: in
 
     report = copy.check(range_bytes=draw.choice(RANGES))
 
-    said = found(report)
+    said = said_in(report)
     assert ("record-queue", one.path, one.record.offset) in said
     others = {code for code, _, _ in said} - {"record-queue"}
     assert others <= ({"index-missing", "index-dangling"} if name == "topic" else set())
@@ -311,7 +237,7 @@ def test_flags_that_matter_are_named(base: Base, copies: Copies, seed: int) -> N
     bit = draw.randint(0, 31)
     copy.flip(one.path, position + 3 - bit // 8, bit % 8)
 
-    said = found(copy.check())
+    said = copy.said()
 
     if 1 << bit in (0x10, 0x20):
         ((code, path, offset),) = said
@@ -337,7 +263,7 @@ def test_properties_that_matter_are_named(base: Base, copies: Copies, seed: int)
         return
     copy.flip(one.path, position + at + len(name) + 1, draw.randint(3, 4))
 
-    said = found(copy.check(range_bytes=draw.choice(RANGES)))
+    said = copy.said(draw.choice(RANGES))
 
     if name == b"TAGS":
         assert said == [("cq-tags", unit_file(one.record), one.record.queue_offset)]
@@ -360,7 +286,7 @@ def test_times_out_of_order_are_named(base: Base, copies: Copies, seed: int) -> 
 
     report = copy.check(range_bytes=draw.choice(RANGES))
 
-    said = found(report)
+    said = said_in(report)
     assert ("time-back", one.path, one.record.offset) in said
     assert {code for code, _, _ in said} <= {"time-back", "index-time"}
     assert report.counters["finding.time-back"] == 1
@@ -383,7 +309,7 @@ def test_a_flipped_bit_of_a_queue_unit_is_named(base: Base, copies: Copies, seed
 
     report = copy.check(range_bytes=draw.choice(RANGES))
 
-    ((said, path, offset),) = found(report)
+    ((said, path, offset),) = said_in(report)
     assert said == code or (said == "ext-missing" and 12 <= byte < 16)  # it looks like an address
     assert (path, offset) == (unit_file(one), one.queue_offset)
 
@@ -402,7 +328,7 @@ def test_bytes_behind_the_end_of_a_queue_are_named(base: Base, copies: Copies, s
     path = f"consumequeue/{topic}/{queue_id}/{last_file.name}"
     copy.flip(path, (number - first) * UNIT + draw.randint(0, 19), draw.randint(0, 6))
 
-    assert found(copy.check()) == [("cq-dangling", path, number)]
+    assert copy.said() == [("cq-dangling", path, number)]
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -418,7 +344,7 @@ def test_a_flipped_bit_of_an_index_file_is_named(base: Base, copies: Copies, see
 
     report = copy.check()
 
-    said, path = found(report), f"index/{file.name}"
+    said, path = said_in(report), f"index/{file.name}"
     unit = (position - units) // 20
     part = (position - units) % 20
     if position >= units and (unit == 0 or unit >= used):
@@ -458,12 +384,12 @@ def test_a_cut_tail_is_named(base: Base, copies: Copies, seed: int) -> None:
 
     report = copy.check(range_bytes=draw.choice(RANGES))
 
-    begins = {(code, offset) for code, path, offset in found(report) if path == one.path}
+    begins = {(code, offset) for code, path, offset in said_in(report) if path == one.path}
     expected = {each for each in begins if each[1] == one.record.offset}
     assert expected
     assert report.clean == crashed
     if crashed:
-        assert {code for code, _, _ in found(report)} <= {
+        assert {code for code, _, _ in said_in(report)} <= {
             "tail-missing",
             "checkpoint-ahead",
             "index-dangling",
@@ -509,7 +435,7 @@ def test_swapped_files_are_named(base: Base, copies: Copies) -> None:
 
     report = copy.check()
 
-    assert found(report) == [
+    assert said_in(report) == [
         ("record-offset", "commitlog/00000000000000000000", 0),
         ("record-offset", "commitlog/00000000000000008192", SEGMENT),
     ]
@@ -525,7 +451,7 @@ def test_files_of_a_wrong_kind_are_named(base: Base, copies: Copies) -> None:
     with (queue / f"{0:020d}").open("r+b") as file:
         file.truncate(QUEUE_FILE - UNIT)
 
-    said = found(copy.check())
+    said = copy.said()
 
     assert ("file-foreign", "commitlog/notes.txt", None) in said
     assert ("file-size", f"commitlog/{SEGMENT:020d}", SEGMENT * 2) in said

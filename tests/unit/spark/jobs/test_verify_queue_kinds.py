@@ -7,17 +7,14 @@ import random
 import re
 import shutil
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from brokerset_formats.properties import decode_properties
 from brokerset_formats.queue_units import BATCH_UNIT_SIZE, UNIT_SIZE
-from brokerset_formats.records import Record, decode_record
+from brokerset_rig.damaged_copies import Found, StoreCopy
 from brokerset_rig.made_stores import unpack_fixture
-from brokerset_spark.jobs.report import Level, Report
+from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spark.jobs.verify import VerifyOptions, verify
 
@@ -32,67 +29,18 @@ BATCHES = "batchconsumequeue/kinds-batch"
 EXTENDED = "consumequeue_ext/kinds-light"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A record, and where it is in its file."""
-
-    path: str
-    position: int
-    record: Record
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return decode_properties(self.record.properties)
-
-
-@dataclass(frozen=True)
-class Store:
-    """A copy of the store that may be damaged."""
-
-    root: Path
-
-    def read(self, path: str, position: int, size: int) -> bytes:
-        with (self.root / path).open("rb") as file:
-            file.seek(position)
-            return file.read(size)
-
-    def write(self, path: str, position: int, data: bytes) -> None:
-        with (self.root / path).open("r+b") as file:
-            file.seek(position)
-            file.write(data)
-
-    def flip(self, path: str, position: int, bit: int) -> None:
-        (byte,) = self.read(path, position, 1)
-        self.write(path, position, bytes([byte ^ 1 << bit]))
-
-    def check(self, range_bytes: int = 1 << 26) -> Report:
-        return verify(LocalRunner(), str(self.root), VerifyOptions(range_bytes=range_bytes))
-
-    def said(self, range_bytes: int = 1 << 26) -> list[tuple[str, str, int | None]]:
-        return [(each.code, each.file, each.offset) for each in self.check(range_bytes).findings]
-
-    def records(self) -> Iterator[Found]:
-        for file in sorted((self.root / "commitlog").iterdir()):
-            data, position = file.read_bytes(), 0
-            while struct.unpack_from(">I", data, position + 4)[0] == 0xDAA320A7:
-                size = struct.unpack_from(">i", data, position)[0]
-                record = decode_record(data[position : position + size])
-                yield Found(f"commitlog/{file.name}", position, record)
-                position += size
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> StoreCopy:
     """300 messages of which some are in three light queues, 101 records in two batch queues; each plain unit
     has an extended one."""
     root = unpack_fixture(tmp_path_factory.mktemp("kinds"), "queue-kinds") / "broker-0" / "store"
     (root / "timerwheel").unlink()  # large, and of no use here
-    return Store(root)
+    return StoreCopy(root)
 
 
 @pytest.fixture
-def store(whole: Store, tmp_path: Path) -> Store:
-    return Store(Path(shutil.copytree(whole.root, tmp_path / "store")))
+def store(whole: StoreCopy, tmp_path: Path) -> StoreCopy:
+    return StoreCopy.of(whole.root, tmp_path / "store")
 
 
 def light_unit(number: int) -> tuple[str, int]:
@@ -113,14 +61,14 @@ def extended_unit(number: int) -> tuple[str, int]:
     return f"{EXTENDED}/0/{file * EXTENDED_FILE:020d}", place * EXTENDED_UNIT
 
 
-def in_all(whole: Store) -> list[Found]:
+def in_all(whole: StoreCopy) -> list[Found]:
     """Records of the queue `%LMQ%all`, by queue offset."""
     return [each for each in whole.records() if "%LMQ%all" in each.properties.get("INNER_MULTI_DISPATCH", "")]
 
 
 @pytest.mark.parametrize("range_bytes", [*RANGES, 700])
 @pytest.mark.parametrize("kernels", ["pure", None])
-def test_what_java_wrote_is_clean(whole: Store, range_bytes: int, kernels: str | None) -> None:
+def test_what_java_wrote_is_clean(whole: StoreCopy, range_bytes: int, kernels: str | None) -> None:
     """Units of light queues are counted as units, those of batch queues for themselves; nothing is found."""
     report = verify(LocalRunner(), str(whole.root), VerifyOptions(range_bytes=range_bytes, kernels=kernels))
 
@@ -134,7 +82,7 @@ def test_what_java_wrote_is_clean(whole: Store, range_bytes: int, kernels: str |
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_flipped_bit_of_a_light_unit_is_named(store: Store, seed: int) -> None:
+def test_a_flipped_bit_of_a_light_unit_is_named(store: StoreCopy, seed: int) -> None:
     """One finding: which part differs, its file and its queue offset."""
     draw = random.Random(seed)
     number, byte = draw.randint(0, 224), draw.randint(0, 19)
@@ -149,7 +97,7 @@ def test_a_flipped_bit_of_a_light_unit_is_named(store: Store, seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_light_units_that_are_lost_are_named(store: Store, seed: int) -> None:
+def test_light_units_that_are_lost_are_named(store: StoreCopy, seed: int) -> None:
     """Zeros from some unit on: the first one, and how many; after a crash a warning."""
     draw = random.Random(seed)
     number = draw.randint(201, 224)
@@ -166,7 +114,7 @@ def test_light_units_that_are_lost_are_named(store: Store, seed: int) -> None:
     assert finding.level is (Level.WARNING if crashed else Level.ERROR)
 
 
-def test_a_light_unit_that_no_record_names_is_named(store: Store) -> None:
+def test_a_light_unit_that_no_record_names_is_named(store: StoreCopy) -> None:
     path, position = light_unit(230)
     store.write(path, position, store.read(*light_unit(3), UNIT_SIZE))
 
@@ -174,7 +122,7 @@ def test_a_light_unit_that_no_record_names_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2_000, 4_000])
-def test_a_file_of_a_light_queue_that_is_gone_is_named(store: Store, first: int) -> None:
+def test_a_file_of_a_light_queue_that_is_gone_is_named(store: StoreCopy, first: int) -> None:
     """In the middle by its bytes; and every unit that a record should have there."""
     path = f"{ALL}/{first:020d}"
     (store.root / path).unlink()
@@ -190,7 +138,7 @@ def test_a_file_of_a_light_queue_that_is_gone_is_named(store: Store, first: int)
         assert sorted(said) == sorted([missing, *middle])
 
 
-def test_a_light_queue_without_a_folder_is_named(store: Store) -> None:
+def test_a_light_queue_without_a_folder_is_named(store: StoreCopy) -> None:
     """A broker removes light queues, so that this may be right: a warning."""
     shutil.rmtree(store.root / FIFTH)
 
@@ -202,7 +150,7 @@ def test_a_light_queue_without_a_folder_is_named(store: Store) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_record_that_names_another_place_in_a_light_queue_is_named(
-    whole: Store, store: Store, seed: int
+    whole: StoreCopy, store: StoreCopy, seed: int
 ) -> None:
     """A damaged queue offset, or name, of a record's property is told as the record's."""
     draw = random.Random(seed)
@@ -225,7 +173,7 @@ def test_a_record_that_names_another_place_in_a_light_queue_is_named(
 
 @pytest.mark.parametrize("bit", [3, 6])
 def test_properties_of_light_queues_that_do_not_fit_each_other_are_named(
-    whole: Store, store: Store, bit: int
+    whole: StoreCopy, store: StoreCopy, bit: int
 ) -> None:
     """Other numbers of queues and queue offsets, or what is no number; units without the record dangle."""
     one = next(each for each in in_all(whole)[20:] if "," in each.properties["INNER_MULTI_DISPATCH"])
@@ -243,7 +191,7 @@ def test_properties_of_light_queues_that_do_not_fit_each_other_are_named(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_flipped_bit_of_a_batch_unit_is_named(store: Store, seed: int) -> None:
+def test_a_flipped_bit_of_a_batch_unit_is_named(store: StoreCopy, seed: int) -> None:
     """One finding, with the first byte of the unit: every byte of it counts."""
     draw = random.Random(seed)
     queue, number = draw.randint(0, 1), draw.randint(0, 49)
@@ -254,7 +202,7 @@ def test_a_flipped_bit_of_a_batch_unit_is_named(store: Store, seed: int) -> None
 
 
 @pytest.mark.parametrize("number", [0, 1, 19, 20, 35, 49])
-def test_a_batch_unit_that_is_zeros_is_named(store: Store, number: int) -> None:
+def test_a_batch_unit_that_is_zeros_is_named(store: StoreCopy, number: int) -> None:
     path, position = batch_unit(1, number)
     store.write(path, position, bytes(BATCH_UNIT_SIZE))
 
@@ -262,7 +210,7 @@ def test_a_batch_unit_that_is_zeros_is_named(store: Store, number: int) -> None:
         assert store.said(range_bytes) == [("batch-missing", path, number * BATCH_UNIT_SIZE)]
 
 
-def test_the_last_units_of_a_batch_queue_may_be_missing_after_a_crash(store: Store) -> None:
+def test_the_last_units_of_a_batch_queue_may_be_missing_after_a_crash(store: StoreCopy) -> None:
     """The start after it makes them again: a warning."""
     path, position = batch_unit(1, 47)
     store.write(path, position, bytes(BATCH_FILE - position))
@@ -275,7 +223,7 @@ def test_the_last_units_of_a_batch_queue_may_be_missing_after_a_crash(store: Sto
     assert "and 2 others" in finding.text
 
 
-def test_a_batch_unit_without_a_record_is_named(store: Store) -> None:
+def test_a_batch_unit_without_a_record_is_named(store: StoreCopy) -> None:
     """A copy of a unit behind the last one, and one that points behind the log."""
     path, position = batch_unit(1, 52)
     store.write(path, position, store.read(*batch_unit(0, 7), BATCH_UNIT_SIZE))
@@ -284,7 +232,7 @@ def test_a_batch_unit_without_a_record_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 920, 1_840])
-def test_a_file_of_a_batch_queue_that_is_gone_is_named(store: Store, first: int) -> None:
+def test_a_file_of_a_batch_queue_that_is_gone_is_named(store: StoreCopy, first: int) -> None:
     path = f"{BATCHES}/0/{first:020d}"
     (store.root / path).unlink()
 
@@ -295,7 +243,7 @@ def test_a_file_of_a_batch_queue_that_is_gone_is_named(store: Store, first: int)
     assert codes == ({"file-missing", "batch-missing"} if first == 920 else {"batch-missing"})
 
 
-def test_a_batch_queue_without_a_folder_is_named(store: Store) -> None:
+def test_a_batch_queue_without_a_folder_is_named(store: StoreCopy) -> None:
     """Its topic is in the settings, so it is missing; a topic that is not was deleted."""
     shutil.rmtree(store.root / BATCHES)
     assert sorted(store.said()) == [("queue-missing", f"{BATCHES}/{queue}", 0) for queue in (0, 1)]
@@ -305,7 +253,7 @@ def test_a_batch_queue_without_a_folder_is_named(store: Store) -> None:
     assert {code for code, _, _ in store.said()} == {"topic-deleted"}
 
 
-def test_a_topic_that_was_made_anew_is_told(whole: Store, store: Store) -> None:
+def test_a_topic_that_was_made_anew_is_told(whole: StoreCopy, store: StoreCopy) -> None:
     """Its queue begins at 0 behind the older records: no damage."""
     keep = [each.record for each in whole.records() if each.record.topic == "kinds-batch"]
     last = [each for each in keep if each.queue_id == 1][-1]
@@ -329,7 +277,7 @@ def test_a_topic_that_was_made_anew_is_told(whole: Store, store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["INNER_NUM", "INNER_BASE"])
-def test_a_batch_that_says_other_numbers_is_named(whole: Store, store: Store, name: str) -> None:
+def test_a_batch_that_says_other_numbers_is_named(whole: StoreCopy, store: StoreCopy, name: str) -> None:
     """Another count is told of the unit, as nobody knows which is right; another beginning of the record."""
     one = next(each for each in list(whole.records())[200:] if name in each.properties)
     raw = store.read(one.path, one.position, one.record.size)
@@ -343,7 +291,7 @@ def test_a_batch_that_says_other_numbers_is_named(whole: Store, store: Store, na
         assert ("batch-property", one.path, one.record.offset) in said
 
 
-def test_queue_offsets_that_no_batch_has_are_named(whole: Store, store: Store) -> None:
+def test_queue_offsets_that_no_batch_has_are_named(whole: StoreCopy, store: StoreCopy) -> None:
     """Record and unit agree with each other, and not with the ones before."""
     one = [each for each in whole.records() if each.record.topic == "kinds-batch"][-1]
     assert (one.record.queue_id, "INNER_NUM" in one.properties) == (0, False)
@@ -355,7 +303,7 @@ def test_queue_offsets_that_no_batch_has_are_named(whole: Store, store: Store) -
     assert store.said() == [("batch-gap", path, 50 * BATCH_UNIT_SIZE)]
 
 
-def test_a_log_that_ends_too_early_for_a_batch_queue_is_named(whole: Store, store: Store) -> None:
+def test_a_log_that_ends_too_early_for_a_batch_queue_is_named(whole: StoreCopy, store: StoreCopy) -> None:
     """Nobody else knows of the last record."""
     one = list(whole.records())[-1]
     store.write(one.path, one.position, bytes(one.record.size))
@@ -366,7 +314,7 @@ def test_a_log_that_ends_too_early_for_a_batch_queue_is_named(whole: Store, stor
     assert "batch queue kinds-batch/0" in finding.text
 
 
-def test_units_of_a_damaged_record_are_no_damage_of_their_own(whole: Store, store: Store) -> None:
+def test_units_of_a_damaged_record_are_no_damage_of_their_own(whole: StoreCopy, store: StoreCopy) -> None:
     """The record alone is named, whatever queues it is in."""
     light = in_all(whole)[40]
     batch = next(each for each in list(whole.records())[150:] if "INNER_NUM" in each.properties)
@@ -383,7 +331,7 @@ def test_units_of_a_damaged_record_are_no_damage_of_their_own(whole: Store, stor
 @pytest.mark.parametrize("back", [2, 3, 5])
 @pytest.mark.parametrize("range_bytes", RANGES)
 def test_records_between_damage_and_the_end_of_a_file_keep_their_units(
-    whole: Store, store: Store, range_bytes: int, back: int
+    whole: StoreCopy, store: StoreCopy, range_bytes: int, back: int
 ) -> None:
     """They are too few to be sure, and are found when the damage is looked at: in all of their queues."""
     files: dict[str, list[Found]] = {}
@@ -399,7 +347,9 @@ def test_records_between_damage_and_the_end_of_a_file_keep_their_units(
 
 
 @pytest.mark.parametrize("range_bytes", RANGES)
-def test_a_record_between_damaged_ones_keeps_its_units(whole: Store, store: Store, range_bytes: int) -> None:
+def test_a_record_between_damaged_ones_keeps_its_units(
+    whole: StoreCopy, store: StoreCopy, range_bytes: int
+) -> None:
     """It is found when the damage is looked at: in its light queues, and as an inner batch."""
     records = list(whole.records())
     damaged = []
@@ -419,7 +369,7 @@ def test_a_record_between_damaged_ones_keeps_its_units(whole: Store, store: Stor
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_flipped_bit_of_an_extended_unit_is_named(store: Store, seed: int) -> None:
+def test_a_flipped_bit_of_an_extended_unit_is_named(store: StoreCopy, seed: int) -> None:
     """One finding, with its file and first byte: all of it is known, as there are no bit maps."""
     draw = random.Random(seed)
     path, position = extended_unit(draw.randint(0, 148))
@@ -431,7 +381,7 @@ def test_a_flipped_bit_of_an_extended_unit_is_named(store: Store, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_an_address_that_leads_elsewhere_is_named(store: Store, seed: int) -> None:
+def test_an_address_that_leads_elsewhere_is_named(store: StoreCopy, seed: int) -> None:
     """Where it leads there is another unit, the inside of one, or nothing; without its highest bit it is no
     address, but wrong tags."""
     draw = random.Random(seed)
@@ -448,7 +398,7 @@ def test_an_address_that_leads_elsewhere_is_named(store: Store, seed: int) -> No
         assert file.startswith(EXTENDED)
 
 
-def test_zeros_in_extended_units_are_named(store: Store) -> None:
+def test_zeros_in_extended_units_are_named(store: StoreCopy) -> None:
     path, position = extended_unit(60)
     store.write(path, position, bytes(EXTENDED_FILE - position))
 
@@ -458,7 +408,7 @@ def test_zeros_in_extended_units_are_named(store: Store) -> None:
     assert "38 behind it: zeros" in finding.text
 
 
-def test_extended_files_that_are_short_or_gone_are_named(store: Store) -> None:
+def test_extended_files_that_are_short_or_gone_are_named(store: StoreCopy) -> None:
     """A short one by its size, and by the units that are not in it; of a lost one all units are named."""
     path = f"{EXTENDED}/0/{0:020d}"
     with (store.root / path).open("r+b") as file:
@@ -474,7 +424,7 @@ def test_extended_files_that_are_short_or_gone_are_named(store: Store) -> None:
     assert [code for code, _, _ in store.said()] == ["ext-missing"] * 6  # of two queues in three log files
 
 
-def test_files_of_a_wrong_kind_are_named(store: Store) -> None:
+def test_files_of_a_wrong_kind_are_named(store: StoreCopy) -> None:
     """Foreign files among batch units and extended units stop Java as well."""
     for folder in (f"{BATCHES}/1", f"{EXTENDED}/1"):
         (store.root / folder / "notes.txt").write_text("x")
