@@ -13,11 +13,11 @@ from brokerset_spark.jobs.verify.files import usual_sizes
 from brokerset_spark.jobs.verify.index_files import count_slots
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.kernels import Stop, chosen
-from brokerset_spark.stores.ending import LogEnd, Lost, StoreState, find_lost
-from brokerset_spark.stores.folder import FileFacts, StoreFolder
+from brokerset_spark.stores.ending import LogEnd, Lost, find_lost
+from brokerset_spark.stores.folder import FileFacts, LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import Log, StoreFacts, look
 from brokerset_spark.stores.reading import split
-from brokerset_spark.stores.tail import bound_of, committed_entry, is_written
+from brokerset_spark.stores.tail import bound_of, committed_entry, state_of
 from brokerset_spark.stores.units import BATCH, QUEUE, QueueReader, is_blank, queues_of
 
 
@@ -140,34 +140,16 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
     if confirmed is not None:  # a broker gives the store out, so it runs, whatever its file `abort` says
         bound = min(confirmed, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
-    if is_written(folder, facts) and not _left_behind(folder, facts):
+    state = state_of(folder, facts)
+    if state == "live" or (state == "left" and not isinstance(folder, LocalFolder)):
         tail = bound_of(folder, facts, kernels=kernels)
         bound = min(tail.offset, log.end)
         return Target(facts, options, True, Ending(bound, bound), (), exact=tail.exact)
     witnesses = tuple(find_witnesses(folder, facts))
     ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
     end = LogEnd(ending.whole, -1, Stop.EMPTY)
-    state: StoreState = "left" if facts.aborted else "closed"
     lost = find_lost(folder, facts, log, end, state, entries=entries, newest_ms=ending.newest_ms)
     return Target(facts, options, False, ending, witnesses, lost=lost)
-
-
-def _left_behind(folder: StoreFolder, facts: StoreFacts) -> bool:
-    """Whether `abort` alone says that the store is written, and nobody holds its lock on this machine."""
-    from brokerset_spark.stores.folder import LocalFolder
-
-    if not isinstance(folder, LocalFolder) or not facts.aborted:
-        return False
-    import fcntl
-
-    try:
-        with (folder.root / "lock").open("rb") as file:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def find_witnesses(folder: StoreFolder, facts: StoreFacts) -> list[Witness]:

@@ -94,3 +94,15 @@ def test_zeros_right_before_what_a_broker_confirms_may_be_being_written(
     folder.confirmed = places[30].offset
 
     assert not find_target(folder, VerifyOptions()).exact
+
+
+def test_nobody_is_kept_from_opening_a_store_that_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that starts at any moment gets its lock: who holds it is asked, and it is never taken."""
+    write_log(tmp_path, [message(n) for n in range(10)])
+    (tmp_path / "abort").touch()
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr("fcntl.lockf", lambda *_: pytest.fail("the lock was taken"))
+
+    assert not find_target(LocalFolder(tmp_path), VerifyOptions()).live
