@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
+from brokerset_formats.errors import FormatError
+from brokerset_spark.json_values import CAMEL, from_value
 from brokerset_spark.stores.folder import READ_MAX, FileFacts
 
 TOKEN_VARIABLE: Final = "BROKERSET_STORE_TOKEN"
@@ -66,6 +68,8 @@ class StreamFailed(OSError):
 class StreamState:
     """What a broker tells of its store."""
 
+    __pydantic_config__: ClassVar = CAMEL
+
     cluster_name: str
     broker_name: str
     broker_id: int | None
@@ -108,13 +112,16 @@ class HttpFolder:
 
     def files(self, folder: str) -> list[FileFacts]:
         """See `StoreFolder`."""
-        return _files(self._below(folder), folder)
+        depth = folder.count("/") + 2 if folder else 1
+        return [each for each in self._below(folder) if each.path.count("/") + 1 == depth]
 
     def folders(self, folder: str) -> list[str]:
         """See `StoreFolder`. Folders without files are not told."""
-        return _folders(self._below(folder), folder)
+        depth = folder.count("/") + 1 if folder else 0
+        paths = [each.path.split("/") for each in self._below(folder)]
+        return sorted({parts[depth] for parts in paths if len(parts) > depth + 1})
 
-    def listed(self) -> _Listed:
+    def listed(self) -> HttpFolder:
         """See `StoreFolder`."""
         return _Listed(self, self._below(""))
 
@@ -130,23 +137,10 @@ class HttpFolder:
 
     def state(self) -> StreamState:
         """Whose store it is, and how far it goes."""
-        told = self._json("/state")
         try:
-            return StreamState(
-                told["clusterName"],
-                told["brokerName"],
-                told["brokerId"],
-                told["role"],
-                told["epoch"],
-                int(told["minOffset"]),
-                int(told["maxOffset"]),
-                int(told["confirmedOffset"]),
-                int(told["dispatchedOffset"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise StreamFailed(
-                f"{self.url}/state tells no {error}; is it a broker of this version?"
-            ) from error
+            return from_value(StreamState, self._json("/state"))
+        except FormatError as error:
+            raise StreamFailed(f"{self.url}/state: {error}; is it a broker of this version?") from error
 
     def confirmed_offset(self) -> int:
         """How far the log can be read now; see `tail.bound_of`."""
@@ -183,7 +177,7 @@ class HttpFolder:
     # -- requests -------------------------------------------------------------------------------------------
 
     def _below(self, folder: str) -> list[FileFacts]:
-        """All files below a folder. Those of queues are many, and kept from the last look at the root."""
+        """All files below a folder. Those of queues are many, and kept from the last listing of the root."""
         if self._queues is not None and (folder == "consumequeue" or folder.startswith("consumequeue/")):
             return [each for each in self._queues if each.path.startswith(folder + "/")]
         found: list[FileFacts] = []
@@ -338,55 +332,17 @@ class HttpFolder:
         return token.encode()
 
 
-class _Listed:
-    """A folder whose names were asked for at one moment; bytes are read as ever."""
+class _Listed(HttpFolder):
+    """The same folder, connection and all, with the names that there were at one moment."""
 
-    def __init__(self, folder: HttpFolder, facts: list[FileFacts]) -> None:
-        self.url = folder.url
-        self._folder = folder
-        self._facts = facts
+    __slots__ = ("_names",)
 
-    def files(self, folder: str) -> list[FileFacts]:
-        """See `StoreFolder`."""
-        return _files([each for each in self._facts if _is_below(each, folder)], folder)
+    def __init__(self, folder: HttpFolder, names: list[FileFacts]) -> None:
+        self.__dict__ = folder.__dict__
+        self._names = names
 
-    def folders(self, folder: str) -> list[str]:
-        """See `StoreFolder`."""
-        return _folders([each for each in self._facts if _is_below(each, folder)], folder)
-
-    def listed(self) -> _Listed:
-        """See `StoreFolder`."""
-        return self
-
-    def read_into(self, path: str, position: int, target: memoryview) -> int:
-        """See `StoreFolder`."""
-        return self._folder.read_into(path, position, target)
-
-    def confirmed_offset(self) -> int:
-        """See `StoreFolder`."""
-        return self._folder.confirmed_offset()
-
-    def max_offset(self) -> int:
-        """See `StoreFolder`."""
-        return self._folder.max_offset()
-
-    def close(self) -> None:
-        """See `StoreFolder`."""
-        self._folder.close()
-
-
-def _is_below(facts: FileFacts, folder: str) -> bool:
-    return not folder or facts.path.startswith(folder + "/")
-
-
-def _files(below: list[FileFacts], folder: str) -> list[FileFacts]:
-    depth = folder.count("/") + 2 if folder else 1
-    return [each for each in below if each.path.count("/") + 1 == depth]
-
-
-def _folders(below: list[FileFacts], folder: str) -> list[str]:
-    depth = folder.count("/") + 1 if folder else 0
-    return sorted({each.path.split("/")[depth] for each in below if each.path.count("/") > depth})
+    def _below(self, folder: str) -> list[FileFacts]:
+        return [each for each in self._names if not folder or each.path.startswith(folder + "/")]
 
 
 def _opened(url: str, token: str | None) -> HttpFolder:

@@ -7,9 +7,10 @@ reads the log itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from brokerset_formats.checkpoints import StoreCheckpoint, decode_checkpoint
 from brokerset_formats.epochs import EpochHistory, decode_epoch_file
@@ -21,7 +22,11 @@ COMMIT_LOG: Final = "commitlog"
 DLEDGER_PREFIX: Final = "dledger-"
 QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
+EPOCH_FILES: Final = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
 _NAME: Final = re.compile(r"\d{20}")
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,7 @@ class Log:
 
     def at(self, offset: int) -> LogFile | None:
         """The file that holds an offset."""
-        for each in self.files:
-            if each.base <= offset < each.end:
-                return each
-        return None
+        return next((each for each in self.files if each.base <= offset < each.end), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,43 +172,23 @@ def look(folder: StoreFolder) -> StoreFacts:
         ledger_id=ledger.removeprefix(DLEDGER_PREFIX) if ledger else None,
         queues=tuple(queues),
         index_files=tuple(folder.files(INDEX)),
-        epochs=_epochs(folder, problems),
-        identity=_identity(folder, problems),
-        checkpoint=_checkpoint(folder, problems),
+        epochs=_decoded(folder, EPOCH_FILES, decode_epoch_file, problems),
+        identity=_decoded(folder, ["brokerIdentity"], BrokerIdentity.decode, problems),
+        checkpoint=_decoded(folder, ["checkpoint"], decode_checkpoint, problems),
         aborted=any(facts.path == "abort" for facts in folder.files("")),
         problems=tuple(problems),
     )
 
 
-def _epochs(folder: StoreFolder, problems: list[tuple[str, str]]) -> EpochHistory | None:
-    for path in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
+def _decoded(
+    folder: StoreFolder, paths: Sequence[str], decode: Callable[[bytes], T], problems: list[tuple[str, str]]
+) -> T | None:
+    """The first of these small files that is there and can be read; None if none can."""
+    for path in paths:
         data = read_all(folder, path)
-        if data is None:
-            continue
-        try:
-            return decode_epoch_file(data)
-        except FormatError as error:
-            problems.append((path, str(error)))
+        if data is not None:
+            try:
+                return decode(data)
+            except FormatError as error:
+                problems.append((path, str(error)))
     return None
-
-
-def _identity(folder: StoreFolder, problems: list[tuple[str, str]]) -> BrokerIdentity | None:
-    data = read_all(folder, "brokerIdentity")
-    if data is None:
-        return None
-    try:
-        return BrokerIdentity.decode(data)
-    except FormatError as error:
-        problems.append(("brokerIdentity", str(error)))
-        return None
-
-
-def _checkpoint(folder: StoreFolder, problems: list[tuple[str, str]]) -> StoreCheckpoint | None:
-    data = read_all(folder, "checkpoint")
-    if data is None:
-        return None
-    try:
-        return decode_checkpoint(data)
-    except FormatError as error:
-        problems.append(("checkpoint", str(error)))
-        return None

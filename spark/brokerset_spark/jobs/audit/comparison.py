@@ -11,7 +11,7 @@ from typing import ClassVar
 from brokerset_formats.epochs import EpochEntry, EpochHistory, truncation_point
 from brokerset_spark.jobs.audit.digests import Interval, missing, smallest, union
 from brokerset_spark.jobs.audit.replica import ReplicaMap
-from brokerset_spark.jobs.json_values import CAMEL
+from brokerset_spark.json_values import CAMEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from brokerset_spark.jobs.audit.findings import (
 from brokerset_spark.jobs.audit.mapping import MapOptions, map_observed
 from brokerset_spark.jobs.audit.records import Answer, PairRecords, join, read_again
 from brokerset_spark.jobs.audit.replica import Observation, ReplicaMap, observe
-from brokerset_spark.jobs.json_values import to_value
 from brokerset_spark.jobs.report import NoInput, Report
 from brokerset_spark.jobs.running import Progress, Runner, quiet
+from brokerset_spark.json_values import to_value
 from brokerset_spark.stores.opening import open_folder
 
 JOB: Final = "audit"

@@ -28,8 +28,8 @@ from brokerset_spark.jobs.audit.comparison import PairBytes
 from brokerset_spark.jobs.audit.digests import Interval, pack_columns, union, unpack_columns
 from brokerset_spark.jobs.audit.replica import ReplicaMap
 from brokerset_spark.jobs.audit.scan import free_bytes
-from brokerset_spark.jobs.json_values import CAMEL, read_versioned, to_value
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
+from brokerset_spark.json_values import CAMEL, read_versioned, to_value
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile, look

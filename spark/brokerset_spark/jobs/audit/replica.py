@@ -20,8 +20,8 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
 from brokerset_formats.identity import BrokerIdentity
 from brokerset_spark.jobs.audit.digests import SegmentDigest, decode_digests, encode_digests, thin
-from brokerset_spark.jobs.json_values import CAMEL, read_versioned, to_value
 from brokerset_spark.jobs.report import NoInput
+from brokerset_spark.json_values import CAMEL, read_versioned, to_value
 from brokerset_spark.stores.ending import LogEnd, follow_log, measure_end
 from brokerset_spark.stores.folder import StoreFolder, read_all
 from brokerset_spark.stores.layout import LogFile, StoreFacts, look

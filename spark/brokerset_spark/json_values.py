@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -18,9 +17,14 @@ CAMEL: Final = ConfigDict(alias_generator=to_camel, arbitrary_types_allowed=True
 """For `__pydantic_config__` of the dataclasses that travel; without it names stay as they are."""
 
 
-@cache
+_ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
+"""By the type; making one takes milliseconds."""
+
+
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def to_value(each: Any, *names: str) -> dict[str, Any]:
