@@ -17,7 +17,6 @@ from brokerset_formats.records import SysFlag
 from brokerset_spark.kernels import KERNELS, Heads, Kernels, Numbered, Stop, Texts
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.sources import gathering
-from brokerset_spark.sources.compression import decompress
 from brokerset_spark.stores.reading import Chunk
 
 INT_MAX: Final = 2**31 - 1
@@ -54,13 +53,8 @@ class Filter:
     @property
     def by_topic(self) -> bool:
         """Whether topics must be looked at."""
-        return bool(
-            self.topics
-            or self.topic_pattern
-            or not self.system_topics
-            or self.queue_starts
-            or self.queue_ends
-        )
+        limits = self.queue_starts or self.queue_ends
+        return bool(self.topics or self.topic_pattern or not self.system_topics or limits)
 
     @property
     def by_head(self) -> bool:
@@ -155,16 +149,13 @@ class Batches:
         kernels: Kernels = KERNELS,
     ) -> None:
         """`open_bodies`: decompress. Columns are found by name without regard to case."""
-        self._schema, self._source, self._wanted = schema, source, wanted
-        self._open_bodies, self._kernels = open_bodies, kernels
+        self._schema, self.source, self._wanted = schema, source, wanted
+        self._open_bodies, self.kernels = open_bodies, kernels
         self._columns = [(field, _COLUMNS[field.name.lower()]) for field in schema]
-        self._names = tuple(
-            _PROPERTIES[field.name.lower()] for field in schema if field.name.lower() in _PROPERTIES
-        )
-        self._epochs = (
-            np.array([epoch for epoch, _ in source.epochs], np.int32),
-            np.array([start for _, start in source.epochs], np.int64),
-        )
+        names = [field.name.lower() for field in schema]
+        self._names = tuple(_PROPERTIES[name] for name in names if name in _PROPERTIES)
+        epochs = np.array(source.epochs, np.int64).reshape(-1, 2)
+        self._epochs = epochs[:, 0].astype(np.int32), epochs[:, 1]
 
     def build(self, chunk: Chunk) -> pa.RecordBatch | None:
         """The wanted records of a chunk; None if there are none."""
@@ -205,15 +196,15 @@ class Batches:
         values: dict[str, object] = {
             "commitlogoffset": begin,
             "storesize": min(end - begin, INT_MAX),
-            "brokername": self._source.broker_name,
-            "file": self._source.file,
+            "brokername": self.source.broker_name,
+            "file": self.source.file,
             "damage": reason,
         }
         arrays = [pa.array([values.get(field.name.lower())], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _records(self, chunk: Chunk) -> _Records:
-        return _Records(chunk, self._kernels, self._names)
+        return _Records(chunk, self.kernels, self._names)
 
     def _filtered(self, chunk: Chunk) -> _Records:
         wanted, records = self._wanted, self._records(chunk)
@@ -264,42 +255,25 @@ class Batches:
     def bodies(self, records: _Records) -> pa.BinaryArray:
         """Bodies, opened if that was asked for; ValueError for one that cannot be opened."""
         heads = records.heads
-        stored = gathering.gather(records.data, Texts(heads.body, heads.body_size), self._kernels)
+        stored = gathering.gather(records.data, Texts(heads.body, heads.body_size), self.kernels)
         packed = heads.sys_flag & SysFlag.COMPRESSED != 0
         if not self._open_bodies or not packed.any():
             return stored
         opened = []
         for number in np.flatnonzero(packed).tolist():
             try:
-                opened.append(decompress(stored[number].as_buffer(), int(heads.sys_flag[number])))
+                opened.append(gathering.decompress(stored[number].as_buffer(), int(heads.sys_flag[number])))
             except ValueError as error:
                 offset = int(records.offsets[number])
-                raise ValueError(f"{self._source.file}: body of the record at {offset}: {error}") from error
+                raise ValueError(f"{self.source.file}: body of the record at {offset}: {error}") from error
         return gathering.by_width(packed, stored.filter(pa.array(~packed)), pa.array(opened, pa.binary()))
-
-    def constant(self, records: _Records, value: str | None) -> pa.Array:
-        """The same text for all."""
-        return pa.repeat(pa.scalar(value, pa.string()), len(records))
-
-    def hosts(self, records: _Records, texts: Texts) -> pa.StringArray:
-        """Hosts as text."""
-        return gathering.hosts(records.data, texts, self._kernels)
-
-    def offset_ids(self, records: _Records) -> pa.StringArray:
-        """The broker's ids."""
-        return gathering.offset_ids(records.data, records.starts, records.stored_by, self._kernels)
 
     def properties(self, records: _Records, kind: pa.DataType) -> pa.Array:
         """All properties, as maps or as text."""
         data, texts = records.data, records.properties
         if isinstance(kind, pa.MapType):
-            return gathering.property_maps(data, texts, kind, self._kernels)
-        return gathering.as_text(gathering.gather(data, texts, self._kernels))
-
-    @property
-    def source(self) -> Source:
-        """What is the same for all records."""
-        return self._source
+            return gathering.property_maps(data, texts, kind, self.kernels)
+        return gathering.as_text(gathering.gather(data, texts, self.kernels))
 
 
 def chosen(chunk: Chunk, rows: Int64s) -> Chunk:
@@ -350,6 +324,10 @@ def _flag(heads: Heads, bit: int) -> NDArray[np.bool_]:
     return found
 
 
+def _constant(records: _Records, value: str | None) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), len(records))
+
+
 _PROPERTIES: Final = {"tags": b"TAGS", "keys": b"KEYS", "msgid": b"UNIQ_KEY"}
 """Columns that are one property."""
 
@@ -358,7 +336,7 @@ _COLUMNS: Final[dict[str, _Build]] = {
     "flag": lambda b, r, t: pa.array(r.heads.flag),
     "body": lambda b, r, t: b.bodies(r),
     "properties": lambda b, r, t: b.properties(r, t),
-    "brokername": lambda b, r, t: b.constant(r, b.source.broker_name),
+    "brokername": lambda b, r, t: _constant(r, b.source.broker_name),
     "queueid": lambda b, r, t: pa.array(r.heads.queue_id),
     "queueoffset": lambda b, r, t: pa.array(r.heads.queue_offset),
     "borntimestamp": lambda b, r, t: gathering.timestamps(r.heads.born_timestamp, t),
@@ -367,15 +345,15 @@ _COLUMNS: Final[dict[str, _Build]] = {
     "storesize": lambda b, r, t: pa.array(r.sizes),
     "bodycrc": lambda b, r, t: pa.array(r.heads.body_crc),
     "sysflag": lambda b, r, t: pa.array(r.heads.sys_flag),
-    "bornhost": lambda b, r, t: b.hosts(r, r.born_at),
-    "storehost": lambda b, r, t: b.hosts(r, r.stored_by),
+    "bornhost": lambda b, r, t: gathering.hosts(r.data, r.born_at, b.kernels),
+    "storehost": lambda b, r, t: gathering.hosts(r.data, r.stored_by, b.kernels),
     "reconsumetimes": lambda b, r, t: pa.array(r.heads.reconsume_times),
     "preparedtransactionoffset": lambda b, r, t: pa.array(r.heads.prepared_transaction_offset),
     "epoch": lambda b, r, t: b.epochs(r),
     "tags": lambda b, r, t: r.property_text(b"TAGS"),
     "keys": lambda b, r, t: r.property_text(b"KEYS"),
     "msgid": lambda b, r, t: r.property_text(b"UNIQ_KEY"),
-    "offsetmsgid": lambda b, r, t: b.offset_ids(r),
-    "file": lambda b, r, t: b.constant(r, b.source.file),
-    "damage": lambda b, r, t: b.constant(r, None),
+    "offsetmsgid": lambda b, r, t: gathering.offset_ids(r.data, r.starts, r.stored_by, b.kernels),
+    "file": lambda b, r, t: _constant(r, b.source.file),
+    "damage": lambda b, r, t: _constant(r, None),
 }

@@ -1,11 +1,13 @@
 """From places in a buffer to Arrow arrays, without a loop in Python over the records.
 
 An array of texts is one buffer of bytes and ascending offsets, which is what the kernels give: Arrow takes
-both without a copy.
+both without a copy. Brokers store bodies as they came; those that producers compressed are opened here
+(source: `CompressionType`, `CompressorFactory` of Java: zlib, LZ4 frames, Zstandard).
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,13 +16,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
-from brokerset_formats.records import OFFSET_POSITION
+from brokerset_formats.records import OFFSET_POSITION, SysFlag
 from brokerset_spark.kernels import Kernels, Laid, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 
 _TABLE_MAX: Final = 4 << 20
 """Places of a table in which repeated names are counted; a larger one costs more than sorting."""
 
+BODY_SIZE_MAX: Final = 64 << 20
+"""Largest body that is opened: bounds what a small damaged record can make of a task's memory."""
+
+_PIECE: Final = 1 << 20
+_CODECS: Final = {SysFlag.COMPRESSION_LZ4: "lz4", SysFlag.COMPRESSION_ZSTD: "zstd"}
 _OFFSET_SIZE: Final = 8
 _TIME_MAX: Final = 2**63 // 1000 - 1
 """Milliseconds that Spark, which counts microseconds, can hold."""
@@ -145,3 +152,43 @@ def holds_time(milliseconds: Int64s) -> Bools:
     """Which times Spark can hold."""
     found: Bools = (milliseconds <= _TIME_MAX) & (milliseconds >= -_TIME_MAX)
     return found
+
+
+def decompress(body: pa.Buffer | bytes, sys_flag: int) -> bytes:
+    """The body as the producer's application gave it; ValueError if it cannot be opened."""
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    if kind in (0, SysFlag.COMPRESSION_ZLIB):
+        return _zlib(memoryview(body))
+    codec = _CODECS.get(kind)
+    if codec is None:
+        raise ValueError(f"unknown compression {kind:#x} in sysFlag {sys_flag:#x}")
+    if not pa.Codec.is_available(codec):
+        raise ValueError(f"compressed with {codec}, which this build of pyarrow cannot open")
+    return _stream(pa.py_buffer(body), codec)
+
+
+def _zlib(body: memoryview) -> bytes:
+    opener = zlib.decompressobj()
+    try:
+        opened = opener.decompress(body, BODY_SIZE_MAX)
+    except zlib.error as error:
+        raise ValueError(f"{len(body)} bytes of zlib are damaged: {error}") from error
+    if opener.unconsumed_tail:
+        raise ValueError(f"{len(body)} bytes of zlib open to more than {BODY_SIZE_MAX}")
+    if not opener.eof:
+        raise ValueError(f"{len(body)} bytes of zlib end too early")
+    return opened
+
+
+def _stream(body: pa.Buffer, codec: str) -> bytes:
+    parts, total = [], 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            while piece := stream.read(_PIECE):
+                parts.append(piece)
+                total += len(piece)
+                if total > BODY_SIZE_MAX:
+                    raise ValueError(f"{body.size} bytes of {codec} open to more than {BODY_SIZE_MAX}")
+    except OSError as error:
+        raise ValueError(f"{body.size} bytes of {codec} are damaged: {error}") from error
+    return b"".join(parts)

@@ -13,11 +13,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from brokerset_spark.sources.columns import arrow_schema, problems_of, schema_of
-from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError, read_message_options
-from brokerset_spark.sources.partitions import PiecePartition
-from brokerset_spark.sources.plan import Piece, expand, open_store, plan_pieces, plan_store
-from brokerset_spark.sources.reader import read_piece
+from brokerset_spark.sources.columns import arrow_schema, schema_of
+from brokerset_spark.sources.options import (
+    LATEST,
+    MessageOptions,
+    OptionsError,
+    checked_schema,
+    read_message_options,
+)
+from brokerset_spark.sources.plan import Piece, expand, opened_store, plan_pieces, plan_store
+from brokerset_spark.sources.reader import PiecePartition, read_piece
 from brokerset_spark.sources.replicas import one_of_each
 from brokerset_spark.sources.stream import MessageStream
 
@@ -50,9 +55,7 @@ class StoreSource(DataSource):
 
     def _checked(self, schema: StructType) -> MessageOptions:
         options = read_message_options(NAME, self.options)
-        problems = problems_of(schema, options.all_columns)
-        if problems:
-            raise OptionsError(f"{NAME}, schema", problems)
+        checked_schema(NAME, schema, options.all_columns)
         return options
 
 
@@ -76,12 +79,9 @@ class MessageReader(DataSourceReader):
         """One for each range of at most `splitSize` bytes."""
         found: list[InputPartition] = []
         for url in one_of_each(expand(self._options.paths), self._options.replicas):
-            folder, facts = open_store(url)
-            try:
+            with opened_store(url) as (folder, facts):
                 store = plan_store(folder, facts, self._options)
                 found += [PiecePartition(each) for each in plan_pieces(folder, store, self._options)]
-            finally:
-                folder.close()
         return found or [PiecePartition(Piece("", (), self._options.wanted))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

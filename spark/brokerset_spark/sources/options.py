@@ -10,22 +10,24 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_type_hints
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.batches import Filter
 from brokerset_spark.sources.columns import (
     DAMAGE,
     MESSAGE_COLUMNS,
     Column,
+    arrow_schema,
+    problems_of,
     with_text_properties,
 )
 from brokerset_spark.stores.places import check_store, is_stream
 from brokerset_spark.stores.tail import TAIL_BOUNDS, TailBound
-
-T = TypeVar("T")
-S = TypeVar("S")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -51,202 +53,6 @@ class OptionsError(ValueError):
         lines = "".join(f"\n  - {problem}" for problem in problems)
         super().__init__(f"options of {source}:{lines}")
         self.problems = tuple(problems)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
-    """What all sources of this package take."""
-
-    paths: tuple[str, ...]
-    broker_name: str | None = None
-    columns: tuple[str, ...] = ()
-    replicas: Replicas = "one"
-    """Of several replicas of one group: the one that reaches furthest, all, or none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions(StoreOptions):
-    """Options of `rocketmq-consumequeue`."""
-
-    wanted: Filter = field(default_factory=Filter)
-    split_size: int = 32 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexOptions(StoreOptions):
-    """Options of `rocketmq-index`."""
-
-    hash_slots: int = 0
-    """Of each file; 0: a file has four times as many units as slots, as brokers make them if not told
-    otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageOptions(StoreOptions):
-    """Options of `rocketmq-store`."""
-
-    layout: Layout = "auto"
-    wanted: Filter = field(default_factory=Filter)
-    starting_offsets: QueueOffsets | int = EARLIEST
-    ending_offsets: QueueOffsets | int = LATEST
-    text_properties: bool = False
-    decompress: bool = False
-    split_size: int = 128 << 20
-    batch_bytes: int = 4 << 20
-    verify_crc: bool = False
-    on_corrupt: OnCorrupt = "fail"
-    damage_rows: bool = False
-    fail_on_data_loss: bool = True
-    tail_bound: TailBound = "auto"
-    confirmed_offset: int | None = None
-    bytes_per_trigger: int = 0
-    bytes_per_second: int = 0
-    drop_cache: bool = True
-
-    @property
-    def all_columns(self) -> tuple[Column, ...]:
-        """Columns that there are with these options."""
-        columns = with_text_properties(MESSAGE_COLUMNS) if self.text_properties else MESSAGE_COLUMNS
-        return (*columns, DAMAGE) if self.damage_rows else tuple(columns)
-
-
-class _Reading:
-    """Takes options out of a mapping and collects what is wrong with them."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._left = {name.lower(): str(value) for name, value in options.items()}
-        self._known: list[str] = []
-        self.problems: list[str] = []
-
-    def given(self, name: str) -> bool:
-        return name.lower() in self._left
-
-    def take(self, name: str, default: T, parse: Callable[[str], S]) -> T | S:
-        self._known.append(name)
-        raw = self._left.pop(name.lower(), None)
-        if raw is None:
-            return default
-        try:
-            return parse(raw.strip())
-        except ValueError as error:
-            self.problems.append(f"{name}={raw[:100]}: {error}")
-            return default
-
-    def finish(self, source: str) -> None:
-        for name in self._left:
-            close = difflib.get_close_matches(name, [each.lower() for each in self._known], 1)
-            spelled = next((each for each in self._known if close and each.lower() == close[0]), None)
-            hint = f"did you mean {spelled}?" if spelled else f"there are {', '.join(self._known)}"
-            self.problems.append(f"{name}: no such option; {hint}")
-        if self.problems:
-            raise OptionsError(source, self.problems)
-
-
-def read_store_options(source: str, options: Mapping[str, str], columns: Sequence[Column]) -> StoreOptions:
-    """Options that all sources take; OptionsError with all problems."""
-    reading = _Reading(options)
-    found = _store_options(reading, columns)
-    reading.finish(source)
-    return StoreOptions(**found)
-
-
-def read_queue_options(source: str, options: Mapping[str, str], columns: Sequence[Column]) -> QueueOptions:
-    """Options of `rocketmq-consumequeue`; OptionsError with all problems."""
-    reading = _Reading(options)
-    found = QueueOptions(
-        **_store_options(reading, columns),
-        wanted=_topics(reading),
-        split_size=reading.take("splitSize", 32 << 20, _size(_SPLIT_MIN)),
-    )
-    reading.finish(source)
-    return found
-
-
-def read_index_options(source: str, options: Mapping[str, str], columns: Sequence[Column]) -> IndexOptions:
-    """Options of `rocketmq-index`; OptionsError with all problems."""
-    reading = _Reading(options)
-    found = IndexOptions(**_store_options(reading, columns), hash_slots=reading.take("hashSlots", 0, _number))
-    reading.finish(source)
-    return found
-
-
-def _store_options(reading: _Reading, columns: Sequence[Column]) -> dict[str, Any]:
-    return {
-        "paths": _paths(reading),
-        "broker_name": reading.take("brokerName", None, _name),
-        "columns": reading.take("columns", (), _column_names(columns)),
-        "replicas": cast("Replicas", reading.take("replicas", "one", _choice(*REPLICAS))),
-    }
-
-
-def _topics(reading: _Reading) -> Filter:
-    found = Filter(
-        topics=reading.take("topic", (), _names),
-        topic_pattern=reading.take("topicPattern", "", _pattern),
-        queue_ids=reading.take("queueId", (), _numbers),
-        system_topics=reading.take("includeSystemTopics", False, _truth),
-    )
-    if found.topics and found.topic_pattern:
-        reading.problems.append("topic and topicPattern: give one of them")
-    return found
-
-
-def read_message_options(source: str, options: Mapping[str, str]) -> MessageOptions:
-    """Options of `rocketmq-store`; OptionsError with all problems."""
-    reading = _Reading(options)
-    rows = reading.take("damagedRanges", "drop", _choice("drop", "rows")) == "rows"
-    on_corrupt = reading.take("onCorrupt", "skip" if rows else "fail", _choice("fail", "skip", "stop"))
-    if rows and on_corrupt == "fail":
-        reading.problems.append("damagedRanges=rows needs onCorrupt=skip or stop")
-    wanted = replace(
-        _topics(reading),
-        start_offset=reading.take("startingCommitLogOffset", 0, _number),
-        end_offset=reading.take("endingCommitLogOffset", _INT64_MAX, _number),
-        start_ms=reading.take("startingTimestamp", -(2**63), _time),
-        end_ms=reading.take("endingTimestamp", _INT64_MAX, _time),
-    )
-    if wanted.start_offset > wanted.end_offset:
-        reading.problems.append("startingCommitLogOffset lies behind endingCommitLogOffset")
-    if wanted.start_ms > wanted.end_ms:
-        reading.problems.append("startingTimestamp lies behind endingTimestamp")
-    text_properties = reading.take("propertiesFormat", "map", _choice("map", "string")) == "string"
-    found = MessageOptions(
-        **_store_options(reading, (*MESSAGE_COLUMNS, DAMAGE) if rows else MESSAGE_COLUMNS),
-        layout=cast("Layout", reading.take("layout", "auto", _choice("auto", "commitlog", "dledger"))),
-        wanted=wanted,
-        starting_offsets=reading.take("startingOffsets", EARLIEST, _offsets),
-        ending_offsets=reading.take("endingOffsets", LATEST, _offsets),
-        text_properties=text_properties,
-        decompress=reading.take("decompress", False, _truth),
-        split_size=reading.take("splitSize", 128 << 20, _size(_SPLIT_MIN)),
-        batch_bytes=reading.take("batchBytes", 4 << 20, _size(_BATCH_MIN, _BATCH_MAX)),
-        verify_crc=reading.take("verifyCrc", False, _truth),
-        on_corrupt=cast("OnCorrupt", on_corrupt),
-        damage_rows=rows,
-        fail_on_data_loss=reading.take("failOnDataLoss", True, _truth),
-        tail_bound=cast("TailBound", reading.take("tailBound", "auto", _choice(*TAIL_BOUNDS))),
-        confirmed_offset=reading.take("confirmedOffset", None, _number),
-        bytes_per_trigger=reading.take("maxBytesPerTrigger", 0, _size(1)),
-        bytes_per_second=reading.take("maxBytesPerSecond", 0, _size(1)),
-        drop_cache=reading.take("dropCache", True, _truth),
-    )
-    told = found.confirmed_offset is not None or all(is_stream(each) for each in found.paths)
-    if found.tail_bound == "confirm" and not told:
-        reading.problems.append("tailBound=confirm needs confirmedOffset, the broker's confirmed offset")
-    if found.confirmed_offset is not None and len(found.paths) > 1:
-        reading.problems.append(
-            "confirmedOffset belongs to one store; load the stores one by one and unite them"
-        )
-    if found.ending_offsets == EARLIEST:
-        reading.problems.append("endingOffsets=earliest would read nothing")
-    reading.finish(source)
-    return found
-
-
-def _paths(reading: _Reading) -> tuple[str, ...]:
-    if not reading.given("path"):
-        reading.problems.append("path: missing; give the store's folder, as in .load('/data/rocketmq/store')")
-    return reading.take("path", (), _stores)
 
 
 def _stores(text: str) -> tuple[str, ...]:
@@ -317,6 +123,11 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _second(first: str, second: str) -> Callable[[str], bool]:
+    """Whether the second of two is asked for."""
+    return lambda text: _choice(first, second)(text) == second
+
+
 def _size(minimum: int, maximum: int = 1 << 50) -> Callable[[str], int]:
     def parse(text: str) -> int:
         match = _SIZE.fullmatch(text)
@@ -364,3 +175,190 @@ def _queue_offsets(value: Any) -> QueueOffsets:
                     raise ValueError(f"{topic}, {broker}, {queue}: {offset!r} is no offset")
                 found.setdefault(topic, {}).setdefault(broker, {})[_number(str(queue))] = offset
     return found
+
+
+class Option(NamedTuple):
+    """What fills a field of options."""
+
+    name: str
+    parse: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What all sources of this package take."""
+
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    broker_name: Annotated[str | None, Option("brokerName", _name)] = None
+    replicas: Annotated[Replicas, Option("replicas", _choice(*REPLICAS))] = "one"
+    """Of several replicas of one group: the one that reaches furthest, all, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions(StoreOptions):
+    """Options of `rocketmq-consumequeue`."""
+
+    wanted: Filter = field(default_factory=Filter)
+    split_size: Annotated[int, Option("splitSize", _size(_SPLIT_MIN))] = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions(StoreOptions):
+    """Options of `rocketmq-index`."""
+
+    hash_slots: Annotated[int, Option("hashSlots", _number)] = 0
+    """Of each file; 0: a file has four times as many units as slots, as brokers make them if not told
+    otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions(StoreOptions):
+    """Options of `rocketmq-store`."""
+
+    layout: Annotated[Layout, Option("layout", _choice("auto", "commitlog", "dledger"))] = "auto"
+    wanted: Filter = field(default_factory=Filter)
+    starting_offsets: Annotated[QueueOffsets | int, Option("startingOffsets", _offsets)] = EARLIEST
+    ending_offsets: Annotated[QueueOffsets | int, Option("endingOffsets", _offsets)] = LATEST
+    text_properties: Annotated[bool, Option("propertiesFormat", _second("map", "string"))] = False
+    decompress: Annotated[bool, Option("decompress", _truth)] = False
+    split_size: Annotated[int, Option("splitSize", _size(_SPLIT_MIN))] = 128 << 20
+    batch_bytes: Annotated[int, Option("batchBytes", _size(_BATCH_MIN, _BATCH_MAX))] = 4 << 20
+    verify_crc: Annotated[bool, Option("verifyCrc", _truth)] = False
+    on_corrupt: Annotated[OnCorrupt, Option("onCorrupt", _choice("fail", "skip", "stop"))] = "fail"
+    damage_rows: Annotated[bool, Option("damagedRanges", _second("drop", "rows"))] = False
+    fail_on_data_loss: Annotated[bool, Option("failOnDataLoss", _truth)] = True
+    tail_bound: Annotated[TailBound, Option("tailBound", _choice(*TAIL_BOUNDS))] = "auto"
+    confirmed_offset: Annotated[int | None, Option("confirmedOffset", _number)] = None
+    bytes_per_trigger: Annotated[int, Option("maxBytesPerTrigger", _size(1))] = 0
+    bytes_per_second: Annotated[int, Option("maxBytesPerSecond", _size(1))] = 0
+    drop_cache: Annotated[bool, Option("dropCache", _truth)] = True
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        """Columns that there are with these options."""
+        columns = with_text_properties(MESSAGE_COLUMNS) if self.text_properties else MESSAGE_COLUMNS
+        return (*columns, DAMAGE) if self.damage_rows else tuple(columns)
+
+
+_TOPICS: Final[Mapping[str, Option]] = {
+    "topics": Option("topic", _names),
+    "topic_pattern": Option("topicPattern", _pattern),
+    "queue_ids": Option("queueId", _numbers),
+    "system_topics": Option("includeSystemTopics", _truth),
+}
+_RANGES: Final[Mapping[str, Option]] = {
+    "start_offset": Option("startingCommitLogOffset", _number),
+    "end_offset": Option("endingCommitLogOffset", _number),
+    "start_ms": Option("startingTimestamp", _time),
+    "end_ms": Option("endingTimestamp", _time),
+}
+"""Options that make a `Filter`, by its fields."""
+
+
+class _Reading:
+    """Takes options out of a mapping and collects what is wrong with them."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._left = {name.lower(): str(value) for name, value in options.items()}
+        self._known: list[str] = []
+        self.problems: list[str] = []
+
+    def take(self, name: str, default: Any, parse: Callable[[str], Any]) -> Any:
+        self._known.append(name)
+        raw = self._left.pop(name.lower(), None)
+        if raw is None:
+            return default
+        try:
+            return parse(raw.strip())
+        except ValueError as error:
+            self.problems.append(f"{name}={raw[:100]}: {error}")
+            return default
+
+    def take_fields(self, kind: type[StoreOptions], columns: Sequence[Column]) -> dict[str, Any]:
+        """What options say of the fields that are options, and of paths and columns."""
+        if "path" not in self._left:
+            said = "path: missing; give the store's folder, as in .load('/data/rocketmq/store')"
+            self.problems.append(said)
+        found = {
+            "paths": self.take("path", (), _stores),
+            "columns": self.take("columns", (), _column_names(columns)),
+        }
+        hints = get_type_hints(kind, include_extras=True)
+        for each in fields(kind):
+            for name, parse in getattr(hints[each.name], "__metadata__", ()):
+                found[each.name] = self.take(name, each.default, parse)
+        return found
+
+    def take_filter(self, *options: Mapping[str, Option]) -> Filter:
+        given = {
+            field: self.take(name, None, parse) for each in options for field, (name, parse) in each.items()
+        }
+        found = Filter(**{field: value for field, value in given.items() if value is not None})
+        if found.topics and found.topic_pattern:
+            self.problems.append("topic and topicPattern: give one of them")
+        return found
+
+    def finish(self, source: str) -> None:
+        for name in self._left:
+            close = difflib.get_close_matches(name, [each.lower() for each in self._known], 1)
+            spelled = next((each for each in self._known if close and each.lower() == close[0]), None)
+            hint = f"did you mean {spelled}?" if spelled else f"there are {', '.join(self._known)}"
+            self.problems.append(f"{name}: no such option; {hint}")
+        if self.problems:
+            raise OptionsError(source, self.problems)
+
+
+Kind = TypeVar("Kind", bound=StoreOptions)
+
+
+def read_options(
+    kind: type[Kind], source: str, options: Mapping[str, str], columns: Sequence[Column]
+) -> Kind:
+    """Options of the sources for what is not messages; OptionsError with all problems."""
+    reading = _Reading(options)
+    found = reading.take_fields(kind, columns)
+    if issubclass(kind, QueueOptions):
+        found["wanted"] = reading.take_filter(_TOPICS)
+    reading.finish(source)
+    return kind(**found)
+
+
+def read_message_options(source: str, options: Mapping[str, str]) -> MessageOptions:
+    """Options of `rocketmq-store`; OptionsError with all problems."""
+    reading = _Reading(options)
+    given = {name.lower(): str(value).strip().lower() for name, value in options.items()}
+    rows = given.get("damagedranges") == "rows"
+    fields_read = reading.take_fields(MessageOptions, (*MESSAGE_COLUMNS, DAMAGE) if rows else MESSAGE_COLUMNS)
+    if rows and fields_read["on_corrupt"] == "fail" != given.get("oncorrupt"):
+        fields_read["on_corrupt"] = "skip"
+    found = MessageOptions(**fields_read, wanted=reading.take_filter(_TOPICS, _RANGES))
+    confirmed = found.confirmed_offset is not None
+    for wrong, said in (
+        (rows and found.on_corrupt == "fail", "damagedRanges=rows needs onCorrupt=skip or stop"),
+        (
+            found.wanted.start_offset > found.wanted.end_offset,
+            "startingCommitLogOffset lies behind endingCommitLogOffset",
+        ),
+        (found.wanted.start_ms > found.wanted.end_ms, "startingTimestamp lies behind endingTimestamp"),
+        (
+            found.tail_bound == "confirm" and not confirmed and not all(map(is_stream, found.paths)),
+            "tailBound=confirm needs confirmedOffset, the broker's confirmed offset",
+        ),
+        (
+            confirmed and len(found.paths) > 1,
+            "confirmedOffset belongs to one store; load the stores one by one and unite them",
+        ),
+        (found.ending_offsets == EARLIEST, "endingOffsets=earliest would read nothing"),
+    ):
+        reading.problems += [said] if wrong else []
+    reading.finish(source)
+    return found
+
+
+def checked_schema(source: str, schema: StructType, columns: Sequence[Column]) -> pa.Schema:
+    """The schema for batches; OptionsError if a user's asks for what there is not."""
+    problems = problems_of(schema, columns)
+    if problems:
+        raise OptionsError(f"{source}, schema", problems)
+    return arrow_schema(schema)

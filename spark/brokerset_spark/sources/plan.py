@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,7 @@ from brokerset_formats.records import STORE_TIMESTAMP_POSITION, store_timestamp_
 from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
 from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.http_folder import HttpFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.places import check_store, is_stream, local_path
@@ -55,15 +58,17 @@ class StorePlan:
     facts: StoreFacts
     broker_name: str | None
     epochs: tuple[tuple[int, int], ...]
-    logs: tuple[tuple[Log, bool], ...]
-    """Logs in the order of their offsets; whether they have entries of a DLedger."""
-
     bound: Bound
+
+    @property
+    def logs(self) -> tuple[tuple[Log, bool], ...]:
+        """The logs that are read, in the order of their offsets; whether they have entries of a DLedger."""
+        return self.facts.logs
 
     @property
     def first(self) -> int:
         """Offset of the first byte."""
-        return self.logs[0][0].first if self.logs else 0
+        return self.facts.first
 
 
 def expand(paths: tuple[str, ...]) -> list[str]:
@@ -99,12 +104,31 @@ def open_store(url: str) -> tuple[StoreFolder, StoreFacts]:
     return folder, facts
 
 
+@contextmanager
+def opened_store(url: str) -> Iterator[tuple[StoreFolder, StoreFacts]]:
+    """The same, closed with the context."""
+    folder, facts = open_store(url)
+    with closing(folder):
+        yield folder, facts
+
+
 def _hint(folder: StoreFolder, url: str) -> str:
     if folder.folders("store"):
         return f"{url}/store looks like one"
     if any(len(each.path) == 20 and each.path.isdigit() for each in folder.files("")):
         return "this looks like a log itself: give the folder above it"
     return "give the folder that storePathRootDir names"
+
+
+def owner_of(folder: StoreFolder, facts: StoreFacts) -> tuple[str | None, str | None, int | None]:
+    """Cluster, broker name and broker id: of the store's identity, or of the broker that gives it out."""
+    found = facts.identity
+    if found is not None:
+        return found.cluster_name, found.broker_name, found.broker_id
+    if isinstance(folder, HttpFolder):
+        state = folder.state()
+        return state.cluster_name, state.broker_name, state.broker_id
+    return None, None, None
 
 
 def broker_name_of(options: StoreOptions, facts: StoreFacts) -> str | None:
@@ -129,36 +153,55 @@ def plan_store(
         facts = replace(facts, ledger=Log(()), ledger_index=Log(()))
     elif options.layout == "dledger":
         facts = replace(facts, commit_log=Log(()))
-    logs = tuple(
-        (log, entries) for log, entries in ((facts.commit_log, False), (facts.ledger, True)) if log.files
-    )
     if bound is None:
         mode, confirmed = options.tail_bound, options.confirmed_offset
         bound = bound_of(
             folder, facts, mode=mode, confirmed=confirmed, since=since, claims=options.layout == "auto"
         )
     epochs = tuple((each.epoch, each.start_offset) for each in (facts.epochs.entries if facts.epochs else ()))
-    return StorePlan(facts.url, facts, broker_name_of(options, facts), epochs, logs, bound)
+    return StorePlan(facts.url, facts, broker_name_of(options, facts), epochs, bound)
 
 
 def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) -> list[Piece]:
     """Pieces for the tasks of a batch query. ValueError if files are missing and that is to be told."""
     wanted, start, end = cut(folder, store, options)
     _check_end(store, options, start, end)
-    found: list[Piece] = []
+    missing = [gap for log, _ in store.logs for gap in gaps(log, start, end)]
+    if missing and options.on_corrupt == "fail" and options.fail_on_data_loss:
+        path, begin, until = missing[0]
+        raise ValueError(
+            f"{store.url}: the log has nothing from {begin} to {until}, behind {path}. Read what there is "
+            "with failOnDataLoss=false, or see the gaps with damagedRanges=rows"
+        )
+    lost = store.bound.lost
+    if lost is not None and not lost.crash and end >= store.bound.offset and store.logs:
+        missing.append((store.logs[-1][0].files[-1].path, lost.begin, lost.end))
+    found = make_pieces(store, options, wanted, start, end, missing, exact_bound=store.bound.exact)
+    if options.on_corrupt == "stop" and found:
+        # What lies behind the first damage is not wanted: one task knows where that is.
+        everything = tuple(each for piece in found for each in piece.ranges)
+        return [replace(found[0], ranges=everything)]
+    return found
+
+
+def make_pieces(
+    store: StorePlan,
+    options: MessageOptions,
+    wanted: Filter,
+    start: int,
+    end: int,
+    missing: Sequence[tuple[str, int, int]],
+    *,
+    exact_start: bool = False,
+    exact_bound: bool = False,
+) -> list[Piece]:
+    """A piece for each range of at most `splitSize` bytes, and one for what is missing if that is to be rows.
+
+    `exact_start`, `exact_bound`: a record surely begins at `start`, or ends at the store's bound.
+    """
+    whole = Piece(store.url, (), wanted, store.broker_name, store.epochs)
+    found = [replace(whole, missing=tuple(missing))] if missing and options.damage_rows else []
     for log, entries in store.logs:
-        missing = gaps(log, start, end)
-        if missing and options.on_corrupt == "fail" and options.fail_on_data_loss:
-            path, begin, until = missing[0]
-            raise ValueError(
-                f"{store.url}: the log has nothing from {begin} to {until}, behind {path}. Read what there "
-                "is with failOnDataLoss=false, or see the gaps with damagedRanges=rows"
-            )
-        lost = store.bound.lost
-        if lost is not None and not lost.crash and end >= store.bound.offset and log is store.logs[-1][0]:
-            missing = (*missing, (log.files[-1].path, lost.begin, lost.end))
-        if missing and options.damage_rows:
-            found.append(Piece(store.url, (), wanted, store.broker_name, store.epochs, missing))
         ranges = split(
             within(log.files),
             options.split_size,
@@ -166,15 +209,11 @@ def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) 
             bound=store.bound.offset,
             start=start,
             end=end,
-            exact_bound=store.bound.exact,
+            exact_bound=exact_bound,
         )
-        found += [Piece(store.url, (each,), wanted, store.broker_name, store.epochs) for each in ranges]
-    if (
-        options.on_corrupt == "stop"
-    ):  # what lies behind the first damage is not wanted: one task knows where that is
-        everything = tuple(each for piece in found for each in piece.ranges)
-        gone = tuple(each for piece in found for each in piece.missing)
-        return [Piece(store.url, everything, wanted, store.broker_name, store.epochs, gone)] if found else []
+        for each in ranges:
+            known = replace(each, exact_start=exact_start and each.start == start)
+            found.append(replace(whole, ranges=(known,)))
     return found
 
 

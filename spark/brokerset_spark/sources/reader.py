@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from brokerset_spark.sources.batches import Batches, Source, reason_of
 from brokerset_spark.sources.options import MessageOptions
@@ -17,10 +20,17 @@ from brokerset_spark.stores.reading import Outcome, Range, Throttle, damaged_ran
 from brokerset_spark.stores.tail import is_expired
 
 _LOG: Final = logging.getLogger("brokerset_spark")
-__all__ = ["EXPIRED", "MISSING", "DataLost", "StoreDamaged", "read_piece"]
+__all__ = ["EXPIRED", "MISSING", "DataLost", "PiecePartition", "StoreDamaged", "read_piece"]
 
 EXPIRED: Final = "expired"
 MISSING: Final = "missing-file"
+
+
+@dataclass
+class PiecePartition(InputPartition):
+    """One task's piece, as Spark carries it."""
+
+    piece: Piece
 
 
 class DataLost(ValueError):
@@ -37,15 +47,12 @@ def read_piece(piece: Piece, options: MessageOptions, schema: pa.Schema) -> Iter
             yield _batches(piece, path, options, schema).damage(begin, end, MISSING)
     if not piece.ranges:
         return
-    folder = open_folder(piece.url)
-    try:
+    with closing(open_folder(piece.url)) as folder:
         throttle = Throttle(options.bytes_per_second) if options.bytes_per_second else None
         for wanted in piece.ranges:
             damaged = yield from _read(folder, piece, wanted, options, schema, throttle)
             if damaged and options.on_corrupt == "stop":
                 return
-    finally:
-        folder.close()
 
 
 def _batches(piece: Piece, path: str, options: MessageOptions, schema: pa.Schema) -> Batches:
@@ -82,7 +89,7 @@ def _read(
     except FileNotFoundError as error:
         named = [_gone(folder, piece, wanted, options, error)]
     for begin, end, reason in named:
-        if reason != EXPIRED and options.on_corrupt == "fail" and reason != MISSING:
+        if reason not in (EXPIRED, MISSING) and options.on_corrupt == "fail":
             raise StoreDamaged(
                 f"{piece.url}/{wanted.path}: no record can be read at {begin} ({reason}); up to {end} is "
                 "damaged. Read around it with onCorrupt=skip, see it with damagedRanges=rows, or look "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources.options import Replicas
-from brokerset_spark.sources.plan import open_store
+from brokerset_spark.sources.plan import opened_store, owner_of
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, StoreFacts
 from brokerset_spark.stores.searching import declared_size
@@ -125,38 +126,24 @@ def one_of_each(urls: Sequence[str], mode: Replicas, *, stream: bool = False) ->
     """
     if len(urls) < 2 or mode == "all":
         return list(urls)
-    opened: dict[str, tuple[StoreFolder, StoreFacts]] = {}
-    try:
-        for url in urls:
-            opened[url] = open_store(url)
+    with ExitStack() as stack:
+        opened = {url: stack.enter_context(opened_store(url)) for url in urls}
         stores = [_seen(url, *opened[url]) for url in urls]
         found, said = decide_replicas(
             stores,
             lambda one, other: same_log(opened[one.url], opened[other.url], min(one.end, other.end)),
             "fail" if stream else mode,
         )
-    finally:
-        for folder, _ in opened.values():
-            folder.close()
     for text in said:
         _LOG.warning("%s", text)
     return found
 
 
 def _seen(url: str, folder: StoreFolder, facts: StoreFacts) -> Seen:
-    group, replica = None, None
-    if facts.identity is not None:
-        group = facts.identity.cluster_name, facts.identity.broker_name
-        replica = facts.identity.broker_id
-    else:
-        from brokerset_spark.stores.http_folder import HttpFolder
-
-        if isinstance(folder, HttpFolder):
-            state = folder.state()
-            if state.cluster_name and state.broker_name:
-                group, replica = (state.cluster_name, state.broker_name), state.broker_id
-    first = facts.commit_log.first if facts.commit_log.files else facts.ledger.first
-    return Seen(url, group, replica, first, bound_of(folder, facts, claims=False).offset)
+    cluster, broker, replica = owner_of(folder, facts)
+    group = (cluster, broker) if cluster and broker else None
+    end = bound_of(folder, facts, claims=False).offset
+    return Seen(url, group, replica if group else None, facts.first, end)
 
 
 def same_log(

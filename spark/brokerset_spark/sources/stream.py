@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,14 +24,13 @@ from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.columns import arrow_schema
 from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError
-from brokerset_spark.sources.partitions import PiecePartition
-from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, open_store, plan_store, within
-from brokerset_spark.sources.reader import DataLost, read_piece
+from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, make_pieces, opened_store, plan_store
+from brokerset_spark.sources.reader import DataLost, PiecePartition, read_piece
 from brokerset_spark.sources.replicas import one_of_each
 from brokerset_spark.sources.stream_positions import SUFFIX, Seen, look_again, make_mark, mark_in, places
 from brokerset_spark.stores.ending import find_log_end
 from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.reading import Range, gaps, split
+from brokerset_spark.stores.reading import Range, gaps
 from brokerset_spark.stores.searching import find_start
 from brokerset_spark.stores.tail import Bound, align, state_of
 
@@ -67,8 +65,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins: `startingOffsets` or the other cuts."""
         found: dict[str, Any] = {}
         for url in one_of_each(expand(self._options.paths), self._options.replicas, stream=True):
-            folder, facts = open_store(url)
-            try:
+            with opened_store(url) as (folder, facts):
                 store = plan_store(folder, facts, self._options)
                 if self._options.starting_offsets == LATEST:
                     start = self._end(folder, store)
@@ -76,8 +73,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     _, start, _ = cut(folder, store, self._options)
                     start = record_at(folder, store, start)
                 found |= _offset(folder, store, url, start)
-            finally:
-                folder.close()
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -100,8 +95,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if url not in urls:
                 self._lost(f"{url}: the stream has read it, and it is gone")
         for url in urls:
-            folder, facts = open_store(url)
-            try:
+            with opened_store(url) as (folder, facts):
                 store = plan_store(folder, facts, self._options, since=self._ends.get(url))
                 if store.bound.lost is not None and not store.bound.lost.crash:
                     self._lost(f"{url}: {store.bound.lost.text()}")
@@ -122,8 +116,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if end != places(start).get(url):
                     found.pop(url + SUFFIX, None)
                     found |= _offset(folder, store, url, end)
-            finally:
-                folder.close()
         return found
 
     def _is_lost(self, folder: StoreFolder, store: StorePlan, begin: int, end: int, seen: Seen) -> bool:
@@ -184,8 +176,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for url, until in places(end).items():
             if places(start).get(url) == until:
                 continue
-            folder, facts = open_store(url)
-            try:
+            with opened_store(url) as (folder, facts):
                 store = plan_store(folder, facts, self._options, bound=Bound(until, "stream"))
                 begin = self._begin(folder, store, url, start, until)
                 if look_again(folder, store.logs, mark_in(end, url)) is Seen.CHANGED:
@@ -195,8 +186,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if begin < until:
                     pieces = stream_pieces(folder, store, self._options, begin)
                     found += [PiecePartition(each) for each in pieces]
-            finally:
-                folder.close()
         return found
 
     def _begin(
@@ -265,15 +254,8 @@ def stream_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions
         begin = store.first
     wanted, _, _ = cut(folder, store, options)
     end = store.bound.offset
-    found = []
-    for log, entries in store.logs:
-        missing = gaps(log, begin, end)
-        if missing and options.fail_on_data_loss:
-            path, start, until = missing[0]
-            raise DataLost(f"{store.url}: the log has nothing from {start} to {until}, behind {path}")
-        if missing:
-            found.append(Piece(store.url, (), wanted, store.broker_name, store.epochs, missing))
-        ranges = split(within(log.files), options.split_size, entries=entries, bound=end, start=begin)
-        ranges = [replace(each, exact_start=each.start == begin) for each in ranges]
-        found += [Piece(store.url, (each,), wanted, store.broker_name, store.epochs) for each in ranges]
-    return found
+    missing = [gap for log, _ in store.logs for gap in gaps(log, begin, end)]
+    if missing and options.fail_on_data_loss:
+        path, start, until = missing[0]
+        raise DataLost(f"{store.url}: the log has nothing from {start} to {until}, behind {path}")
+    return make_pieces(store, options, wanted, begin, end, missing, exact_start=True)

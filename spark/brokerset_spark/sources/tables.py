@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,20 +24,16 @@ from brokerset_spark.sources.columns import (
     INDEX_COLUMNS,
     QUEUE_COLUMNS,
     Column,
-    arrow_schema,
-    problems_of,
     schema_of,
 )
 from brokerset_spark.sources.options import (
     IndexOptions,
-    OptionsError,
     QueueOptions,
     StoreOptions,
-    read_index_options,
-    read_queue_options,
-    read_store_options,
+    checked_schema,
+    read_options,
 )
-from brokerset_spark.sources.plan import broker_name_of, expand, open_store
+from brokerset_spark.sources.plan import broker_name_of, expand, opened_store
 from brokerset_spark.sources.replicas import one_of_each
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import StoreFacts, look
@@ -75,34 +72,16 @@ class TablePartition(InputPartition):
     files: tuple[TableFile, ...]
 
 
-class _TableSource(DataSource):
-    """A source with a fixed set of columns."""
-
-    columns: ClassVar[tuple[Column, ...]]
-
-    def options_read(self) -> StoreOptions:
-        """The options, checked."""
-        return read_store_options(self.name(), self.options, self.columns)
-
-    def schema(self) -> StructType:
-        """The columns that the options ask for."""
-        return schema_of(self.columns, self.options_read().columns)
-
-    def checked(self, schema: StructType) -> pa.Schema:
-        """The schema for batches; OptionsError if it asks for what there is not."""
-        problems = problems_of(schema, self.columns)
-        if problems:
-            raise OptionsError(f"{self.name()}, schema", problems)
-        return arrow_schema(schema)
+Options = TypeVar("Options", bound=StoreOptions)
 
 
-class _TableReader(DataSourceReader):
+class _TableReader(DataSourceReader, Generic[Options]):
     """Plans with one function for each store, reads with another for each partition."""
 
     one_replica: ClassVar[bool] = True
     """Whether replicas of one group would give the same rows."""
 
-    def __init__(self, options: StoreOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options, self._schema = options, schema
 
     def plan(self, folder: StoreFolder, facts: StoreFacts) -> Iterator[tuple[TableFile, ...]]:
@@ -118,12 +97,9 @@ class _TableReader(DataSourceReader):
         found: list[InputPartition] = []
         urls = expand(self._options.paths)
         for url in one_of_each(urls, self._options.replicas) if self.one_replica else urls:
-            folder, facts = open_store(url)
-            try:
+            with opened_store(url) as (folder, facts):
                 name = broker_name_of(self._options, facts)
                 found += [TablePartition(url, name, files) for files in self.plan(folder, facts)]
-            finally:
-                folder.close()
         return found or [TablePartition("", None, ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -131,15 +107,37 @@ class _TableReader(DataSourceReader):
         assert isinstance(partition, TablePartition)
         if not partition.files:
             return
-        folder = open_folder(partition.url)
-        try:
+        with closing(open_folder(partition.url)) as folder:
             for file in partition.files:
                 for count, values in self.rows(folder, file):
                     if count:
                         common = {"brokername": partition.broker_name, "file": file.path}
                         yield _batch(self._schema, count, {**common, **values})
-        finally:
-            folder.close()
+
+
+class _TableSource(DataSource):
+    """A source with a fixed set of columns."""
+
+    format: ClassVar[str]
+    columns: ClassVar[tuple[Column, ...]]
+    takes: ClassVar[type[StoreOptions]] = StoreOptions
+    reads: ClassVar[type[_TableReader[Any]]]
+
+    @classmethod
+    def name(cls) -> str:
+        """What `spark.read.format` takes."""
+        return cls.format
+
+    def _options(self) -> StoreOptions:
+        return read_options(self.takes, self.format, self.options, self.columns)
+
+    def schema(self) -> StructType:
+        """The columns that the options ask for."""
+        return schema_of(self.columns, self._options().columns)
+
+    def reader(self, schema: StructType) -> _TableReader[Any]:
+        """For a batch query."""
+        return self.reads(self._options(), checked_schema(self.format, schema, self.columns))
 
 
 def _batch(schema: pa.Schema, count: int, values: Values) -> pa.RecordBatch:
@@ -155,43 +153,22 @@ def _batch(schema: pa.Schema, count: int, values: Values) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class QueueSource(_TableSource):
-    """Units of consume queues."""
-
-    columns = QUEUE_COLUMNS
-
-    @classmethod
-    def name(cls) -> str:
-        """What `spark.read.format` takes."""
-        return "rocketmq-consumequeue"
-
-    def options_read(self) -> QueueOptions:
-        """The options, checked."""
-        return read_queue_options(self.name(), self.options, self.columns)
-
-    def reader(self, schema: StructType) -> _TableReader:
-        """For a batch query."""
-        return QueueReader(self.options_read(), self.checked(schema))
-
-
-class QueueReader(_TableReader):
+class QueueReader(_TableReader[QueueOptions]):
     """Files of many queues together make a task."""
-
-    def __init__(self, options: QueueOptions, schema: pa.Schema) -> None:
-        super().__init__(options, schema)
-        self._wanted, self._split_size = options.wanted, options.split_size
 
     def plan(self, folder: StoreFolder, facts: StoreFacts) -> Iterator[tuple[TableFile, ...]]:
         """Files of the wanted queues, about `splitSize` bytes in a task."""
         group: list[TableFile] = []
         bound = bound_of(folder, facts).offset if is_written(folder, facts) else _NO_BOUND
+        wanted = self._options.wanted
         for queue in facts.queues:
-            wanted = topic_wanted(self._wanted, queue.topic)
-            if not wanted or (self._wanted.queue_ids and queue.queue_id not in self._wanted.queue_ids):
+            if not topic_wanted(wanted, queue.topic):
+                continue
+            if wanted.queue_ids and queue.queue_id not in wanted.queue_ids:
                 continue
             for file in queue.log.files:
                 group.append(TableFile(file.path, file.base, file.size, queue.topic, queue.queue_id, bound))
-                if sum(each.size for each in group) >= self._split_size:
+                if sum(each.size for each in group) >= self._options.split_size:
                     yield tuple(group)
                     group = []
         if group:
@@ -237,22 +214,7 @@ def _units(
         number += got
 
 
-class EpochSource(_TableSource):
-    """Epochs of stores in controller mode."""
-
-    columns = EPOCH_COLUMNS
-
-    @classmethod
-    def name(cls) -> str:
-        """What `spark.read.format` takes."""
-        return "rocketmq-epochs"
-
-    def reader(self, schema: StructType) -> _TableReader:
-        """For a batch query."""
-        return EpochReader(self.options_read(), self.checked(schema))
-
-
-class EpochReader(_TableReader):
+class EpochReader(_TableReader[StoreOptions]):
     """One small task for each store, replicas included: rows say whose they are."""
 
     one_replica = False
@@ -284,31 +246,8 @@ class EpochReader(_TableReader):
         )
 
 
-class IndexSource(_TableSource):
-    """Entries of key indexes."""
-
-    columns = INDEX_COLUMNS
-
-    @classmethod
-    def name(cls) -> str:
-        """What `spark.read.format` takes."""
-        return "rocketmq-index"
-
-    def options_read(self) -> IndexOptions:
-        """The options, checked."""
-        return read_index_options(self.name(), self.options, self.columns)
-
-    def reader(self, schema: StructType) -> _TableReader:
-        """For a batch query."""
-        return IndexReader(self.options_read(), self.checked(schema))
-
-
-class IndexReader(_TableReader):
+class IndexReader(_TableReader[IndexOptions]):
     """A task for each file."""
-
-    def __init__(self, options: IndexOptions, schema: pa.Schema) -> None:
-        super().__init__(options, schema)
-        self._slots = options.hash_slots
 
     def plan(self, folder: StoreFolder, facts: StoreFacts) -> Iterator[tuple[TableFile, ...]]:
         """Files with a name of digits."""
@@ -343,10 +282,28 @@ class IndexReader(_TableReader):
     def _sizes(self, file: TableFile) -> tuple[int, int]:
         """Slots and units of a file."""
         rest = file.size - index_file.HEADER.size
-        slots = self._slots or rest // (4 * index_file.UNIT.size + index_file.SLOT.size)
+        slots = self._options.hash_slots or rest // (4 * index_file.UNIT.size + index_file.SLOT.size)
         units, odd = divmod(rest - slots * index_file.SLOT.size, index_file.UNIT.size)
-        if odd or units < 1 or (not self._slots and units != 4 * slots):
+        if odd or units < 1 or (not self._options.hash_slots and units != 4 * slots):
             raise FormatError(
                 f"{file.path} has {file.size} bytes: give maxHashSlotNum of the broker as option hashSlots"
             )
         return slots, units
+
+
+class QueueSource(_TableSource):
+    """Units of consume queues."""
+
+    format, columns, takes, reads = "rocketmq-consumequeue", QUEUE_COLUMNS, QueueOptions, QueueReader
+
+
+class EpochSource(_TableSource):
+    """Epochs of stores in controller mode."""
+
+    format, columns, reads = "rocketmq-epochs", EPOCH_COLUMNS, EpochReader
+
+
+class IndexSource(_TableSource):
+    """Entries of key indexes."""
+
+    format, columns, takes, reads = "rocketmq-index", INDEX_COLUMNS, IndexOptions, IndexReader

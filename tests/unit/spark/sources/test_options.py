@@ -6,11 +6,12 @@ import pytest
 
 from brokerset_spark.sources.columns import EPOCH_COLUMNS, MESSAGE_COLUMNS, problems_of, schema_of
 from brokerset_spark.sources.options import (
+    IndexOptions,
     MessageOptions,
     OptionsError,
-    read_index_options,
+    StoreOptions,
     read_message_options,
-    read_store_options,
+    read_options,
 )
 
 
@@ -94,7 +95,7 @@ def test_a_stream_tells_what_is_confirmed() -> None:
 def test_missing_path() -> None:
     """Without a path the error says how to give one."""
     with pytest.raises(OptionsError, match=r"path: missing; .*\.load\("):
-        read_store_options("rocketmq-epochs", {}, EPOCH_COLUMNS)
+        read_options(StoreOptions, "rocketmq-epochs", {}, EPOCH_COLUMNS)
 
 
 def test_offsets_times_and_sizes() -> None:
@@ -108,10 +109,8 @@ def test_offsets_times_and_sizes() -> None:
     assert found.starting_offsets == {"t": {"broker-a": {0: 12, 1: -2, 2: -1}}}
     assert (found.wanted.start_ms, found.wanted.end_ms) == (1795000000000, 1795334400000)
     assert read(endingOffsets="Latest").ending_offsets == -1
-    assert (
-        read_index_options("rocketmq-index", {"path": "/s", "hashSlots": "10"}, MESSAGE_COLUMNS).hash_slots
-        == 10
-    )
+    given = {"path": "/s", "hashSlots": "10"}
+    assert read_options(IndexOptions, "rocketmq-index", given, MESSAGE_COLUMNS).hash_slots == 10
 
 
 def test_rows_of_damage_pass_it_over() -> None:

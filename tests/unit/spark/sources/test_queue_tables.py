@@ -7,7 +7,7 @@ from pathlib import Path
 from brokerset_formats.queue_units import BLANK_UNIT, UNIT_SIZE, QueueUnit
 from brokerset_rig.made_stores import Place, message, unpack_fixture, write_log
 from brokerset_spark.sources.columns import QUEUE_COLUMNS, arrow_schema, schema_of
-from brokerset_spark.sources.options import read_queue_options
+from brokerset_spark.sources.options import QueueOptions, read_options
 from brokerset_spark.sources.tables import QueueReader
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import look
@@ -16,8 +16,11 @@ from brokerset_spark.stores.tail import bound_of
 
 def units(store: Path) -> list[tuple[int, int, int]]:
     """Queue offset, offset and size of all units."""
-    read = read_queue_options(
-        "rocketmq-consumequeue", {"path": str(store), "includeSystemTopics": "true"}, QUEUE_COLUMNS
+    read = read_options(
+        QueueOptions,
+        "rocketmq-consumequeue",
+        {"path": str(store), "includeSystemTopics": "true"},
+        QUEUE_COLUMNS,
     )
     reader = QueueReader(read, arrow_schema(schema_of(QUEUE_COLUMNS)))
     found = []

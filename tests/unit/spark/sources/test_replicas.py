@@ -14,7 +14,7 @@ from brokerset_rig.made_stores import message, unpack_fixture, write_log
 from brokerset_spark.sources.columns import MESSAGE_COLUMNS, schema_of
 from brokerset_spark.sources.messages import MessageReader
 from brokerset_spark.sources.options import Replicas, read_message_options
-from brokerset_spark.sources.partitions import PiecePartition
+from brokerset_spark.sources.reader import PiecePartition
 from brokerset_spark.sources.replicas import ReplicasGiven, Seen, decide_replicas
 from brokerset_spark.sources.stream import MessageStream
 
