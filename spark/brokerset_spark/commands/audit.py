@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
 
-from brokerset_spark.commands.options import JobOptions, LocalPath, job_options
+from brokerset_spark.commands.options import JobOptions, LocalPath, job_options, with_options
 from brokerset_spark.jobs.audit import (
     Answer,
     AuditOptions,
@@ -24,6 +25,8 @@ from brokerset_spark.jobs.audit import (
 )
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
 from brokerset_spark.stores.places import is_stream, local_path
+
+T = TypeVar("T")
 
 
 class _AuditGroup(click.Group):
@@ -54,70 +57,68 @@ def audit() -> None:
     """
 
 
-_CONFIRM = click.option(
-    "--confirm-offset",
-    type=click.IntRange(min=0),
-    metavar="OFFSET",
-    help="What the broker says is confirmed. [default: what each store's checkpoint says]",
-)
-_CACHE = click.option(
-    "--cache",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Keep digests of files that do not change any more; they are read again once a week.",
-)
-_FULL = click.option("--full", is_flag=True, help="Read everything, whatever the cache knows.")
 _KEEP_PAGES = click.option(
     "--keep-page-cache", is_flag=True, help="Leave what is read in the page cache; no broker needs the room."
 )
-_CONTROLLER = click.option(
-    "--controller",
-    type=LocalPath(dir_okay=False, exists=True),
-    metavar="FILE",
-    help="What the controllers say: `brokerset status --json`, or masterEpoch and syncStateSet.",
+_MAP_OPTIONS: Final = (
+    click.option(
+        "--confirm-offset",
+        "confirmed",
+        type=click.IntRange(min=0),
+        metavar="OFFSET",
+        help="What the broker says is confirmed. [default: what each store's checkpoint says]",
+    ),
+    click.option(
+        "--cache",
+        type=LocalPath(dir_okay=False),
+        metavar="FILE",
+        help="Keep digests of files that do not change any more; they are read again once a week.",
+    ),
+    click.option("--full", is_flag=True, help="Read everything, whatever the cache knows."),
+    _KEEP_PAGES,
 )
-_PAGE = click.option(
-    "--page",
+_REPORT_OPTIONS: Final = (
+    click.option(
+        "--controller",
+        type=LocalPath(dir_okay=False, exists=True),
+        metavar="FILE",
+        help="What the controllers say: `brokerset status --json`, or masterEpoch and syncStateSet.",
+    ),
+    click.option(
+        "--page",
+        type=LocalPath(dir_okay=False),
+        metavar="FILE",
+        help="Write the page there. [default: beside the report, or audit.html]",
+    ),
+    click.option("--no-page", is_flag=True, help="Write no page."),
+)
+_OUTPUT = click.option(
+    "-o",
+    "--output",
     type=LocalPath(dir_okay=False),
     metavar="FILE",
-    help="Write the page there. [default: beside the report, or audit.html]",
+    help="Write it there. [default: standard output, one line]",
 )
-_NO_PAGE = click.option("--no-page", is_flag=True, help="Write no page.")
 
 
 @audit.command("run")
 @click.argument("stores", nargs=-1, required=True)
-@_CONFIRM
-@_CONTROLLER
-@_CACHE
-@_FULL
-@_KEEP_PAGES
-@_PAGE
-@_NO_PAGE
+@with_options(_MAP_OPTIONS)
+@with_options(_REPORT_OPTIONS)
 @job_options
 def run(
     stores: tuple[str, ...],
-    confirm_offset: int | None,
     controller: Path | None,
-    cache: Path | None,
-    full: bool,
-    keep_page_cache: bool,
     page: Path | None,
     no_page: bool,
+    keep_page_cache: bool,
     job: JobOptions,
+    **given: Any,
 ) -> None:
     """Read the stores of all replicas, and name the first record that differs."""
-    for path in (cache, page, job.report):
-        if path is not None:
-            check_place(path, list(stores))
-    options = AuditOptions(
-        confirmed=confirm_offset,
-        view=None if controller is None else _view(controller, _broker_of(stores)),
-        rate=job.rate,
-        drop_cache=not keep_page_cache,
-        cache=cache,
-        full=full,
-    )
+    check_places((given["cache"], page, job.report), stores)
+    view = _view(controller, _broker_of(stores)) if controller else None
+    options = AuditOptions(**given, view=view, rate=job.rate, drop_cache=not keep_page_cache)
     with job.running() as (runner, progress):
         report, maps = audit_with_maps(runner, stores, options, progress=progress)
     _hand_out(report, maps, job, page, no_page, stores)
@@ -125,37 +126,17 @@ def run(
 
 @audit.command("map")
 @click.argument("store")
-@click.option("-o", "--output", type=LocalPath(dir_okay=False), metavar="FILE",
-              help="Write the map there. [default: standard output, one line]")  # fmt: skip
-@_CONFIRM
+@_OUTPUT
+@with_options(_MAP_OPTIONS)
 @click.option("--cut", "cuts", type=click.IntRange(min=0), multiple=True, metavar="OFFSET",
               help="Begin a digest here as well: what other replicas confirmed, or begin with.")  # fmt: skip
-@_CACHE
-@_FULL
-@_KEEP_PAGES
 @job_options
 def map_command(
-    store: str,
-    output: Path | None,
-    confirm_offset: int | None,
-    cuts: tuple[int, ...],
-    cache: Path | None,
-    full: bool,
-    keep_page_cache: bool,
-    job: JobOptions,
+    store: str, output: Path | None, keep_page_cache: bool, job: JobOptions, **given: Any
 ) -> None:
     """Read one store, and write what a comparison needs to know of it: less than a megabyte."""
-    for path in (cache, output):
-        if path is not None:
-            check_place(path, [store])
-    options = MapOptions(
-        confirmed=confirm_offset,
-        cuts=cuts,
-        rate=job.rate,
-        drop_cache=not keep_page_cache,
-        cache=cache,
-        full=full,
-    )
+    check_places((given["cache"], output), [store])
+    options = MapOptions(**given, rate=job.rate, drop_cache=not keep_page_cache)
     with job.running() as (runner, progress):
         found = map_replica(runner, store, options, progress=progress)
     if _write(output, found.to_json() + b"\n"):
@@ -181,8 +162,7 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no argu
 
 @audit.command("look")
 @click.argument("store")
-@click.option("-o", "--output", type=LocalPath(dir_okay=False), metavar="FILE",
-              help="Write the answer there. [default: standard output, one line]")  # fmt: skip
+@_OUTPUT
 @click.option("--bound", type=click.IntRange(min=0), required=True, metavar="OFFSET",
               help="Up to where the store was mapped.")  # fmt: skip
 @click.option("--list", "lists", type=_Pair(), multiple=True, metavar="FROM:TO",
@@ -201,8 +181,7 @@ def look_command(
     job: JobOptions,
 ) -> None:
     """Answer what a reduce's summary asks of a store, so that the next one names the record that differs."""
-    if output is not None:
-        check_place(output, [store])
+    check_places((output,), [store])
     query = Query(store, bound, lists, shows)
     with job.running() as (runner, _):
         found = answer(runner, query, rate=job.rate, drop_cache=not keep_page_cache)
@@ -214,9 +193,7 @@ def look_command(
 @click.argument("maps", nargs=-1, required=True, type=LocalPath(dir_okay=False))
 @click.option("--look", "looks", type=LocalPath(dir_okay=False), multiple=True,
               metavar="FILE", help="What a store has answered to an earlier reduce.")  # fmt: skip
-@_CONTROLLER
-@_PAGE
-@_NO_PAGE
+@with_options(_REPORT_OPTIONS)
 @job_options
 def reduce_command(
     maps: tuple[Path, ...],
@@ -230,36 +207,32 @@ def reduce_command(
 
     What is to be asked of which store is in the summary (`--summary FILE`), under `further`.
     """
-    found = [_map(path) for path in maps]
-    answers = [_answer(path) for path in looks]
+    found = [_parsed(path, ReplicaMap.from_json, "make it with `audit map STORE -o FILE`") for path in maps]
+    answers = [_parsed(path, Answer.from_json, "make it with `audit look STORE -o FILE`") for path in looks]
     names = {each.identity.broker_name for each in found if each.identity}
-    view = None if controller is None else _view(controller, names.pop() if len(names) == 1 else None)
+    view = _view(controller, names.pop() if len(names) == 1 else None) if controller else None
     with job.running() as (runner, progress):
         options = AuditOptions(view=view, answers=answers)
         report, found = audit_with_maps(runner, found, options, progress=progress)
     _hand_out(report, found, job, page, no_page, ())
 
 
-def check_place(path: Path, stores: Sequence[str]) -> None:
+def check_places(paths: Iterable[Path | None], stores: Sequence[str]) -> None:
     """JobFailed if a file would be written into a store: Java does not start with foreign files in it."""
-    for url in stores:
-        if not is_stream(url) and path.resolve().is_relative_to(Path(local_path(url)).resolve()):
-            advice = "nothing is written into a store; choose another place"
-            raise JobFailed(f"{path} lies inside the store {url}", advice)
+    roots = [(url, Path(local_path(url)).resolve()) for url in stores if not is_stream(url)]
+    for path in paths:
+        for url, root in roots:
+            if path is not None and path.resolve().is_relative_to(root):
+                advice = "nothing is written into a store; choose another place"
+                raise JobFailed(f"{path} lies inside the store {url}", advice)
 
 
-def _map(path: Path) -> ReplicaMap:
+def _parsed(path: Path, parse: Callable[[bytes], T], advice: str) -> T:
+    """What a file holds; NoInput if it is something else."""
     try:
-        return ReplicaMap.from_json(path.read_bytes())
+        return parse(path.read_bytes())
     except ValueError as error:
-        raise NoInput(f"{path}: {error}", "make it with `audit map STORE -o FILE`") from error
-
-
-def _answer(path: Path) -> Answer:
-    try:
-        return Answer.from_json(path.read_bytes())
-    except ValueError as error:
-        raise NoInput(f"{path}: {error}", "make it with `audit look STORE -o FILE`") from error
+        raise NoInput(f"{path}: {error}", advice) from error
 
 
 def _write(output: Path | None, text: bytes) -> bool:
@@ -275,10 +248,8 @@ def _write(output: Path | None, text: bytes) -> bool:
 
 
 def _view(path: Path, broker_name: str | None) -> ControllerView:
-    try:
-        return parse_view(path.read_bytes(), broker_name)
-    except ValueError as error:
-        raise NoInput(f"{path}: {error}", "give the output of `brokerset status --json`") from error
+    advice = "give the output of `brokerset status --json`"
+    return _parsed(path, lambda text: parse_view(text, broker_name), advice)
 
 
 def _broker_of(stores: Sequence[str]) -> str | None:
@@ -288,10 +259,9 @@ def _broker_of(stores: Sequence[str]) -> str | None:
 
     names = set()
     for url in stores:
-        folder = open_folder(url)
-        identity = look(folder).identity
-        folder.close()
-        names |= {identity.broker_name} if identity else set()
+        with closing(open_folder(url)) as folder:
+            identity = look(folder).identity
+            names |= {identity.broker_name} if identity else set()
     return names.pop() if len(names) == 1 else None
 
 
@@ -308,13 +278,12 @@ def _hand_out(
 
     if not no_page:
         path = page or (job.report.with_suffix(".html") if job.report else Path("audit.html"))
-        check_place(path, list(stores))
+        check_places((path,), stores)
         try:
             path.write_text(render(report, maps), encoding="utf-8")
         except OSError as error:
-            raise JobFailed(
-                f"the page cannot be written: {error}", "choose a place with --page, or --no-page"
-            ) from error
+            advice = "choose a place with --page, or --no-page"
+            raise JobFailed(f"the page cannot be written: {error}", advice) from error
         click.echo(f"page: {path.resolve()}", err=True)
     if not job.as_json:
         click.echo(str(report.facts["verdict"]))

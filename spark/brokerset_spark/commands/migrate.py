@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Any, Final
 
 import click
 
-from brokerset_spark.commands.options import ByteCount, JobOptions, job_options
+from brokerset_spark.commands.options import ByteCount, JobOptions, Moment, job_options
 
 _TARGETS: Final = ("controller", "commitlog", "dledger")
-
-
-class Moment(click.ParamType[int]):
-    """A time: `2026-11-22T07:00:00Z`, with an offset or `Z`, or milliseconds since 1970."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it as milliseconds since 1970; UsageError for anything else."""
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        if re.fullmatch(r"\d{1,16}", text):
-            return int(text)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            self.fail(
-                f"{value!r} is no time; write 2026-11-22T07:00:00Z or milliseconds since 1970", param, ctx
-            )
-        return int(moment.timestamp() * 1000)
 
 
 @click.command()
@@ -53,9 +28,19 @@ class Moment(click.ParamType[int]):
     "--queue-file-size", type=ByteCount(), metavar="BYTES", help="Size of queue files. [default: as before]"
 )
 @click.option(
-    "--from-time", type=Moment(), metavar="TIME", help="Only messages stored at this time or later."
+    "--from-time",
+    "from_time_ms",
+    type=Moment(needs_zone=True),
+    metavar="TIME",
+    help="Only messages stored at this time or later.",
 )
-@click.option("--until-time", type=Moment(), metavar="TIME", help="Only messages stored before this time.")
+@click.option(
+    "--until-time",
+    "until_time_ms",
+    type=Moment(needs_zone=True),
+    metavar="TIME",
+    help="Only messages stored before this time.",
+)
 @click.option(
     "--from-offset", type=click.IntRange(0), help="Only records at this offset of the log or behind."
 )
@@ -105,39 +90,16 @@ class Moment(click.ParamType[int]):
 def migrate(
     source: str, target: str, plan_only: bool, delay_levels: str | None, job: JobOptions, **given: Any
 ) -> None:
-    """Build the store TARGET from the store SOURCE, in the layout of controller mode, of a plain broker or
-    of DLedger.
+    """Build the store TARGET from the store SOURCE, in the layout of controller mode, of a plain broker or of
+    DLedger.
 
     SOURCE is never changed and its broker must be stopped. TARGET must not exist; it appears, complete and
-    checked, at
-    the end. A run that was interrupted goes on when it is started again.
+    checked, at the end. A run that was interrupted goes on when it is started again.
     """
     from brokerset_spark.jobs.migrate import DELAY_LEVELS, MigrateOptions
     from brokerset_spark.jobs.migrate import migrate as migrate_store
 
-    options = MigrateOptions(
-        to=given["to"],
-        rewrite=given["rewrite"],
-        file_size=given["file_size"],
-        queue_file_size=given["queue_file_size"],
-        from_offset=given["from_offset"],
-        until_offset=given["until_offset"],
-        from_time_ms=given["from_time"],
-        until_time_ms=given["until_time"],
-        keep_topics=given["keep_topics"],
-        drop_topics=given["drop_topics"],
-        ledger_id=given["ledger_id"],
-        term=given["term"],
-        take_uncommitted=given["take_uncommitted"],
-        epochs=given["epochs"],
-        identity=given["identity"],
-        index=given["index"],
-        index_slots=given["index_slots"],
-        index_units=given["index_units"],
-        drop_timers=given["drop_timers"],
-        accept_queue_faults=given["accept_queue_faults"],
-        delay_levels=delay_levels or DELAY_LEVELS,
-    )
+    options = MigrateOptions(**given, delay_levels=delay_levels or DELAY_LEVELS)
     with job.running() as (runner, progress):
         report = migrate_store(
             runner, source, target, options, plan_only=plan_only, rate=job.rate, progress=progress

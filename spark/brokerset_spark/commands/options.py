@@ -21,11 +21,12 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -38,6 +39,8 @@ ENGINES: Final = ("processes", "spark")
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 """As shells tell it; click alone would end with the code of findings."""
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -46,6 +49,10 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no 
 
     name = "bytes"
 
+    def __init__(self, least: int = 0) -> None:
+        """Less than `least` counts as `least`."""
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read it; UsageError for anything else."""
         if isinstance(value, int):
@@ -53,7 +60,30 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no 
         found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
         if found is None:
             self.fail(f"{value!r} is no number of bytes; write 1000000, 64K, 200M or 2G", param, ctx)
-        return int(found[1]) * _UNITS[found[2].upper()]
+        return max(self._least, int(found[1]) * _UNITS[found[2].upper()])
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments here
+    """A time: ISO 8601, or milliseconds since 1970. It names its zone, or is in UTC where that is allowed."""
+
+    name = "time"
+
+    def __init__(self, *, needs_zone: bool = False) -> None:
+        self._needs_zone = needs_zone
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it as milliseconds since 1970; UsageError for anything else."""
+        text = str(value).strip()
+        if re.fullmatch(r"[0-9]{1,15}", text):
+            return int(text)
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            found = None
+        if found is None or (found.tzinfo is None and self._needs_zone):
+            shown = "2026-11-22T07:00:00Z" if self._needs_zone else "2026-11-22, 2026-11-22T10:00:00Z,"
+            self.fail(f"{value!r} is no time; write {shown} or milliseconds since 1970", param, ctx)
+        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class LocalPath(click.Path):
@@ -199,16 +229,8 @@ def job_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
-        job = JobOptions(
-            engine=given.pop("engine"),
-            workers=given.pop("workers") or cores(),
-            master=given.pop("master"),
-            max_bytes_per_second=given.pop("max_bytes_per_second"),
-            report=given.pop("report"),
-            findings=given.pop("findings"),
-            summary=given.pop("summary"),
-            as_json=given.pop("as_json"),
-        )
+        given["workers"] = given["workers"] or cores()
+        job = JobOptions(**{each.name: given.pop(each.name) for each in fields(JobOptions)})
         try:
             function(**given, job=job)
         except (click.ClickException, click.exceptions.Exit):
@@ -218,9 +240,17 @@ def job_options(function: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             raise stopped(error) from error
 
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(_OPTIONS)(command)
+
+
+def with_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Several options that belong together, as one decorator."""
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+def range_options(function: F) -> F:
+    """For jobs that read one store: which part of it, and how gently."""
+    return with_options(_RANGE_OPTIONS)(function)
 
 
 _OPTIONS: Final = (
@@ -256,6 +286,31 @@ _OPTIONS: Final = (
         help="Write a summary of at most 4096 bytes, as /dev/termination-log takes it.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Write report.json to standard output."),
+)
+
+
+_RANGE_OPTIONS: Final = (
+    click.option("--start", type=click.IntRange(0), metavar="OFFSET", help="From this offset of the log on."),
+    click.option("--end", type=click.IntRange(0), metavar="OFFSET", help="Up to this offset."),
+    click.option(
+        "--bound",
+        type=click.IntRange(0),
+        metavar="OFFSET",
+        help="The confirmed offset of a running broker: nothing behind it is looked at. [default: from its "
+        "checkpoint]",
+    ),
+    click.option(
+        "--drop-cache", is_flag=True, help="Let the kernel forget what was read: for a serving broker."
+    ),
+    click.option(
+        "--range",
+        "range_bytes",
+        type=ByteCount(least=1 << 16),
+        default=128 << 20,
+        metavar="BYTES",
+        show_default="128M",
+        help="Log of one task.",
+    ),
 )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from brokerset_spark.commands.offsets import range_options
-from brokerset_spark.commands.options import JobOptions, job_options
+from brokerset_spark.commands.options import JobOptions, job_options, range_options
 
 
 @click.command()
@@ -23,17 +24,7 @@ from brokerset_spark.commands.options import JobOptions, job_options
 )
 @job_options
 def verify(
-    store: str,
-    start: int | None,
-    end: int | None,
-    bound: int | None,
-    drop_cache: bool,
-    range_bytes: int,
-    topics: tuple[str, ...],
-    no_queues: bool,
-    no_index: bool,
-    delay_levels: str | None,
-    job: JobOptions,
+    store: str, no_queues: bool, no_index: bool, delay_levels: str | None, job: JobOptions, **given: Any
 ) -> None:
     """Check every record, queue unit, index entry and small file of STORE, and whether they agree.
 
@@ -50,16 +41,7 @@ def verify(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--delay-levels") from error
     options = VerifyOptions(
-        start=start,
-        end=end,
-        bound=bound,
-        topics=topics,
-        queues=not no_queues,
-        index=not no_index,
-        rate=job.rate,
-        drop_cache=drop_cache,
-        delay_levels=levels,
-        range_bytes=max(range_bytes, 1 << 16),
+        **given, queues=not no_queues, index=not no_index, rate=job.rate, delay_levels=levels
     )
     with job.running() as (runner, progress):
         report = verify_store(runner, store, options, progress=progress)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokerset_rig.replica_stores import Log, flip, write_replica
-from brokerset_spark.commands.export import moment
+from brokerset_spark.commands.options import Moment
 from brokerset_spark.commands.table import main
 
 
@@ -83,10 +83,13 @@ def test_exit_codes_tell_damage_from_failure_from_missing_input(tmp_path: Path, 
 )
 def test_times_are_read_in_utc(text: str, milliseconds: int) -> None:
     """Milliseconds and ISO 8601; what names no zone is UTC."""
-    assert moment(text) == milliseconds
+    assert Moment().convert(text, None, None) == milliseconds
 
 
 def test_what_is_no_time_is_refused() -> None:
-    """The error says how to write one."""
+    """The error says how to write one; a migration's times name their zone."""
     with pytest.raises(click.BadParameter, match="write 2026-11-22"):
-        moment("tomorrow")
+        Moment().convert("tomorrow", None, None)
+
+    with pytest.raises(click.BadParameter, match="write 2026-11-22T07:00:00Z"):
+        Moment(needs_zone=True).convert("2026-11-22", None, None)
