@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from brokerset_spark.jobs.export.options import ExportOptions
-from brokerset_spark.jobs.export.planning import Plan, Told, plan_export
+from brokerset_spark.jobs.export.planning import Plan, plan_export
 from brokerset_spark.jobs.export.staging import MANIFEST, Staging, read_manifest
-from brokerset_spark.jobs.export.writing import DATA, TASK, task_row
+from brokerset_spark.jobs.export.writing import DATA, TASK, Task
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
+from brokerset_spark.json_values import from_value, to_value
 from brokerset_spark.stores.places import check_store, is_stream, local_path
 
 MANIFEST_VERSION: Final = 1
@@ -54,10 +55,8 @@ def _check_place(url: str, target: Path) -> None:
         return
     root = Path(local_path(url)).absolute()
     if target == root or root in target.parents:
-        raise JobFailed(
-            f"{target} lies in the store {root}",
-            "a foreign folder keeps brokers from starting; choose another",
-        )
+        advice = "a foreign folder keeps brokers from starting; choose another"
+        raise JobFailed(f"{target} lies in the store {root}", advice)
 
 
 class _Export:
@@ -89,22 +88,20 @@ class _Export:
             return self._compared(plan, self._there)
         key = self._key(since)
         stored = self._staging.plan()
-        if stored is not None and stored["key"] == key:
-            plan = _restored(plan, stored)
-        else:
-            self._staging.begin({"key": key, "rows": self._rows(plan), **_stored(plan)})
+        if stored is None or stored["key"] != key:
+            self._staging.begin({**asdict(plan), "key": key, "rows": self._rows(plan), "ranges": ()})
             stored = self._staging.plan()
         assert stored is not None, "a plan was written"
-        return self._carried_out(plan, stored["rows"])
+        # The plan as it was when the export was begun: what it looks like today does not count.
+        return self._carried_out(from_value(Plan, stored), stored["rows"])
 
     # -- before --------------------------------------------------------------------------------------------
 
     def _read_earlier(self, path: Path) -> dict[str, Any]:
         found = read_manifest(path)
         if found is None:
-            raise JobFailed(
-                f"there is no {path}", "name the _manifest.json of the export that is to be continued"
-            )
+            advice = "name the _manifest.json of the export that is to be continued"
+            raise JobFailed(f"there is no {path}", advice)
         if found["options"]["endingTimestamp"] is not None:
             raise JobFailed(
                 f"{path} is of an export that ended at a time, so messages before its end are not in it",
@@ -116,11 +113,7 @@ class _Export:
         assert self._earlier is not None
         earlier = self._earlier["store"]
         for name in ("clusterName", "brokerName"):
-            if (
-                earlier[name] is not None
-                and plan.store[name] is not None
-                and earlier[name] != plan.store[name]
-            ):
+            if None not in (earlier[name], plan.store[name]) and earlier[name] != plan.store[name]:
                 raise JobFailed(
                     f"the earlier export is of {earlier[name]}, this store is of {plan.store[name]}",
                     "continue it from a replica of the same group: offsets of others mean something else",
@@ -138,10 +131,8 @@ class _Export:
         earlier_end = None if self._earlier is None else self._earlier["range"]["end"]
         same = there["options"] == self._options.content() and there["store"] == plan.store
         if not same or there.get("continues") != earlier_end or not there["complete"]:
-            raise JobFailed(
-                f"{self._target} holds an export of something else",
-                "choose another target, or delete that one",
-            )
+            advice = "choose another target, or delete that one"
+            raise JobFailed(f"{self._target} holds an export of something else", advice)
         if there["range"]["limit"] < plan.end:
             raise JobFailed(
                 f"{self._target} has this up to {there['range']['end']}; the store goes on to {plan.end}",
@@ -164,34 +155,23 @@ class _Export:
         }
 
     def _rows(self, plan: Plan) -> list[Row]:
-        return [
-            task_row(
-                number,
-                self._url,
-                each,
-                plan.wanted,
-                self._staging.folder,
-                self._options,
-                broker_name=plan.store["brokerName"],
-                epochs=plan.epochs,
-            )
-            for number, each in enumerate(plan.ranges)
-        ]
+        staging, broker = str(self._staging.folder), plan.store["brokerName"]
+        common = plan.wanted, staging, self._options, broker, plan.epochs
+        return [to_value(Task(number, self._url, each, *common)) for number, each in enumerate(plan.ranges)]
 
     # -- the work --------------------------------------------------------------------------------------------
 
     def _carried_out(self, plan: Plan, rows: list[Row]) -> Report:
         results = self._staging.results()
-        reused = len(results)
-        total = done = sum(row["range"]["end"] - row["range"]["start"] for row in rows)
-        waiting = [self._paced(row) for row in rows if row["task"] not in results]
-        done -= sum(row["range"]["end"] - row["range"]["start"] for row in waiting)
+        reused, sizes = len(results), [row["range"]["end"] - row["range"]["start"] for row in rows]
+        rate = {"bytes_per_second": self._options.bytes_per_second}  # of today, not of when it was begun
+        waiting = [{**row, "options": row["options"] | rate} for row in rows if row["task"] not in results]
+        done, total = sum(sizes[number] for number in results), sum(sizes)
         self._progress("export", done, total)
         for result in self._runner.run(TASK, waiting):
             self._staging.keep(result.row)
             results[result.row["task"]] = result.row
-            span = rows[result.row["task"]]["range"]
-            done += span["end"] - span["start"]
+            done += sizes[result.row["task"]]
             self.report.bytes_read += result.row["bytes"]
             self._progress("export", done, total)
         self.report.counters |= {"tasks": len(rows), "tasksReused": reused}
@@ -212,65 +192,36 @@ class _Export:
         self._tell(manifest)
         return self.report
 
-    def _paced(self, row: Row) -> Row:
-        """The rate is that of today, not the one with which the export was begun."""
-        paced = replace(
-            ExportOptions.from_row(row["options"]), bytes_per_second=self._options.bytes_per_second
-        )
-        return {**row, "options": paced.to_row()}
-
     def _damages(self, plan: Plan, rows: list[Row], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What could not be read, as findings and as the manifest has it."""
-        found: list[dict[str, Any]] = [
-            {"file": path, "begin": begin, "end": end, "reason": "missing-file"}
-            for path, begin, end in plan.missing
-        ]
+        parts = [(path, begin, end, "missing-file") for path, begin, end in plan.missing]
         earlier = self._earlier["range"]["end"] if self._earlier is not None else plan.start
-        if earlier < plan.start and self._earlier is not None and not self._options.start_offset:
-            found.append({"file": "", "begin": earlier, "end": plan.start, "reason": "expired"})
+        if earlier < plan.start and not self._options.start_offset:
+            parts.append(("", earlier, plan.start, "expired"))
         for row, result in zip(rows, results, strict=True):
-            for begin, end, reason in result["damages"]:
-                found.append({"file": row["range"]["path"], "begin": begin, "end": end, "reason": reason})
+            parts += [(row["range"]["path"], *each) for each in result["damages"]]
+        found: list[dict[str, Any]] = [
+            {"file": file, "begin": begin, "end": end, "reason": reason} for file, begin, end, reason in parts
+        ]
         follows = {each.begin: f"; {each.text}" for each in plan.told if each.code == "hole"}
-        found += self._tell_end(plan)
         skip = self._options.on_corrupt == "skip"
-        for each in found:
-            said = "were passed over" if skip else f"cannot be read, so nothing was written; {_ADVICE}"
-            place = f"{each['end'] - each['begin']} bytes at {each['begin']} ({each['reason']})"
-            self.report.add(
-                Finding(
-                    str(each["reason"]),
-                    Level.WARNING if skip else Level.ERROR,
-                    each.get("text") or f"{place}: they {said}{follows.get(each['begin'], '')}",
-                    store=self._url,
-                    file=str(each["file"]),
-                    offset=each["begin"],
-                    end=each["end"],
-                )
-            )
-        return found
-
-    def _tell_end(self, plan: Plan) -> list[dict[str, Any]]:
-        """Say what is unusual at the end of the log; what of it is damage."""
-        found = []
-        for each in plan.told:
-            if each.is_damage:
-                text = f"{each.text}; nothing was written; {_ADVICE}"
-                text = each.text if self._options.on_corrupt == "skip" else text
-                found.append(
-                    {
-                        "file": each.file,
-                        "begin": each.begin,
-                        "end": each.end,
-                        "reason": each.code,
-                        "text": text,
-                    }
-                )
-            elif each.code != "hole":
-                level = Level.INFO if each.code == "torn-tail" else Level.WARNING
-                self.report.add(
-                    Finding(each.code, level, each.text, self._url, each.file, each.begin, each.end)
-                )
+        said = "were passed over" if skip else f"cannot be read, so nothing was written; {_ADVICE}"
+        texts = [
+            f"{end - begin} bytes at {begin} ({reason}): they {said}{follows.get(begin, '')}"
+            for _, begin, end, reason in parts
+        ]
+        for unusual in plan.told:
+            code, file, begin, end = unusual.code, unusual.file, unusual.begin, unusual.end
+            if unusual.is_damage:
+                texts.append(unusual.text if skip else f"{unusual.text}; nothing was written; {_ADVICE}")
+                found.append({"file": file, "begin": begin, "end": end, "reason": code, "text": texts[-1]})
+            elif code != "hole":
+                level = Level.INFO if code == "torn-tail" else Level.WARNING
+                self.report.add(Finding(code, level, unusual.text, self._url, file, begin, end))
+        for each, text in zip(found, texts, strict=True):
+            level = Level.WARNING if skip else Level.ERROR
+            place = self._url, each["file"], each["begin"], each["end"]
+            self.report.add(Finding(each["reason"], level, text, *place))
         return found
 
     def _manifest(
@@ -278,21 +229,19 @@ class _Export:
     ) -> dict[str, Any]:
         files = [each for result in results for each in result["files"]]
         end = max([plan.start, *(int(result["end"]) for result in results[-1:])]) if rows else plan.end
-        run = {
-            "start": plan.start,
-            "end": end,
-            "messages": sum(each["rows"] for each in files),
-            "files": len(files),
-            "damaged": damaged,
-        }
-        before = self._earlier if self._append else None
-        earlier_files = before["files"] if before is not None else []
-        all_files = [*earlier_files, *files]
+        messages = sum(each["rows"] for each in files)
+        run = {"start": plan.start, "end": end, "messages": messages, "files": len(files), "damaged": damaged}
+        continues = self._earlier["range"]["end"] if self._earlier is not None else None
+        before: dict[str, Any] = {
+            "options": self._options.content(), "continues": continues, "range": run, "runs": [], "files": [],
+        }  # fmt: skip
+        if self._append and self._earlier is not None:
+            before = self._earlier
+        all_files = [*before["files"], *files]
         topics: dict[str, dict[str, Any]] = {}
         for each in all_files:
-            topic = topics.setdefault(
-                each["topic"], {"folder": each["path"].partition("/")[0], "messages": 0, "files": 0}
-            )
+            folder = each["path"].partition("/")[0]
+            topic = topics.setdefault(each["topic"], {"folder": folder, "messages": 0, "files": 0})
             topic["messages"] += each["rows"]
             topic["files"] += 1
         return {
@@ -300,15 +249,10 @@ class _Export:
             "job": "export",
             "complete": True,
             "store": plan.store,
-            "options": before["options"] if before is not None else self._options.content(),
-            "continues": before["continues"]
-            if before is not None
-            else self._earlier and self._earlier["range"]["end"],
+            "options": before["options"],
+            "continues": before["continues"],
             "range": {
-                "start": before["range"]["start"] if before is not None else plan.start,
-                "end": end,
-                "limit": plan.end,
-                "bound": plan.bound,
+                "start": before["range"]["start"], "end": end, "limit": plan.end, "bound": plan.bound,
             },
             "columns": [
                 {"name": each.name, "type": each.type.simpleString(), "summary": each.summary}
@@ -320,18 +264,16 @@ class _Export:
                 "bytes": sum(each["bytes"] for each in all_files),
             },
             "topics": dict(sorted(topics.items())),
-            "runs": [*(before["runs"] if before is not None else []), run],
+            "runs": [*before["runs"], run],
             "files": all_files,
-        }
+        }  # fmt: skip
 
     def _tell(self, manifest: dict[str, Any]) -> None:
-        run = manifest["runs"][-1]
+        run, files = manifest["runs"][-1], manifest["files"]
         self.report.counters |= {
             "messages": run["messages"],
             "files": run["files"],
-            "bytesWritten": sum(
-                each["bytes"] for each in manifest["files"][len(manifest["files"]) - run["files"] :]
-            ),
+            "bytesWritten": sum(each["bytes"] for each in files[len(files) - run["files"] :]),
             "topics": len(manifest["topics"]),
         }
         self.report.facts |= {
@@ -341,30 +283,3 @@ class _Export:
             "bound": manifest["range"]["bound"],
             "manifest": str(self._target / MANIFEST),
         }
-
-
-def _stored(plan: Plan) -> dict[str, Any]:
-    return {
-        "store": plan.store,
-        "start": plan.start,
-        "end": plan.end,
-        "bound": plan.bound,
-        "missing": [list(each) for each in plan.missing],
-        "wanted": asdict(plan.wanted),
-        "told": [asdict(each) for each in plan.told],
-    }
-
-
-def _restored(plan: Plan, stored: dict[str, Any]) -> Plan:
-    """The plan as it was when the export was begun; what it looks like today does not count."""
-    missing = tuple((path, begin, end) for path, begin, end in stored["missing"])
-    return replace(
-        plan,
-        store=stored["store"],
-        start=stored["start"],
-        end=stored["end"],
-        bound=stored["bound"],
-        missing=missing,
-        told=tuple(Told(**each) for each in stored.get("told", ())),
-        ranges=(),
-    )

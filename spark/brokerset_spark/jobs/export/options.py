@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from brokerset_spark.sources.batches import Filter
@@ -56,31 +56,27 @@ class ExportOptions:
 
     def problems(self) -> list[str]:
         """What is wrong with them; a sentence for each."""
-        found = []
-        known = {each.name.lower() for each in MESSAGE_COLUMNS}
+        names, known = (
+            [name.lower() for name in self.columns],
+            {each.name.lower() for each in MESSAGE_COLUMNS},
+        )
         unknown = [name for name in self.columns if name.lower() not in known]
-        if unknown:
-            there = ", ".join(each.name for each in MESSAGE_COLUMNS)
-            found.append(f"there is no column {', '.join(unknown)}; there are {there}")
-        if len({name.lower() for name in self.columns}) < len(self.columns):
-            found.append("a column is named twice")
-        if self.columns and {name.lower() for name in self.columns} == {TOPIC}:
-            found.append(
-                "topic alone is no column of a file, it is the name of a folder; give another one as well"
-            )
-        if self.topics and self.topic_pattern:
-            found.append("give topics or a pattern, not both")
-        if self.start_ms is not None and self.end_ms is not None and self.start_ms > self.end_ms:
-            found.append("the time range ends before it begins")
-        if (
-            self.start_offset is not None
-            and self.end_offset is not None
-            and self.start_offset > self.end_offset
-        ):
-            found.append("the range of offsets ends before it begins")
-        if self.split_size < SPLIT_SIZE_MIN:
-            found.append(f"a split of {self.split_size} bytes; {SPLIT_SIZE_MIN} is the least")
-        return found
+        there = ", ".join(each.name for each in MESSAGE_COLUMNS)
+        alone = "topic alone is no column of a file, it is the name of a folder; give another one as well"
+        wanted = self.wanted
+        checks = (
+            (unknown, f"there is no column {', '.join(unknown)}; there are {there}"),
+            (len(set(names)) < len(names), "a column is named twice"),
+            (set(names) == {TOPIC}, alone),
+            (self.topics and self.topic_pattern, "give topics or a pattern, not both"),
+            (wanted.start_ms > wanted.end_ms, "the time range ends before it begins"),
+            (wanted.start_offset > wanted.end_offset, "the range of offsets ends before it begins"),
+            (
+                self.split_size < SPLIT_SIZE_MIN,
+                f"a split of {self.split_size} bytes; {SPLIT_SIZE_MIN} is the least",
+            ),
+        )
+        return [said for wrong, said in checks if wrong]
 
     @property
     def wanted(self) -> Filter:
@@ -124,12 +120,3 @@ class ExportOptions:
         """What must be the same in all parts of one dataset."""
         names = ("topics", "topicPattern", "includeSystemTopics", "columns", "decompress")
         return {name: value for name, value in self.content().items() if name in names}
-
-    def to_row(self) -> dict[str, Any]:
-        """As JSON values, for tasks."""
-        return asdict(self)
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> ExportOptions:
-        """The reverse of `to_row`."""
-        return cls(**{**row, "topics": tuple(row["topics"]), "columns": tuple(row["columns"])})

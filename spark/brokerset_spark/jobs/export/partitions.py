@@ -1,9 +1,12 @@
-"""Batches sorted into Parquet files by topic and day, with bounded memory and few open files."""
+"""Batches sorted into Parquet files by topic and day, with bounded memory and few open files. Their folders
+have the names that Hive and all that followed it give to topics and days."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from brokerset_spark.jobs.export.folders import date_folder, topic_folder
 from brokerset_spark.jobs.export.options import Compression
 
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -45,6 +47,21 @@ NO_STATISTICS: Final = frozenset({"body", "properties"})
 DELTA_COLUMNS: Final = frozenset({"queueOffset", "bornTimestamp", "storeTimestamp", "commitLogOffset"})
 """Numbers that mostly grow: as differences (`DELTA_BINARY_PACKED`) they take half the time and a third of the
 space."""
+
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What readers take for null."""
+
+DAY_MS: Final = 86_400_000
+NAME_SIZE_MAX: Final = 200
+"""Bytes of an escaped topic; file systems allow 255 for a name, of which `topic=` needs some."""
+
+_KEPT: Final = 160
+_SAFE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAYS: Final = (
+    (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH).days,
+    (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).days,
+)
 
 _READ_BYTES: Final = 1 << 20
 
@@ -199,3 +216,32 @@ def _synced(path: Path) -> tuple[int, str]:
         while piece := stream.read(_READ_BYTES):
             digest.update(piece)
         return stream.tell(), digest.hexdigest()
+
+
+def topic_folder(topic: str) -> str:
+    """`topic=…`: all but letters, digits, `-`, `_`, `.` as `%XX` of its UTF-8.
+
+    A name that would be too long is cut, and ends with `~` and a digest; then only the manifest and the
+    metadata of the files have the whole. Different topics never share a folder.
+    """
+    pieces = [_escaped(letter) for letter in topic]
+    if topic == NULL or not topic.strip("."):  # names that mean something else to some reader
+        pieces[:1] = [f"%{ord(topic[0]):02X}"] if topic else [NULL]
+    if sum(map(len, pieces)) > NAME_SIZE_MAX:
+        digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        while sum(map(len, pieces)) > _KEPT:
+            pieces.pop()
+        pieces.append(f"~{digest}")
+    return f"topic={''.join(pieces)}"
+
+
+def _escaped(letter: str) -> str:
+    raw = letter.encode("utf-8", "surrogatepass")
+    return letter if raw[0] in _SAFE else "".join(f"%{each:02X}" for each in raw)
+
+
+def date_folder(day: int | None) -> str:
+    """`date=YYYY-MM-DD` of a number of days since 1970; null for days that no calendar has."""
+    if day is None or not _DAYS[0] <= day <= _DAYS[1]:
+        return f"date={NULL}"
+    return f"date={(_EPOCH + timedelta(days=day)).date().isoformat()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,11 +17,11 @@ from brokerset_spark.sources.plan import (
     follow_text,
     held_back_text,
     open_store,
+    owner_of,
     plan_store,
     within,
 )
 from brokerset_spark.stores.folder import StoreFolder
-from brokerset_spark.stores.http_folder import HttpFolder
 from brokerset_spark.stores.layout import StoreFacts
 from brokerset_spark.stores.reading import Range, gaps, split
 
@@ -56,18 +57,13 @@ class Plan:
     """Why it ends there; see `stores.tail.Bound`."""
 
     wanted: Filter
-    ranges: tuple[Range, ...]
     missing: tuple[tuple[str, int, int], ...]
     """Ranges that no file holds: path of the file before, begin, end."""
 
-    epochs: tuple[tuple[int, int], ...]
+    ranges: tuple[Range, ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
     told: tuple[Told, ...] = ()
     """What is to be said about the end of the log."""
-
-    @property
-    def total(self) -> int:
-        """Bytes that are read."""
-        return sum(each.end - each.start for each in self.ranges)
 
 
 def plan_export(url: str, options: ExportOptions, since: int | None) -> Plan:
@@ -76,23 +72,22 @@ def plan_export(url: str, options: ExportOptions, since: int | None) -> Plan:
     try:
         folder, facts = open_store(url)
     except FileNotFoundError as error:
-        raise NoInput(
-            str(error), "give the folder that storePathRootDir names, or a broker's stream"
-        ) from error
-    try:
+        advice = "give the folder that storePathRootDir names, or a broker's stream"
+        raise NoInput(str(error), advice) from error
+    with closing(folder):
         return _plan(folder, facts, options, since)
-    finally:
-        folder.close()
 
 
 def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since: int | None) -> Plan:
-    identity = _identity(folder, facts, options)
+    cluster, broker, number = owner_of(folder, facts)
+    broker = options.broker_name or broker
+    identity = {"clusterName": cluster, "brokerName": broker, "brokerId": number, "layout": facts.layout}
     wanted = options.wanted
     if since is not None:
         wanted = replace(wanted, start_offset=max(wanted.start_offset, since))
     reading = MessageOptions(
         paths=(facts.url,),
-        broker_name=identity["brokerName"],
+        broker_name=broker,
         wanted=wanted,
         split_size=options.split_size,
         tail_bound=options.tail_bound,
@@ -106,11 +101,9 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
     missing: list[tuple[str, int, int]] = []
     for log, entries in store.logs:  # an earlier export ended where a record begins
         found = split(within(log.files), options.split_size, entries=entries, bound=end, start=start)
+        exact, until = store.bound.exact, store.bound.offset
         ranges += [
-            replace(
-                each, bound=store.bound.offset, exact_start=each.start == since, exact_bound=store.bound.exact
-            )
-            for each in found
+            replace(each, bound=until, exact_start=each.start == since, exact_bound=exact) for each in found
         ]
         missing += gaps(log, start, end)
     if len(ranges) > TASKS_MAX:
@@ -121,8 +114,8 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
         max(start, end),
         store.bound.reason,
         wanted,
-        tuple(ranges),
         tuple(missing),
+        tuple(ranges),
         store.epochs,
         tuple(_told(store, start, end)),
     )
@@ -149,29 +142,6 @@ def _told(store: StorePlan, start: int, end: int) -> Iterator[Told]:
             "zeros: a record was torn or truncated there, or its beginning is damaged"
         )
         yield Told("torn-tail", text, path, bound.end.offset, bound.end.offset)
-
-
-def _identity(folder: StoreFolder, facts: StoreFacts, options: ExportOptions) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "clusterName": None,
-        "brokerName": None,
-        "brokerId": None,
-        "layout": facts.layout,
-    }
-    if facts.identity is not None:
-        found["clusterName"] = facts.identity.cluster_name
-        found["brokerName"] = facts.identity.broker_name
-        found["brokerId"] = facts.identity.broker_id
-    elif isinstance(folder, HttpFolder):
-        state = folder.state()
-        found |= {
-            "clusterName": state.cluster_name,
-            "brokerName": state.broker_name,
-            "brokerId": state.broker_id,
-        }
-    if options.broker_name:
-        found["brokerName"] = options.broker_name
-    return found
 
 
 def _check_since(url: str, since: int, first: int, end: int, options: ExportOptions) -> None:

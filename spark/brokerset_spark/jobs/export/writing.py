@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.export.partitions import Partitions
 from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.json_values import CAMEL, from_value
 from brokerset_spark.kernels import Stop
 from brokerset_spark.sources.batches import Batches, Filter, Source, chosen, reason_of
 from brokerset_spark.sources.columns import MESSAGE_COLUMNS, arrow_schema, schema_of
@@ -31,28 +32,22 @@ DATA: Final = "data"
 """Folder of the staging folder that tasks write to."""
 
 
-def task_row(
-    number: int,
-    url: str,
-    wanted: Range,
-    messages: Filter,
-    staging: Path,
-    options: ExportOptions,
-    *,
-    broker_name: str | None,
-    epochs: tuple[tuple[int, int], ...],
-) -> Row:
-    """What a task needs, as JSON values."""
-    return {
-        "task": number,
-        "url": url,
-        "range": asdict(wanted),
-        "filter": asdict(messages),
-        "staging": str(staging),
-        "options": options.to_row(),
-        "brokerName": broker_name,
-        "epochs": [list(each) for each in epochs],
-    }
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task reads, and how it writes it."""
+
+    __pydantic_config__: ClassVar = CAMEL
+
+    task: int
+    """Its number."""
+
+    url: str
+    range: Range
+    filter: Filter
+    staging: str
+    options: ExportOptions
+    broker_name: str | None
+    epochs: tuple[tuple[int, int], ...]
 
 
 def write_range(row: Row) -> Iterator[Result]:
@@ -61,24 +56,22 @@ def write_range(row: Row) -> Iterator[Result]:
     Each attempt has a folder of its own, so a repeated one meets nothing of those before; what a failed one
     leaves is deleted here, or with the staging folder.
     """
-    attempt = f"{row['task']:06d}-{uuid.uuid4().hex}"
-    folder = Path(row["staging"]) / DATA / attempt
+    task = from_value(Task, row)
+    attempt = f"{task.task:06d}-{uuid.uuid4().hex}"
+    folder = Path(task.staging) / DATA / attempt
     folder.mkdir(parents=True)
     try:
-        yield Result({"task": row["task"], "attempt": attempt, **_write(row, folder)})
+        yield Result({"task": task.task, "attempt": attempt, **_write(task, folder)})
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _write(row: Row, folder: Path) -> dict[str, Any]:
-    options = ExportOptions.from_row(row["options"])
-    wanted, messages = Range(**row["range"]), _filter(row["filter"])
-    columns = options.file_columns
-    names = [each.name for each in columns]
-    schema = arrow_schema(schema_of(MESSAGE_COLUMNS, names))
-    source = Source(wanted.path, row["brokerName"], tuple((epoch, start) for epoch, start in row["epochs"]))
-    batches = Batches(schema, source, messages, open_bodies=options.decompress)
+def _write(task: Task, folder: Path) -> dict[str, Any]:
+    options, wanted, columns = task.options, task.range, task.options.file_columns
+    schema = arrow_schema(schema_of(MESSAGE_COLUMNS, [each.name for each in columns]))
+    source = Source(wanted.path, task.broker_name, task.epochs)
+    batches = Batches(schema, source, task.filter, open_bodies=options.decompress)
     partitions = Partitions(
         folder,
         schema,
@@ -86,10 +79,10 @@ def _write(row: Row, folder: Path) -> dict[str, Any]:
         name=f"part-{wanted.start:020d}",
         metadata={
             "brokerset.columns": "\n".join(f"{each.name}: {each.summary}" for each in columns),
-            "brokerset.store": row["url"],
+            "brokerset.store": task.url,
         },
     )
-    store = open_folder(row["url"])
+    store = open_folder(task.url)
     damages: list[tuple[int, int, str]] = []
     outcome = Outcome(wanted.start, wanted.start)
     read = 0
@@ -135,12 +128,6 @@ def _end(wanted: Range, outcome: Outcome) -> int:
     if outcome.stop is Stop.SHORT:
         return outcome.end
     return wanted.base + wanted.size if outcome.stop is Stop.BLANK else max(wanted.end, outcome.end)
-
-
-def _filter(row: dict[str, Any]) -> Filter:
-    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    queues = {name: tuple(tuple(each) for each in row[name]) for name in ("queue_starts", "queue_ends")}
-    return Filter(**{**row, **lists, **queues})
 
 
 def _built(
