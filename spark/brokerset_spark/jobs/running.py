@@ -1,10 +1,8 @@
 """Running the tasks of a job: on Spark, or in processes of this machine.
 
-A task is a function `(row: dict) -> Iterator[Result]` at the top level of a module, named
-`module:function`. Rows
-and results are plain JSON values, so that neither pickling nor the code of a client decides what crosses
-over;
-bulk data travels in `Result.data`.
+A task is a function `(row: dict) -> Iterator[Result]` at the top level of a module, named `module:function`.
+Rows and results are plain JSON values, so that neither pickling nor the code of a client decides what crosses
+over; bulk data travels in `Result.data`.
 """
 
 from __future__ import annotations

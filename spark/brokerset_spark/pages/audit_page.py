@@ -17,9 +17,8 @@ ZOOM_SHARE: Final = 0.3
 first."""
 
 _LEGEND: Final = (
-    "Colours are epochs, with their number. Bars end at the last record; <span "
-    "aria-hidden='true'>▼</span> green: "
-    "confirmed; hatched: not known to be confirmed; dashed: expired; red: differs or damaged."
+    "Colours are epochs, with their number. Bars end at the last record; <span aria-hidden='true'>▼</span> "
+    "green: confirmed; hatched: not known to be confirmed; dashed: expired; red: differs or damaged."
 )
 
 

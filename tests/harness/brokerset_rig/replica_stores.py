@@ -119,6 +119,16 @@ def write_replica(
     return root
 
 
+def write_replicas(
+    folder: Path, *replicas: tuple[Log, tuple[tuple[int, int], ...], int | None]
+) -> list[Path]:
+    """Stores `a`, `b`, … below a folder: a log, its epochs, and what the store knows to be confirmed; ids from 1."""
+    return [
+        write_replica(folder / name, log, epochs=epochs, confirmed=confirmed, broker_id=number)
+        for number, (name, (log, epochs, confirmed)) in enumerate(zip("abcdefg", replicas, strict=False), 1)
+    ]
+
+
 def _write_ledger(folder: Path, log: Log, confirmed: int | None) -> None:
     units = []
     for index, (start, term) in enumerate(zip(log.starts, log.terms, strict=True)):

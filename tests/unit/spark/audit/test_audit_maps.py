@@ -35,13 +35,6 @@ RUNNER = LocalRunner()
 NOW_MS = 1_800_000_000_000
 
 
-@pytest.fixture
-def log() -> Log:
-    made = Log()
-    made.fill(1000)
-    return made
-
-
 def travelled(store: Path, options: MapOptions | None = None) -> ReplicaMap:
     """A map that was written and read again."""
     return ReplicaMap.from_json(map_replica(RUNNER, str(store), options).to_json())

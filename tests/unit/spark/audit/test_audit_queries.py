@@ -35,21 +35,6 @@ from brokerset_spark.jobs.running import LocalRunner
 RUNNER = LocalRunner()
 
 
-@pytest.fixture
-def log() -> Log:
-    made = Log()
-    made.fill(1000)
-    return made
-
-
-@pytest.fixture
-def trio(tmp_path: Path, log: Log) -> list[Path]:
-    return [
-        write_replica(tmp_path / each, log, epochs=((1, 0),), confirmed=log.end, broker_id=number)
-        for number, each in enumerate("abc", 1)
-    ]
-
-
 def apart(stores: Sequence[Path], rounds: int = 3) -> tuple[Report, int]:
     """The report of stores that only answer, and after how many rounds nothing is asked any more."""
     maps = [ReplicaMap.from_json(map_replica(RUNNER, str(each)).to_json()) for each in stores]

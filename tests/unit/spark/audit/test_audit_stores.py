@@ -9,33 +9,17 @@ import pytest
 
 from brokerset_formats.epochs import encode_epoch_file, history_of
 from brokerset_formats.hashing import crc31
-from brokerset_rig.replica_stores import FILE_SIZE, Log, flip, wipe, write_replica
+from brokerset_rig.replica_stores import FILE_SIZE, Log, flip, wipe, write_replica, write_replicas
 from brokerset_spark.jobs.audit import AuditOptions, ControllerView, audit
 from brokerset_spark.jobs.report import Finding, Level, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner
 
 EPOCHS_AT = 300
-
-
-@pytest.fixture
-def log() -> Log:
-    """Four files: two epochs of 300 and 700 records."""
-    made = Log()
-    made.fill(1000)
-    return made
+"""As in the conftest."""
 
 
 def epochs_of(log: Log) -> tuple[tuple[int, int], ...]:
     return ((1, 0), (2, log.starts[EPOCHS_AT]))
-
-
-@pytest.fixture
-def trio(tmp_path: Path, log: Log) -> list[Path]:
-    """Three equal replicas, all confirmed."""
-    return [
-        write_replica(tmp_path / name, log, epochs=epochs_of(log), confirmed=log.end, broker_id=number)
-        for number, name in enumerate("abc", 1)
-    ]
 
 
 def run(stores: Sequence[Path], confirmed: int | None = None, view: ControllerView | None = None) -> Report:
@@ -173,10 +157,7 @@ def test_a_fork_below_one_epoch_and_start_is_found_by_bytes_alone(tmp_path: Path
     one.fill(200, text="one")
     other.fill(200, text="two")
     epochs = ((1, 0), (2, common.starts[100]))
-    stores = [
-        write_replica(tmp_path / "one", one, epochs=epochs, confirmed=one.end, broker_id=1),
-        write_replica(tmp_path / "two", other, epochs=epochs, confirmed=other.end, broker_id=2),
-    ]
+    stores = write_replicas(tmp_path, (one, epochs, one.end), (other, epochs, other.end))
 
     report = run(stores)
 
@@ -214,10 +195,7 @@ def test_a_replaced_master_with_an_unconfirmed_tail_is_a_warning_with_what_it_wi
     old.fill(5, text="unconfirmed")
     new.fill(9, text="later")
     before, after = epochs_of(log), (*epochs_of(log), (3, log.end))
-    stores = [
-        write_replica(tmp_path / "old", old, epochs=before, confirmed=log.end, broker_id=1),
-        write_replica(tmp_path / "new", new, epochs=after, confirmed=new.end, broker_id=2),
-    ]
+    stores = write_replicas(tmp_path, (old, before, log.end), (new, after, new.end))
 
     report = run(stores)
 
@@ -234,12 +212,9 @@ def test_two_logs_that_both_confirmed_what_the_other_lacks_are_an_error(tmp_path
     one, other = log.copy(), log.copy()
     one.fill(5, text="one")
     other.fill(9, text="two")
-    stores = [
-        write_replica(tmp_path / "a", one, epochs=epochs_of(log), confirmed=one.end, broker_id=1),
-        write_replica(
-            tmp_path / "b", other, epochs=(*epochs_of(log), (3, log.end)), confirmed=other.end, broker_id=2
-        ),
-    ]
+    stores = write_replicas(
+        tmp_path, (one, epochs_of(log), one.end), (other, (*epochs_of(log), (3, log.end)), other.end)
+    )
 
     report = run(stores)
 
@@ -255,10 +230,7 @@ def test_two_logs_that_both_confirmed_what_the_other_lacks_are_an_error(tmp_path
 def test_a_replica_that_is_ahead_is_told_without_alarm(tmp_path: Path, log: Log) -> None:
     ahead = log.copy()
     ahead.fill(4)
-    stores = [
-        write_replica(tmp_path / "a", ahead, epochs=epochs_of(log), confirmed=log.end, broker_id=1),
-        write_replica(tmp_path / "b", log, epochs=epochs_of(log), confirmed=log.end, broker_id=2),
-    ]
+    stores = write_replicas(tmp_path, (ahead, epochs_of(log), log.end), (log, epochs_of(log), log.end))
 
     report = run(stores)
 
@@ -270,10 +242,7 @@ def test_a_replica_behind_what_is_confirmed_is_an_error_only_when_it_counts_as_i
     tmp_path: Path, log: Log
 ) -> None:
     behind = log.copy(until=log.starts[800])
-    stores = [
-        write_replica(tmp_path / "a", log, epochs=epochs_of(log), confirmed=log.end, broker_id=1),
-        write_replica(tmp_path / "b", behind, epochs=epochs_of(log), confirmed=behind.end, broker_id=2),
-    ]
+    stores = write_replicas(tmp_path, (log, epochs_of(log), log.end), (behind, epochs_of(log), behind.end))
 
     levels = {
         in_sync: only(run(stores, view=ControllerView("broker-a", 1, 2, frozenset(in_sync))), "confirm").level
@@ -307,10 +276,7 @@ def test_expired_heads_are_compared_from_where_both_have_bytes(tmp_path: Path, l
 
 def test_different_bounds_are_compared_up_to_the_lower_one_only(tmp_path: Path, log: Log) -> None:
     half = log.starts[600]
-    stores = [
-        write_replica(tmp_path / "a", log, epochs=epochs_of(log), confirmed=log.end, broker_id=1),
-        write_replica(tmp_path / "b", log, epochs=epochs_of(log), confirmed=half, broker_id=2),
-    ]
+    stores = write_replicas(tmp_path, (log, epochs_of(log), log.end), (log, epochs_of(log), half))
 
     clean = run(stores)
     flip(stores[1], half + 100)  # above what this one knows to be confirmed
@@ -330,10 +296,9 @@ def test_stores_without_a_confirmed_offset_are_compared_up_to_where_they_part(
     one, other = log.copy(), log.copy()
     one.fill(5, text="one")
     other.fill(9, text="two")
-    stores = [
-        write_replica(tmp_path / "a", one, epochs=epochs_of(log), broker_id=1),
-        write_replica(tmp_path / "b", other, epochs=(*epochs_of(log), (3, log.end)), broker_id=2),
-    ]
+    stores = write_replicas(
+        tmp_path, (one, epochs_of(log), None), (other, (*epochs_of(log), (3, log.end)), None)
+    )
 
     report = run(stores)
 
@@ -586,9 +551,6 @@ def test_uncommitted_entries_of_another_leader_are_no_difference(tmp_path: Path,
     old, new = ledger.copy(), ledger.copy()
     old.fill(3, text="old", term=4)
     new.fill(5, text="new", term=5)
-    stores = [
-        write_replica(tmp_path / "old", old, confirmed=ledger.end),
-        write_replica(tmp_path / "new", new, confirmed=new.end),
-    ]
+    stores = write_replicas(tmp_path, (old, (), ledger.end), (new, (), new.end))
 
     assert not [each for each in run(stores).findings if each.code in ("bytes", "damage")]
