@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from brokerset_runtime.files import write_atomically
 from brokerset_spark.commands.options import JobOptions, LocalPath, job_options, with_options
 from brokerset_spark.jobs.audit import (
     Answer,
@@ -241,9 +242,7 @@ def _write(output: Path | None, text: bytes) -> bool:
         sys.stdout.buffer.write(text)
         sys.stdout.buffer.flush()
         return False
-    beside = output.with_name(f".{output.name}.part")
-    beside.write_bytes(text)
-    beside.replace(output)
+    write_atomically(output, text)
     return True
 
 

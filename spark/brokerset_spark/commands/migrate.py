@@ -1,4 +1,4 @@
-"""`migrate`: a store in another layout, beside the old one."""
+"""`migrate`: a store in another layout, next to the old one."""
 
 from __future__ import annotations
 

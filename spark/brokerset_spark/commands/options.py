@@ -30,6 +30,7 @@ from typing import IO, Any, Final, NoReturn, TypeVar
 
 import click
 
+from brokerset_runtime.files import write_atomically
 from brokerset_spark.commands.ending import told_to_end
 from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
@@ -195,9 +196,9 @@ class JobOptions:
 
         text = report.to_json()
         if self.report is not None:
-            _write(self.report, text)
+            write_atomically(self.report, text + b"\n")
         if self.summary is not None:
-            _write(self.summary, report.summary(), whole=False)
+            self.summary.write_bytes(report.summary())  # as it is: mostly it is a device or a mounted file
         if self.findings is not None:
             from brokerset_spark.jobs.report_frame import write_findings
 
@@ -207,16 +208,6 @@ class JobOptions:
         else:
             tell(report, full=self.report)
         sys.exit(report.exit_code)
-
-
-def _write(path: Path, text: bytes, *, whole: bool = True) -> None:
-    """As a whole by renaming; devices and mounted files (`/dev/termination-log`) as they are."""
-    if not whole:
-        path.write_bytes(text)
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(text + b"\n")
-    beside.replace(path)
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-"""A report as people read it: what was done, figures, and the findings that come first."""
+"""A report as people read it: what was done, counters, and the findings that come first."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _console() -> Console:
 def tell(report: Report, *, full: Path | None = None, console: Console | None = None) -> None:
     """Write the report to standard output; `full` is where the whole of it was written."""
     out = console or _console()
-    figures = {name: value for name, value in report.counters.items() if not name.startswith("finding")}
-    if figures:
+    counters = {name: value for name, value in report.counters.items() if not name.startswith("finding")}
+    if counters:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column()
         table.add_column(justify="right")
-        for name, value in sorted(figures.items()):
+        for name, value in sorted(counters.items()):
             table.add_row(name, f"{value:,}")
         out.print(table)
     _tell_findings(report, out, full)
@@ -72,7 +72,7 @@ def _tell_findings(report: Report, out: Console, full: Path | None) -> None:
 
 
 def rows_table(title: str, columns: list[str], rows: list[list[Any]]) -> Table:
-    """A table of figures: numbers to the right, with thousands."""
+    """A table of counts: numbers to the right, with thousands."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, column in enumerate(columns):
         numeric = any(isinstance(row[number], int) for row in rows)
@@ -83,7 +83,7 @@ def rows_table(title: str, columns: list[str], rows: list[list[Any]]) -> Table:
 
 
 ROWS_MAX: Final = 40
-"""Rows of one table of figures; the report has all."""
+"""Rows of one table of counts; the report has all."""
 
 
 def tell_contents(report: Report, *, console: Console | None = None) -> None:

@@ -22,20 +22,20 @@ EXIT_NO_INPUT: Final = 3
 """Exit codes of jobs. The last: the input is missing, or a broker runs on it."""
 
 
-class NoInput(Exception):
+class _Ended(Exception):
+    """A job ended without a result: what happened, and what to do next."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+class NoInput(_Ended):
     """The input is missing, or a broker runs on it: the process ends with `EXIT_NO_INPUT`."""
 
-    def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__(message)
-        self.advice = advice
 
-
-class JobFailed(Exception):
+class JobFailed(_Ended):
     """The job cannot be done or go on: the process ends with `EXIT_FAILED`."""
-
-    def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__(message)
-        self.advice = advice
 
 
 class Level(StrEnum):
@@ -107,38 +107,32 @@ class Report:
 
     def to_json(self) -> bytes:
         """`report.json`."""
-        return orjson.dumps(
-            {
-                "schemaVersion": SCHEMA_VERSION,
-                "job": self.job,
-                "clean": self.clean,
-                "inputs": self.inputs,
-                "counters": dict(sorted(self.counters.items())),
-                "facts": self.facts,
-                "findingsTotal": self.findings_total,
-                "findings": [asdict(each) for each in self.findings],
-                "bytesRead": self.bytes_read,
-                "seconds": round(self.seconds, 3),
-                "bytesPerSecond": round(self.bytes_read / self.seconds) if self.seconds else 0,
-            },
-            option=orjson.OPT_INDENT_2,
-        )
+        more = {
+            "inputs": self.inputs,
+            "counters": dict(sorted(self.counters.items())),
+            "facts": self.facts,
+            "findings": [asdict(each) for each in self.findings],
+            "bytesPerSecond": round(self.bytes_read / self.seconds) if self.seconds else 0,
+        }
+        return orjson.dumps(self._head() | more, option=orjson.OPT_INDENT_2)
 
-    def summary(self) -> bytes:
-        """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for.
-
-        Of the counters it has those of findings: they count what there was no room for, too.
-        """
-        said: dict[str, Any] = {
+    def _head(self) -> dict[str, Any]:
+        return {
             "schemaVersion": SCHEMA_VERSION,
             "job": self.job,
             "clean": self.clean,
             "findingsTotal": self.findings_total,
             "bytesRead": self.bytes_read,
             "seconds": round(self.seconds, 3),
-            "counters": {name: n for name, n in sorted(self.counters.items()) if name.startswith("finding")},
-            "findings": [],
         }
+
+    def summary(self) -> bytes:
+        """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for.
+
+        Of the counters it has those of findings: they count what there was no room for, too.
+        """
+        counters = {name: n for name, n in sorted(self.counters.items()) if name.startswith("finding")}
+        said: dict[str, Any] = {**self._head(), "counters": counters, "findings": []}
         if self.further:
             said["further"] = self.further
         text = orjson.dumps(said)

@@ -45,6 +45,6 @@ def write_findings(report: Report, path: Path) -> None:
     """The same as a Parquet file, which appears when it is whole."""
     import pyarrow.parquet as pq
 
-    beside = path.with_name(f".{path.name}.writing")
-    pq.write_table(findings_table(report), beside)
-    beside.replace(path)
+    part = path.with_name(f".{path.name}.writing")
+    pq.write_table(findings_table(report), part)
+    part.replace(path)

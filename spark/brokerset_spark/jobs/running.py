@@ -212,10 +212,10 @@ _RAISED: Final = re.compile(r"TaskFailed: (\{.*\})$", re.MULTILINE)
 
 def raised_in_task(error: Exception) -> TaskFailed:
     """For `raised_by_task`, on the executor."""
-    told = {"kind": type(error).__name__, "text": str(error), "advice": getattr(error, "advice", "")}
+    raised = {"kind": type(error).__name__, "text": str(error), "advice": getattr(error, "advice", "")}
     if isinstance(error, OSError):
-        told |= {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
-    return TaskFailed(orjson.dumps(told, default=str).decode())
+        raised |= {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
+    return TaskFailed(orjson.dumps(raised, default=str).decode())
 
 
 def raised_by_task(task: str, error: Exception) -> Exception:
@@ -226,19 +226,19 @@ def raised_by_task(task: str, error: Exception) -> Exception:
         return JobFailed(
             f"Spark gave up {task}: {type(error).__name__}: {said}", "look at what it wrote above"
         )
-    told = orjson.loads(match[1])
-    match told["kind"]:
+    raised = orjson.loads(match[1])
+    match raised["kind"]:
         case "JobFailed":
-            return JobFailed(told["text"], told["advice"])
+            return JobFailed(raised["text"], raised["advice"])
         case "NoInput":
-            return NoInput(told["text"], told["advice"])
+            return NoInput(raised["text"], raised["advice"])
         case "ValueError":
-            return ValueError(told["text"])
-    if told.get("errno") is not None:
-        return OSError(told["errno"], told["strerror"], told["filename"])
-    if "errno" in told:
-        return OSError(told["text"])
-    return JobFailed(f"{task} failed: {told['kind']}: {told['text']}", "look at what Spark wrote above")
+            return ValueError(raised["text"])
+    if raised.get("errno") is not None:
+        return OSError(raised["errno"], raised["strerror"], raised["filename"])
+    if "errno" in raised:
+        return OSError(raised["text"])
+    return JobFailed(f"{task} failed: {raised['kind']}: {raised['text']}", "look at what Spark wrote above")
 
 
 class _ArrowTask:

@@ -128,9 +128,9 @@ def _cell(value: object, kind: str = "") -> str:
 
 
 def _replicas(report: Report, maps: Sequence[ReplicaMap]) -> str:
-    told: list[dict[str, Any]] = report.facts.get("replicas", [])
+    known: list[dict[str, Any]] = report.facts.get("replicas", [])
     rows = []
-    for each, facts in zip(maps, told, strict=True):
+    for each, facts in zip(maps, known, strict=True):
         roles = [word for word, key in (("master", "isMaster"), ("in sync", "inSync")) if facts[key]]
         roles += ["being written"] if each.written else []
         epochs = each.epochs.pairs

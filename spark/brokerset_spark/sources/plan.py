@@ -15,7 +15,7 @@ from brokerset_formats.hosts import HOST_SIZE_V6
 from brokerset_formats.records import STORE_TIMESTAMP_POSITION, store_timestamp_at
 from brokerset_spark.sources.batches import Filter, reason_of
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.http_folder import HttpFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
 from brokerset_spark.stores.opening import open_folder
@@ -69,6 +69,24 @@ class StorePlan:
     def first(self) -> int:
         """Offset of the first byte."""
         return self.facts.first
+
+
+@dataclass(frozen=True, slots=True)
+class EndNote:
+    """Something unusual at the end of a log."""
+
+    code: str
+    """`hole`: damage that a task finds; `tail-missing`, `held-back`, `torn-tail`."""
+
+    text: str
+    file: str
+    begin: int
+    end: int
+    is_damage: bool = False
+    """Whether messages are surely lost there that no task can miss."""
+
+    reason: str = ""
+    """Why there is no record, of a hole."""
 
 
 def expand(paths: tuple[str, ...]) -> list[str]:
@@ -220,48 +238,55 @@ def make_pieces(
 def _check_end(store: StorePlan, options: MessageOptions, start: int, end: int) -> None:
     """StoreDamaged for damage at the end of the log that is to be told; a warning for what else is not
     read."""
-    bound = store.bound
-    told = options.on_corrupt == "fail"
-    if bound.end is not None and told:
+    fails = options.on_corrupt == "fail"
+    for note in end_notes(store, start, end):
+        if note.code == "hole" and fails:
+            raise StoreDamaged(
+                f"{store.url}/{note.file}: no record can be read at {note.begin} ({note.reason}), and "
+                f"{note.text}: this is damage, and not the end of the log. Read around it with "
+                "onCorrupt=skip, see it with damagedRanges=rows, or look closer with `brokerset store verify`"
+            )
+        if note.is_damage and fails and options.fail_on_data_loss:
+            raise StoreDamaged(
+                f"{store.url}: {note.text}. Read what there is with failOnDataLoss=false, or see the gap "
+                "with damagedRanges=rows"
+            )
+        if note.code == "tail-missing":
+            _LOG.warning("%s: %s", store.url, note.text)
+        elif note.code == "held-back":
+            _LOG.warning("%s: %s; tailBound=end reads them, too", store.url, note.text)
+
+
+def end_notes(store: StorePlan, start: int, end: int) -> Iterator[EndNote]:
+    """What is unusual at the end of a log of which `[start, end)` is read."""
+    bound, path = store.bound, store.logs[-1][0].files[-1].path if store.logs else ""
+    if bound.end is not None:
+        many = bound.end.behind
+        text = f"{many} whole records follow that were stored later" if many > 1 else "a whole record follows"
+        text = text if many else "the store was closed in order"
         for hole in bound.end.holes:
             if start <= hole.begin < end:
-                raise StoreDamaged(
-                    f"{store.url}/{hole.path}: no record can be read at {hole.begin} "
-                    f"({reason_of(hole.stop)}), and {follow_text(bound.end.behind)}: this is damage, and not "
-                    "the end of the log. Read around it with onCorrupt=skip, see it with "
-                    "damagedRanges=rows, or look closer with `brokerset store verify`"
-                )
+                yield EndNote("hole", text, hole.path, hole.begin, hole.end, reason=reason_of(hole.stop))
     if end < bound.offset:
         return
     if bound.lost is not None:
-        if not bound.lost.crash and told and options.fail_on_data_loss:
-            raise StoreDamaged(
-                f"{store.url}: {bound.lost.text()}. Read what there is with failOnDataLoss=false, or see the "
-                "gap with damagedRanges=rows"
-            )
-        _LOG.warning("%s: %s", store.url, bound.lost.text())
+        lost = bound.lost
+        yield EndNote("tail-missing", lost.text(), path, lost.begin, lost.end, is_damage=not lost.crash)
     if bound.held_back:
-        _LOG.warning("%s: %s; tailBound=end reads them, too", store.url, held_back_text(bound))
-
-
-def follow_text(count: int) -> str:
-    """What lies behind damage, for people."""
-    if not count:
-        return "the store was closed in order"
-    return f"{count} whole records follow that were stored later" if count > 1 else "a whole record follows"
-
-
-def held_back_text(bound: Bound) -> str:
-    """Why records of a store that was not closed are left out, for people."""
-    why = {
-        "checkpoint": "its checkpoint does not confirm them",
-        "crc": "nothing that follows proves them whole",
-    }
-    many = f"{bound.held_back} records" if bound.held_back != 1 else "one record"
-    return (
-        f"the store was not closed, and {many} from {bound.offset} on left out, as a broker may be "
-        f"writing there and {why[bound.reason]}"
-    )
+        by_checkpoint = bound.reason == "checkpoint"
+        why = (
+            "its checkpoint does not confirm them"
+            if by_checkpoint
+            else "nothing that follows proves them whole"
+        )
+        records = f"{bound.held_back} records" if bound.held_back != 1 else "one record"
+        text = f"the store was not closed, and {records} from {bound.offset} on left out, as a broker may be "
+        yield EndNote("held-back", f"{text}writing there and {why}", path, bound.offset, bound.offset)
+    if bound.end is not None and bound.end.debris:
+        at, reason = bound.end.offset, reason_of(bound.end.stop)
+        text = f"no record can be read at {at} ({reason}), and none follows, but other bytes than zeros: a "
+        text += "record was torn or truncated there, or its beginning is damaged"
+        yield EndNote("torn-tail", text, path, at, at)
 
 
 def within(files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
@@ -345,11 +370,9 @@ def time_span(folder: StoreFolder, store: StorePlan, start_ms: int, end_ms: int)
 def first_time(folder: StoreFolder, file: LogFile, entries: bool) -> int | None:
     """Store time of the record at a file's beginning; None if that cannot be told."""
     inside = ENTRY_HEAD_SIZE if entries else 0
-    raw = bytearray(inside + _HEAD_SIZE)
     try:
-        if folder.read_into(file.path, 0, memoryview(raw)) < len(raw):
-            return None
+        raw = read_bytes(folder, file.path, 0, inside + _HEAD_SIZE)
     except FileNotFoundError:
         return None
-    time = store_timestamp_at(raw, inside)
-    return time if time > 0 and any(raw) else None
+    time = store_timestamp_at(raw, inside) if len(raw) == inside + _HEAD_SIZE else 0
+    return time if time > 0 else None

@@ -27,7 +27,7 @@ from brokerset_spark.sources.options import LATEST, MessageOptions, OptionsError
 from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, make_pieces, opened_store, plan_store
 from brokerset_spark.sources.reader import DataLost, PiecePartition, read_piece
 from brokerset_spark.sources.replicas import one_of_each
-from brokerset_spark.sources.stream_positions import SUFFIX, Seen, look_again, make_mark, mark_in, places
+from brokerset_spark.sources.stream_positions import SUFFIX, MarkState, check_mark, make_mark, mark_in, places
 from brokerset_spark.stores.ending import find_log_end
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Range, gaps
@@ -39,7 +39,7 @@ Offsets = dict[str, int]
 
 
 class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in one process beside the driver; what it remembers only saves work."""
+    """Plans batches in one process next to the driver; what it remembers only saves work."""
 
     def __init__(self, options: MessageOptions, schema: StructType) -> None:
         problems = []
@@ -100,8 +100,10 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if store.bound.lost is not None and not store.bound.lost.crash:
                     self._lost(f"{url}: {store.bound.lost.text()}")
                 begin = places(start).get(url, store.first)
-                seen = look_again(folder, store.logs, mark_in(start, url))
-                if seen is Seen.CHANGED and url in self._ends:  # where walking ended last means nothing now
+                seen = check_mark(folder, store.logs, mark_in(start, url))
+                if (
+                    seen is MarkState.CHANGED and url in self._ends
+                ):  # where walking ended last means nothing now
                     del self._ends[url]
                     store = plan_store(folder, facts, self._options)
                 end = self._end(folder, store)
@@ -118,13 +120,13 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found |= _offset(folder, store, url, end)
         return found
 
-    def _is_lost(self, folder: StoreFolder, store: StorePlan, begin: int, end: int, seen: Seen) -> bool:
+    def _is_lost(self, folder: StoreFolder, store: StorePlan, begin: int, end: int, seen: MarkState) -> bool:
         """Whether the log is not the one any more that was read up to `begin`; DataLost if that is to fail.
 
         An end before `begin` alone proves nothing: what is confirmed may be less for a while, and the last
         record of a store is held back when its broker starts.
         """
-        if seen is Seen.CHANGED:
+        if seen is MarkState.CHANGED:
             self._lost(
                 f"{store.url}: the record before {begin}, where the stream is, is another one now: the log "
                 f"was cut and has grown again, or the store was replaced; the log ends at {end}"
@@ -132,7 +134,11 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         if end >= begin:
             return False
-        last = self._log_end(folder, store) if seen is Seen.UNKNOWN or store.bound.reason == "end" else begin
+        last = (
+            self._log_end(folder, store)
+            if seen is MarkState.UNKNOWN or store.bound.reason == "end"
+            else begin
+        )
         if last < begin:
             self._lost(
                 f"{store.url}: the stream is at {begin}, and the log ends at {last}: it was cut, or the "
@@ -145,9 +151,9 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @staticmethod
     def _log_end(folder: StoreFolder, store: StorePlan) -> int:
         """Where the log really ends, whatever of it is sure."""
-        told = folder.max_offset()
-        if told is not None:
-            return told
+        served = folder.max_offset()
+        if served is not None:
+            return served
         if store.bound.end is not None:
             return max(store.bound.end.offset, store.bound.offset)
         if not store.logs:
@@ -179,7 +185,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with opened_store(url) as (folder, facts):
                 store = plan_store(folder, facts, self._options, bound=Bound(until, "stream"))
                 begin = self._begin(folder, store, url, start, until)
-                if look_again(folder, store.logs, mark_in(end, url)) is Seen.CHANGED:
+                if check_mark(folder, store.logs, mark_in(end, url)) is MarkState.CHANGED:
                     self._lost(
                         f"{url}: the record before {until} is another one than when the batch was planned"
                     )
@@ -193,7 +199,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> int:
         """Where a batch begins: if the log is another one, with the next sure record."""
         begin = places(start).get(url, store.first)
-        changed = look_again(folder, store.logs, mark_in(start, url)) is Seen.CHANGED
+        changed = check_mark(folder, store.logs, mark_in(start, url)) is MarkState.CHANGED
         if changed or begin > until:
             self._lost(f"{store.url}: the log was cut before {begin}, or the store was replaced")
             return record_at(folder, store, begin) if begin < until else until

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from brokerset_spark.stores.ending import walk_end
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.layout import Log, LogFile
 from brokerset_spark.stores.searching import Range, declared_size, find_start
 
@@ -32,7 +32,7 @@ _STEPS: Final = (64 << 10, 4 << 20)
 _TEXT: Final = re.compile(r"(\d{1,19})\+(\d{1,6}):([0-9a-f]{8})")
 
 
-class Seen(StrEnum):
+class MarkState(StrEnum):
     """What became of a marked record."""
 
     SAME = "same"
@@ -103,32 +103,21 @@ def _last_record(folder: StoreFolder, log: Log, file: LogFile, entries: bool, bo
 
 
 def _marked(folder: StoreFolder, file: LogFile, entries: bool, last: int, offset: int) -> Mark | None:
-    head = np.zeros(8, np.uint8)
-    folder.read_into(file.path, last - file.base, head.data)
+    head = np.frombuffer(read_bytes(folder, file.path, last - file.base, 8), np.uint8)
     size = min(declared_size(head, 0, entries), offset - last, COVERED_MAX)
-    data = _read(folder, file, last, size)
+    data = read_bytes(folder, file.path, last - file.base, size)
     return Mark(last, size, zlib.crc32(data)) if size > 0 and len(data) == size else None
 
 
-def _read(folder: StoreFolder, file: LogFile, offset: int, size: int) -> bytes:
-    data = bytearray(size)
-    count = folder.read_into(file.path, offset - file.base, memoryview(data))
-    return bytes(data[:count])
-
-
-def look_again(folder: StoreFolder, logs: tuple[tuple[Log, bool], ...], mark: Mark | None) -> Seen:
+def check_mark(folder: StoreFolder, logs: tuple[tuple[Log, bool], ...], mark: Mark | None) -> MarkState:
     """Whether the marked record is still the same."""
-    if mark is None:
-        return Seen.UNKNOWN
-    for log, _ in logs:
-        file = log.at(mark.offset)
-        if file is None:
-            continue
-        try:
-            data = _read(folder, file, mark.offset, mark.size)
-        except FileNotFoundError:
-            return Seen.UNKNOWN
-        if len(data) < mark.size:
-            return Seen.UNKNOWN
-        return Seen.SAME if zlib.crc32(data) == mark.checksum else Seen.CHANGED
-    return Seen.UNKNOWN
+    file = next((file for log, _ in logs if mark and (file := log.at(mark.offset))), None)
+    if mark is None or file is None:
+        return MarkState.UNKNOWN
+    try:
+        data = read_bytes(folder, file.path, mark.offset - file.base, mark.size)
+    except FileNotFoundError:
+        return MarkState.UNKNOWN
+    if len(data) < mark.size:
+        return MarkState.UNKNOWN
+    return MarkState.SAME if zlib.crc32(data) == mark.checksum else MarkState.CHANGED

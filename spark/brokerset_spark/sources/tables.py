@@ -1,4 +1,4 @@
-"""`rocketmq-consumequeue`, `rocketmq-epochs`, `rocketmq-index`: what stores hold beside their messages."""
+"""`rocketmq-consumequeue`, `rocketmq-epochs`, `rocketmq-index`: what stores hold besides their messages."""
 
 from __future__ import annotations
 

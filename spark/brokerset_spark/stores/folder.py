@@ -79,9 +79,15 @@ def read_all(folder: StoreFolder, path: str) -> bytes | None:
             return b"".join(parts)
 
 
+def read_bytes(folder: StoreFolder, path: str, position: int, count: int) -> bytes:
+    """A piece of a file; fewer bytes only at its end. FileNotFoundError."""
+    buffer = bytearray(max(0, count))
+    return bytes(memoryview(buffer)[: folder.read_into(path, position, memoryview(buffer))])
+
+
 class LocalFolder:
     """A folder of this machine. The newest file of a log that was read stays open; small files are opened
-    anew each time, because brokers replace them."""
+    again each time, because brokers replace them."""
 
     def __init__(self, root: str | Path) -> None:
         """OSError if there is no such folder."""

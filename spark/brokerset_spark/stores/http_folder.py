@@ -161,8 +161,8 @@ class HttpFolder:
             if status == 409:
                 return None
             if status == 200:
-                told = orjson.loads(body)
-                return str(told["algorithm"]), str(told["digest"])
+                received = orjson.loads(body)
+                return str(received["algorithm"]), str(received["digest"])
             self._sleep(RETRY_SECONDS)
         raise StreamFailed(
             f"{self.url}: no digest of {path} within {BUSY_SECONDS_MAX:.0f} s; ask again later"
@@ -183,10 +183,10 @@ class HttpFolder:
         found: list[FileFacts] = []
         after: str | None = ""
         for _ in range(LISTINGS_MAX):
-            told = self._json("/files?" + urlencode({"under": folder, "after": after or ""}))
+            received = self._json("/files?" + urlencode({"under": folder, "after": after or ""}))
             try:
-                found += [FileFacts(each["path"], each["size"], each["mtime"]) for each in told["files"]]
-                after = told["next"]
+                found += [FileFacts(each["path"], each["size"], each["mtime"]) for each in received["files"]]
+                after = received["next"]
             except (KeyError, TypeError) as error:
                 raise StreamFailed(
                     f"{self.url}/files tells no {error}; is it a broker of this version?"
@@ -202,12 +202,12 @@ class HttpFolder:
     def _json(self, request: str) -> dict[str, Any]:
         _, body = self._ask(request, "", (200,))
         try:
-            told = orjson.loads(body)
+            received = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise StreamFailed(f"{self.url}{request} answers no JSON; is it a broker's stream?") from error
-        if not isinstance(told, dict):
+        if not isinstance(received, dict):
             raise StreamFailed(f"{self.url}{request} answers no JSON object; is it a broker's stream?")
-        return told
+        return received
 
     def _whole(self, path: str) -> bytes:
         """A small file, as it was at one moment: its bytes have the digest that the broker tells."""
@@ -222,8 +222,8 @@ class HttpFolder:
                 raise ValueError(f"{self.url}{request} answers more than {ANSWER_MAX} bytes")
             if response.length:
                 raise http.client.IncompleteRead(body, response.length)
-            told = _digest(response.headers.get("Repr-Digest"))
-            if told is not None and response.status == 200 and hashlib.sha256(body).digest() != told:
+            digest = _digest(response.headers.get("Repr-Digest"))
+            if digest is not None and response.status == 200 and hashlib.sha256(body).digest() != digest:
                 raise http.client.HTTPException(f"{path} has not the digest that the broker tells")
             return response.status, body
 
@@ -242,13 +242,13 @@ class HttpFolder:
             start, total = _content_range(response.headers.get("Content-Range"))
             if start != position + done or not 0 < (response.length or 0) <= len(target) - done:
                 raise StreamFailed(f"{self.url}/files/{path} answers with other bytes than asked for")
-            told = response.headers.get("ETag")
-            if done and told != tag:  # it may have been cut, so what came before is not to be relied on
+            new_tag = response.headers.get("ETag")
+            if done and new_tag != tag:  # it may have been truncated: what came before does not count
                 done, restarts = 0, restarts + 1
                 if restarts >= ATTEMPTS_MAX:
                     raise StreamFailed(f"{self.url}/files/{path} changes whenever reading it breaks off")
                 raise http.client.HTTPException(f"{path} has changed")
-            tag = told
+            tag = new_tag
             while response.length:
                 count = response.readinto(target[done : done + response.length])
                 if count == 0:
@@ -275,7 +275,7 @@ class HttpFolder:
     ) -> T:
         """One request; again after failures of the connection, and while the broker is busy.
 
-        `headers` are asked for anew each time, and failures between which there was `progress` do not add up.
+        `headers` are made each time, and failures between which there was `progress` do not add up.
         """
         failures, seen, until = 0, progress(), time.monotonic() + BUSY_SECONDS_MAX
         while True:
@@ -315,7 +315,7 @@ class HttpFolder:
         return self._connection.getresponse()
 
     def _token(self) -> bytes:
-        """The token, read anew: secrets are replaced while jobs run. StreamRefused if it cannot be one."""
+        """The token, read each time: secrets are replaced while jobs run. StreamRefused if it is none."""
         token = os.environ.get(TOKEN_VARIABLE, "") if self._given is None else self._given
         file = os.environ.get(TOKEN_FILE_VARIABLE)
         if not token and self._given is None and file:
@@ -367,19 +367,19 @@ def _digest(header: str | None) -> bytes | None:
 def _told(response: http.client.HTTPResponse) -> dict[str, Any]:
     """What a refusal says, for a person; empty if it says nothing that can be read."""
     try:
-        told = orjson.loads(response.read(1 << 16))
+        received = orjson.loads(response.read(1 << 16))
     except orjson.JSONDecodeError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return received if isinstance(received, dict) else {}
 
 
-def _error(request: str, status: int, told: dict[str, Any], path: str) -> OSError:
-    text = str(told.get("message") or http.client.responses.get(status, "no reason"))
+def _error(request: str, status: int, received: dict[str, Any], path: str) -> OSError:
+    text = str(received.get("message") or http.client.responses.get(status, "no reason"))
     if status == 401:
         return StreamRefused(f"{request}: {text}; set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}")
     if status == 403:
         return StreamRefused(f"{request}: {text}")
-    if status == 404 and path and told:
+    if status == 404 and path and received:
         return FileNotFoundError(f"{request}: {text}")
     if status == 404:
         return StreamFailed(f"{request}: there is no stream; start the broker with storeStreamEnable=true")

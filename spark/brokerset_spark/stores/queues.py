@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerset_formats.queue_units import UNIT_SIZE, QueueUnit, decode_unit, first_that
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.layout import QueueFiles
 
 
@@ -22,9 +22,8 @@ def read_unit(folder: StoreFolder, queue: QueueFiles, queue_offset: int) -> Queu
     file = queue.log.at(queue_offset * UNIT_SIZE)
     if file is None or queue_offset < 0:
         return None
-    raw = bytearray(UNIT_SIZE)
-    count = folder.read_into(file.path, queue_offset * UNIT_SIZE - file.base, memoryview(raw))
-    return decode_unit(raw) if count == UNIT_SIZE else None
+    raw = read_bytes(folder, file.path, queue_offset * UNIT_SIZE - file.base, UNIT_SIZE)
+    return decode_unit(raw) if len(raw) == UNIT_SIZE else None
 
 
 def measure_queue(folder: StoreFolder, queue: QueueFiles, first_offset: int) -> QueueSpan:
@@ -38,8 +37,7 @@ def measure_queue(folder: StoreFolder, queue: QueueFiles, first_offset: int) -> 
         return QueueSpan(0, 0)
 
     def unit(number: int) -> QueueUnit:
-        found = read_unit(folder, queue, number)
-        return found or QueueUnit(0, 0, 0)
+        return read_unit(folder, queue, number) or QueueUnit(0, 0, 0)
 
     low, high = log.first // UNIT_SIZE, log.end // UNIT_SIZE
     end = first_that(low, high, lambda number: not unit(number).is_valid)

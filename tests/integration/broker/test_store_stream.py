@@ -139,7 +139,7 @@ def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup, run: R
             batches = [batch for piece in pieces for batch in read_piece(piece, options, schema)]
             assert sum(batch.num_rows for batch in batches) == count
 
-            sight = observe(folder)
+            sight = observe(folder).known
             assert (sight.confirmed, sight.confirmed_by, sight.bound) == (confirmed, "broker", confirmed)
             assert find_target(folder, VerifyOptions()).ending.claimed == confirmed
 

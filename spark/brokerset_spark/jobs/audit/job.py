@@ -69,7 +69,7 @@ def common_cuts(observed: Sequence[Observation]) -> tuple[int, ...]:
     sizes = {each.size for each in files}
     found = {each.base for each in files if each.size == min(sizes)} if len(sizes) > 1 else set()
     for each in observed:
-        found |= {each.facts.first, each.bound, *(start for _, start in each.epochs.pairs)}
+        found |= {each.facts.first, each.known.bound, *(start for _, start in each.known.epochs.pairs)}
     return tuple(sorted(found))
 
 

@@ -26,7 +26,6 @@ from brokerset_spark.jobs.audit.replica import (
     PlannedFile,
     ReplicaMap,
     observe,
-    small_problems,
 )
 from brokerset_spark.jobs.audit.scan import TASK, probe
 from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
@@ -147,12 +146,12 @@ def map_observed(
     """Map a store that was observed."""
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000 if options.now_ms is None else options.now_ms
-    url, bound = folder.url, observed.bound
+    url, bound = folder.url, observed.known.bound
     cache = _DigestCache(options.cache, url, now_ms) if options.cache else None
     answers: dict[int, dict[str, Any]] = {}
     rows: dict[int, Row] = {}
     planned = {each.file.base: each for each in observed.files()}
-    starts = [start for _, start in observed.epochs.pairs]
+    starts = [start for _, start in observed.known.epochs.pairs]
     for base, each in planned.items():
         end = min(each.file.end, bound)
         intervals = wanted_intervals(base, end, epoch_starts=starts, cuts=options.cuts, bound=bound)
@@ -225,12 +224,12 @@ def _joined(
         terms += [(term, start) for term, start in answer["terms"] if not terms or terms[-1][0] != term]
         reached = answer["end"]
         open_end = open_end or answer["unresolved"]
-    bound = beyond = min(observed.bound, reached)
+    bound = beyond = min(observed.known.bound, reached)
     if open_end is not None:
         begin, why, straddles = open_end
         following = -1 if straddles else _behind(folder, observed, begin)
         broken = not straddles and why != Stop.EMPTY.name  # bytes are there, and wrong: not a truncated log
-        if observed.confirmed is not None and (following >= 0 or broken):
+        if observed.known.confirmed is not None and (following >= 0 or broken):
             damages.append(Damage(begin, max(following, bound), why, _path(planned, begin)))
             beyond = max(following, begin)
         else:
@@ -238,32 +237,21 @@ def _joined(
     last = _last(folder, observed, beyond)
     last_at_ms = time.time_ns() // 1_000_000
     damages = sorted(each for each in damages if each.end > first)
-    epochs, identity = observed.epochs, facts.identity
+    epochs = observed.known.epochs
     if facts.ledger.files:
         epochs = EpochFacts(tuple(terms), "terms", epochs.problems)
     inside = (each._replace(end=min(each.end, bound)) for each in digests if first <= each.start < bound)
-    return ReplicaMap(
-        url=folder.url,
-        name=f"{identity.broker_name}/{identity.broker_id}" if identity else folder.url,
-        layout=facts.layout,
-        identity=identity,
+    return replace(
+        observed.known,
         epochs=epochs,
         bad_boundaries=_bad_boundaries(folder, observed, sound, damages, range(first + 1, last), bound),
-        file_sizes=tuple(sorted({each.size for log, _ in facts.logs for each in log.files})),
         first=first,
         last=last,
-        confirmed=observed.confirmed,
-        confirmed_by=observed.confirmed_by,
         bound=bound,
-        written=observed.written,
-        leftover=observed.leftover,
-        checkpoint=_checkpoint(observed),
         damages=tuple(damages[:DAMAGES_MAX]),
         damages_total=len(damages),
-        problems=small_problems(facts),
         records=records,
         digests=tuple(sorted(set(inside))),
-        confirmed_at_ms=observed.confirmed_at_ms,
         last_at_ms=last_at_ms,
         bytes_read=read,
     )
@@ -304,7 +292,7 @@ def _bad_boundaries(
 ) -> tuple[int, ...]:
     """Starts of epochs inside the log where no record begins; damage that lies there is found as such."""
     found = set()
-    for _, start in () if observed.facts.ledger.files else observed.epochs.pairs:
+    for _, start in () if observed.facts.ledger.files else observed.known.epochs.pairs:
         each = observed.file_at(start)
         damaged = any(damage.begin <= start < damage.end for damage in damages)
         if start not in inside or start in sound or damaged or each is None or start == each.file.base:
@@ -313,17 +301,3 @@ def _bad_boundaries(
         if stands is None or not (stands.found or stands.stop is Stop.BLANK):
             found.add(start)
     return tuple(sorted(found))
-
-
-def _checkpoint(observed: Observation) -> dict[str, int]:
-    stored = observed.facts.checkpoint
-    if stored is None:
-        return {}
-    found = {
-        "physicMsgTimestamp": stored.physic_msg_timestamp,
-        "logicsMsgTimestamp": stored.logics_msg_timestamp,
-        "indexMsgTimestamp": stored.index_msg_timestamp,
-        "masterFlushedOffset": stored.master_flushed_offset,
-        "confirmPhyOffset": stored.confirm_phy_offset,
-    }
-    return found | ({"flushedOffset": stored.marks.flushed_offset} if stored.marks is not None else {})

@@ -31,7 +31,7 @@ from brokerset_spark.jobs.audit.scan import free_bytes
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.json_values import CAMEL, read_versioned, to_value
 from brokerset_spark.kernels import Stop
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.layout import LogFile, look
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
@@ -134,8 +134,8 @@ def list_records(row: Row) -> Iterator[Result]:
             for file in log.files:
                 if file.end > row["start"] and file.base < min(row["end"], row["bound"]):
                     found += _listed(folder, file, entries, row, throttle)
-        told = {"number": row["number"], "start": row["start"], "end": row["end"]}
-        yield Result(told, np.array(found, LISTED).tobytes())
+        place = {"number": row["number"], "start": row["start"], "end": row["end"]}
+        yield Result(place, np.array(found, LISTED).tobytes())
 
 
 def _listed(
@@ -179,10 +179,10 @@ def show_record(row: Row) -> Iterator[Result]:
 def _shown_at(folder: StoreFolder, file: LogFile, entries: bool, offset: int, bound: int) -> Shown:
     head = ENTRY_HEAD_SIZE if entries else 0
     room = min(file.end, bound) - offset
-    raw = _read(folder, file.path, offset - file.base, min(SHOWN_BYTES_MAX, room))
+    raw = read_bytes(folder, file.path, offset - file.base, min(SHOWN_BYTES_MAX, room))
     size = int.from_bytes(raw[head : head + 4], "big")
     if 0 < size <= room - head and size + head > len(raw):
-        raw = _read(folder, file.path, offset - file.base, size + head)
+        raw = read_bytes(folder, file.path, offset - file.base, size + head)
     problem = ""
     for verify in (True, False):
         try:
@@ -194,11 +194,6 @@ def _shown_at(folder: StoreFolder, file: LogFile, entries: bool, offset: int, bo
         place = record.topic, record.queue_id, record.queue_offset
         return RecordFacts(problem, record.size, *place, record.store_timestamp, key), raw
     return RecordFacts(problem), raw
-
-
-def _read(folder: StoreFolder, path: str, position: int, count: int) -> bytes:
-    buffer = bytearray(max(0, count))
-    return bytes(buffer[: folder.read_into(path, position, memoryview(buffer))])
 
 
 def _list(runner: Runner, rows: Sequence[Row], progress: Progress = quiet) -> dict[int, Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Final
 
 import orjson
 from pydantic import PlainSerializer, PlainValidator
+from pydantic.alias_generators import to_camel
 
 from brokerset_formats.epochs import EpochEntry, EpochHistory, decode_epoch_file
 from brokerset_formats.errors import FormatError
@@ -34,6 +35,12 @@ _LINE: Final = re.compile(rb"(\d{1,10})-(\d{1,19})")
 MAP_VERSION: Final = 1
 DAMAGES_MAX: Final = 100
 """Damaged stretches that a map names; all are counted."""
+
+_CHECKPOINT: Final = (
+    "physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp", "master_flushed_offset",
+    "confirm_phy_offset",
+)  # fmt: skip
+"""What a map has of the store's checkpoint."""
 
 Pair = tuple[int, int]
 
@@ -123,100 +130,6 @@ class Damage:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """One file that is to be read."""
-
-    file: LogFile
-    entries: bool
-    sealed: bool
-    """Whether nothing will be written into it again: another one follows, and all of it is below the
-    bound."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """A replica before its log is read: everything but the content of the log."""
-
-    facts: StoreFacts
-    epochs: EpochFacts
-    confirmed: int | None
-    confirmed_by: str
-    confirmed_at_ms: int
-    bound: int
-    """Digests are taken up to here."""
-
-    end: LogEnd | None
-    """Measured where nothing tells what is confirmed."""
-
-    written: bool
-    leftover: Damage | None
-
-    def files(self) -> list[PlannedFile]:
-        """What is to be read, in the order of the log."""
-        newest = self.facts.logs[-1][0].files[-1] if self.facts.logs else None
-        return [
-            PlannedFile(each, entries, each is not newest and each.end <= self.bound)
-            for log, entries in self.facts.logs
-            for each in log.files
-            if each.base < self.bound
-        ]
-
-    def file_at(self, offset: int) -> PlannedFile | None:
-        """The file that holds an offset, below the bound or not."""
-        for log, entries in self.facts.logs:
-            file = log.at(offset)
-            if file is not None:
-                return PlannedFile(file, entries, False)
-        return None
-
-
-def observe(folder: StoreFolder, confirmed: int | None = None) -> Observation:
-    """Observe a store. NoInput if the folder is none; OSError as from the folder."""
-    now_ms = time.time_ns() // 1_000_000
-    facts = look(folder)
-    if facts.layout == "empty" and facts.identity is None and facts.checkpoint is None:
-        said = "is no store: neither commitlog/ nor dledger-…/ has files, and there is no checkpoint"
-        advice = "give the folder that holds commitlog/ (storePathRootDir of the broker)"
-        raise NoInput(f"{folder.url} {said}", advice)
-    by = "given"
-    log, entries = facts.current
-    if confirmed is None and entries:
-        confirmed, by = committed_end(folder, facts), "committed"
-    elif confirmed is None:
-        confirmed, by = folder.confirmed_offset(), "broker"
-        if confirmed is None:
-            stored = facts.checkpoint.confirm_phy_offset if facts.checkpoint else 0
-            confirmed, by = (stored or None), "checkpoint"
-    written = is_written(folder, facts)
-    end, leftover, bound = None, None, confirmed
-    if confirmed is None:
-        end = measure_end(folder, log, entries=entries, crc=True)
-        bound = end.held_back if written else end.offset
-        state = state_of(folder, facts)
-        followed = follow_log(folder, log, end, state=state, entries=entries, crc=True, tell_debris=False)
-        holes = [Damage(each.begin, each.end, each.stop.name, each.path) for each in followed.holes]
-        leftover = holes[0] if holes else None
-    assert bound is not None, "it is confirmed, or measured"
-    return Observation(
-        facts=facts,
-        epochs=read_epochs(folder),
-        confirmed=confirmed,
-        confirmed_by=by if confirmed is not None else "nobody",
-        confirmed_at_ms=now_ms,
-        bound=bound,
-        end=end,
-        written=written,
-        leftover=leftover,
-    )
-
-
-def small_problems(facts: StoreFacts) -> tuple[tuple[str, str], ...]:
-    """What is wrong with files, but for the epoch files, which `EpochFacts` knows better."""
-    found = [each for each in facts.problems if each[0] not in (EPOCH_FILE, EPOCH_BACKUP)]
-    return (*found, *(("", text) for text in (*facts.commit_log.problems, *facts.ledger.problems)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMap:
     """What one replica tells of itself. Offsets are those of the whole log."""
@@ -298,3 +211,99 @@ class ReplicaMap:
     def from_json(cls, data: bytes) -> ReplicaMap:
         """Read what `to_json` wrote; FormatError for anything else."""
         return read_versioned(cls, data, "mapVersion", MAP_VERSION, "map of a replica")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """One file that is to be read."""
+
+    file: LogFile
+    entries: bool
+    sealed: bool
+    """Whether nothing will be written into it again: another one follows, and all of it is below the
+    bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A replica before its log is read: everything but the content of the log."""
+
+    facts: StoreFacts
+    known: ReplicaMap
+    """What the map will say, as far as it is known before."""
+
+    end: LogEnd | None
+    """Measured where nothing tells what is confirmed."""
+
+    def files(self) -> list[PlannedFile]:
+        """What is to be read, in the order of the log."""
+        newest = self.facts.logs[-1][0].files[-1] if self.facts.logs else None
+        return [
+            PlannedFile(each, entries, each is not newest and each.end <= self.known.bound)
+            for log, entries in self.facts.logs
+            for each in log.files
+            if each.base < self.known.bound
+        ]
+
+    def file_at(self, offset: int) -> PlannedFile | None:
+        """The file that holds an offset, below the bound or not."""
+        for log, entries in self.facts.logs:
+            file = log.at(offset)
+            if file is not None:
+                return PlannedFile(file, entries, False)
+        return None
+
+
+def observe(folder: StoreFolder, confirmed: int | None = None) -> Observation:
+    """Observe a store. NoInput if the folder is none; OSError as from the folder."""
+    now_ms = time.time_ns() // 1_000_000
+    facts = look(folder)
+    if facts.layout == "empty" and facts.identity is None and facts.checkpoint is None:
+        said = "is no store: neither commitlog/ nor dledger-…/ has files, and there is no checkpoint"
+        advice = "give the folder that holds commitlog/ (storePathRootDir of the broker)"
+        raise NoInput(f"{folder.url} {said}", advice)
+    by = "given"
+    log, entries = facts.current
+    if confirmed is None and entries:
+        confirmed, by = committed_end(folder, facts), "committed"
+    elif confirmed is None:
+        confirmed, by = folder.confirmed_offset(), "broker"
+        if confirmed is None:
+            stored = facts.checkpoint.confirm_phy_offset if facts.checkpoint else 0
+            confirmed, by = (stored or None), "checkpoint"
+    written = is_written(folder, facts)
+    end, leftover, bound = None, None, confirmed
+    if confirmed is None:
+        end = measure_end(folder, log, entries=entries, crc=True)
+        bound = end.held_back if written else end.offset
+        state = state_of(folder, facts)
+        followed = follow_log(folder, log, end, state=state, entries=entries, crc=True, tell_debris=False)
+        holes = [Damage(each.begin, each.end, each.stop.name, each.path) for each in followed.holes]
+        leftover = holes[0] if holes else None
+    assert bound is not None, "it is confirmed, or measured"
+    identity, checkpoint = facts.identity, facts.checkpoint
+    known = ReplicaMap(
+        url=folder.url,
+        name=f"{identity.broker_name}/{identity.broker_id}" if identity else folder.url,
+        layout=facts.layout,
+        identity=identity,
+        epochs=read_epochs(folder),
+        file_sizes=tuple(sorted({each.size for log, _ in facts.logs for each in log.files})),
+        confirmed=confirmed,
+        confirmed_by=by if confirmed is not None else "nobody",
+        confirmed_at_ms=now_ms,
+        bound=bound,
+        written=written,
+        leftover=leftover,
+        checkpoint={to_camel(name): getattr(checkpoint, name) for name in _CHECKPOINT} if checkpoint else {},
+        problems=small_problems(facts),
+    )
+    if checkpoint is not None and checkpoint.marks is not None:
+        known.checkpoint["flushedOffset"] = checkpoint.marks.flushed_offset
+    return Observation(facts=facts, known=known, end=end)
+
+
+def small_problems(facts: StoreFacts) -> tuple[tuple[str, str], ...]:
+    """What is wrong with files, but for the epoch files, which `EpochFacts` knows better."""
+    found = [each for each in facts.problems if each[0] not in (EPOCH_FILE, EPOCH_BACKUP)]
+    return (*found, *(("", text) for text in (*facts.commit_log.problems, *facts.ledger.problems)))

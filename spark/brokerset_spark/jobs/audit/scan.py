@@ -16,7 +16,7 @@ from brokerset_spark.jobs.audit.digests import IntervalDigester, encode_digests
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.kernels import PROBLEMS, Stop
 from brokerset_spark.kernels.contract import Int64s
-from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
 from brokerset_spark.stores.searching import find_start
@@ -155,8 +155,7 @@ def probe(folder: StoreFolder, wanted: Range, offset: int) -> Outcome:
 
 def free_bytes(folder: StoreFolder, wanted: Range, offset: int) -> int:
     """What a blank record says of the free bytes, itself included."""
-    head = bytearray(BLANK_SIZE_MIN)
-    count = folder.read_into(wanted.path, offset - wanted.base, memoryview(head))
-    if count < len(head):
+    head = read_bytes(folder, wanted.path, offset - wanted.base, BLANK_SIZE_MIN)
+    if len(head) < BLANK_SIZE_MIN:
         return 0
     return int.from_bytes(head[4:8] if wanted.entries else head[:4], "big")

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.report import JobFailed, NoInput
-from brokerset_spark.sources.batches import Filter, reason_of
+from brokerset_spark.sources.batches import Filter
 from brokerset_spark.sources.options import MessageOptions
 from brokerset_spark.sources.plan import (
-    StorePlan,
+    EndNote,
     cut,
-    follow_text,
-    held_back_text,
+    end_notes,
+    make_pieces,
     open_store,
     owner_of,
     plan_store,
-    within,
 )
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import StoreFacts
-from brokerset_spark.stores.reading import Range, gaps, split
+from brokerset_spark.stores.reading import Range, gaps
 
 TASKS_MAX: Final = 100_000
 """Tasks of one export; each is a line of its plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Something about the end of the log that the report says, whatever the tasks find."""
-
-    code: str
-    """`torn-tail`, `held-back`, `tail-missing`; `hole` explains damage that a task finds."""
-
-    text: str
-    file: str
-    begin: int
-    end: int
-    is_damage: bool = False
-    """Whether it counts as damage: messages are surely lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +45,7 @@ class Plan:
 
     ranges: tuple[Range, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[EndNote, ...] = ()
     """What is to be said about the end of the log."""
 
 
@@ -97,51 +80,21 @@ def _plan(folder: StoreFolder, facts: StoreFacts, options: ExportOptions, since:
     if since is not None:
         _check_since(facts.url, since, store.first, store.bound.offset, options)
     wanted, start, end = cut(folder, store, reading)
-    ranges: list[Range] = []
-    missing: list[tuple[str, int, int]] = []
-    for log, entries in store.logs:  # an earlier export ended where a record begins
-        found = split(within(log.files), options.split_size, entries=entries, bound=end, start=start)
-        exact, until = store.bound.exact, store.bound.offset
-        ranges += [
-            replace(each, bound=until, exact_start=each.start == since, exact_bound=exact) for each in found
-        ]
-        missing += gaps(log, start, end)
+    exact_start = start == since  # an earlier export ended where a record begins
+    pieces = make_pieces(
+        store, reading, wanted, start, end, (), exact_start=exact_start, exact_bound=store.bound.exact
+    )
+    ranges = tuple(each for piece in pieces for each in piece.ranges)
+    advice = "; if no broker has it open, --tail-bound end takes them"
+    notes = (
+        replace(each, text=each.text + advice) if each.code == "held-back" else each
+        for each in end_notes(store, start, end)
+    )
     if len(ranges) > TASKS_MAX:
         raise JobFailed(f"{len(ranges)} tasks, more than {TASKS_MAX}", "give a larger --split-size")
-    return Plan(
-        identity,
-        start,
-        max(start, end),
-        store.bound.reason,
-        wanted,
-        tuple(missing),
-        tuple(ranges),
-        store.epochs,
-        tuple(_told(store, start, end)),
-    )
-
-
-def _told(store: StorePlan, start: int, end: int) -> Iterator[Told]:
-    bound, path = store.bound, store.logs[-1][0].files[-1].path if store.logs else ""
-    if bound.end is not None:
-        for hole in bound.end.holes:
-            if start <= hole.begin < end:
-                yield Told("hole", follow_text(bound.end.behind), hole.path, hole.begin, hole.end)
-    if end < bound.offset:
-        return
-    if bound.lost is not None:
-        lost = bound.lost
-        yield Told("tail-missing", lost.text(), path, lost.begin, lost.end, is_damage=not lost.crash)
-    if bound.held_back:
-        text = f"{held_back_text(bound)}; if no broker has it open, --tail-bound end takes them"
-        yield Told("held-back", text, path, bound.offset, bound.offset)
-    if bound.end is not None and bound.end.debris:
-        reason = reason_of(bound.end.stop)
-        text = (
-            f"no record can be read at {bound.end.offset} ({reason}), and none follows, but other bytes than "
-            "zeros: a record was torn or truncated there, or its beginning is damaged"
-        )
-        yield Told("torn-tail", text, path, bound.end.offset, bound.end.offset)
+    missing = tuple(gap for log, _ in store.logs for gap in gaps(log, start, end))
+    until, why = max(start, end), store.bound.reason
+    return Plan(identity, start, until, why, wanted, missing, ranges, store.epochs, tuple(notes))
 
 
 def _check_since(url: str, since: int, first: int, end: int, options: ExportOptions) -> None:

@@ -1,4 +1,4 @@
-"""The folder beside the target in which an export grows, and the steps that make it visible.
+"""The folder next to the target in which an export grows, and the steps that make it visible.
 
 What is in it, in the order in which it comes: `lock`; `plan.json`; `data/<task>-<attempt>/…`, the files;
 `results/<task>.json`, which attempt counts; `commit.json`, from which moment on the export is finished
@@ -80,7 +80,7 @@ class Staging:
         return _read(self.folder / PLAN)
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Start anew: whatever an export with another plan left is deleted."""
+        """Start from scratch: whatever an export with another plan left is deleted."""
         self.discard()
         (self.folder / DATA).mkdir()
         (self.folder / RESULTS).mkdir()

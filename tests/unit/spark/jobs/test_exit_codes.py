@@ -129,26 +129,9 @@ def test_a_job_that_cannot_be_loaded_is_a_failed_job(job: str, tmp_path: Path) -
         folder = tmp_path if broken == "click" else tmp_path / "only-numpy"
         folder.mkdir(exist_ok=True)
         (folder / "numpy.py").write_text("raise ImportError('numpy is broken')")
+        more = {"migrate": [str(tmp_path / "x"), "--to", "controller"], "export": ["x"]}.get(job, [])
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "brokerset_spark",
-                job,
-                str(tmp_path),
-                str(tmp_path / "x"),
-                "--to",
-                "controller",
-            ]
-            if job == "migrate"
-            else [
-                sys.executable,
-                "-m",
-                "brokerset_spark",
-                job,
-                str(tmp_path),
-                *(["x"] if job == "export" else []),
-            ],
+            [sys.executable, "-m", "brokerset_spark", job, str(tmp_path), *more],
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
             text=True,
