@@ -16,7 +16,7 @@ from brokerset_cli.takeover.adopt_plan import (
     plan_adoption,
     plan_return,
 )
-from brokerset_cli.takeover.flow import Step, StepState, current
+from brokerset_cli.takeover.steps import Step, StepState, current
 from brokerset_rig.examples import examples
 
 JAVA, WANTED = (1, 2), 2

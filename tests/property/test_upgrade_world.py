@@ -9,26 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_cli.takeover.steps import StepState, current
-from brokerset_cli.takeover.upgrade_acts import (
-    Act,
-    CutLog,
-    Prepare,
-    PutAside,
-    SetPermission,
-    StartBroker,
-    TakeNote,
-)
 from brokerset_cli.takeover.upgrade_facts import (
+    Act,
     BrokerSeen,
     Comparison,
+    CutLog,
     Flow,
     GroupSeen,
     Likeness,
     Note,
     OldStore,
+    Prepare,
     Presence,
+    PutAside,
     ReplicaSeen,
+    SetPermission,
+    StartBroker,
     StoreSeen,
+    TakeNote,
     World,
 )
 from brokerset_cli.takeover.upgrade_plan import Plan, choose_leader, logs_wanted, plan_upgrade

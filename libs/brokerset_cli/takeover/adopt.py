@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,11 @@ from brokerset_cli.takeover.adopt_report import (
 )
 from brokerset_cli.takeover.adoption import Adoption
 from brokerset_cli.takeover.adoption_journal import Journal
-from brokerset_cli.takeover.broker_queries import Asker
-from brokerset_cli.takeover.cluster_observation import find_cluster, look_at_java
+from brokerset_cli.takeover.broker_queries import BrokerQueries
+from brokerset_cli.takeover.cluster_observation import find_cluster, inspect_java
 from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_observation import FinishObserver
-from brokerset_cli.takeover.finish_plan import needs_adopt, plan_finish
+from brokerset_cli.takeover.finish_plan import needs_adopt
 from brokerset_cli.takeover.finishing import Finish
 from brokerset_cli.takeover.obstacles import FEATURES
 from brokerset_client.controller_admin import ControllerAdmin
@@ -99,23 +99,7 @@ T = TypeVar("T")
 )
 @click.option("--look", "only_look", is_flag=True, help="Only look, and say what stands against it.")
 @json_option
-def adopt(
-    namesrv: str | None,
-    controllers: str | None,
-    data: Path,
-    host: str,
-    replicas: int | None,
-    last: str | None,
-    back: bool,
-    finish: bool,
-    clients_moved: bool,
-    namesrv_port: int | None,
-    yes: bool,
-    stop_with: str | None,
-    accept: tuple[str, ...],
-    only_look: bool,
-    as_json: bool,
-) -> None:
+def adopt(data: Path, **options: Any) -> None:
     """Take over a running Java cluster in controller mode (RocketMQ 5.1.1 or later) by joining it.
 
     Brokers of ours start in --data as replicas of its groups, copy the logs, become masters, and the Java
@@ -126,63 +110,49 @@ def adopt(
     Exit code 0: all is done, or --to is reached. 3: the next step is yours, the output says which. 1: it
     failed.
     """
-    _check_options(back=back, finish=finish, clients_moved=clients_moved, stop_with=stop_with, accept=accept)
-    if namesrv_port is not None and not finish:
-        raise click.UsageError("Give --namesrv-port together with --finish.")
-    for text, option in ((namesrv, "--namesrv"), (controllers, "--controllers")):
-        if text and (problems := address_problems(text)):
-            raise click.BadParameter("; ".join(problems), param_hint=option)
-    folder = DataFolder(data)
-    known = joined_set.joined_cluster_of(folder)
-    remembered = Journal(folder.path).read()
+    _check_options(options)
+    folder, back, finish = DataFolder(data), options["back"], options["finish"]
+    known, remembered = joined_set.joined_cluster_of(folder), Journal(folder.path).read()
     finishing = remembered is not None and remembered.finishing is not None
     if (back or finish) and known is None and not finishing:
         if finish and remembered is None and joined_set.has_left(folder):
-            sys.exit(report_ordinary(folder, as_json))
+            sys.exit(report_ordinary(folder, options["as_json"]))
         fail(
             f"{folder.path} has no brokers that joined another cluster",
             "give the folder of the adoption with --data",
         )
     if back:
-        _check_back(folder, clients_moved)
+        _check_back(folder, options["clients_moved"])
     configure_logs("error", json=False)
+    code: int | None = None
     if finish or (finishing and not back):
-        code = _told(
-            folder, namesrv,
-            _finish(
-                folder, clients_moved, namesrv_port, yes=yes, last=last, only_look=only_look,
-                as_json=as_json, acts=finish,
-            ),
-        )  # fmt: skip
-        if code is not None:
-            sys.exit(code)
-    if known is not None:
-        namesrv, controllers = known.name_servers, known.controllers
-    if namesrv is None:
-        raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
-    if back and not only_look:
-        with folder.hold():
-            Journal(folder.path).go_back()
-    code = _told(
-        folder, namesrv,
-        _run(
-            folder, namesrv, controllers, accept,
-            options={"host": host, "replicas": replicas, "stop_with": stop_with, "yes": yes},
-            back=back, last=last, only_look=only_look, as_json=as_json,
-        ),
-    )  # fmt: skip
+        code = _run(folder, options["namesrv"], _finish(folder, options))
+    if code is None:
+        namesrv, controllers = options["namesrv"], options["controllers"]
+        if known is not None:
+            namesrv, controllers = known.name_servers, known.controllers
+        if namesrv is None:
+            raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
+        if back and not options["only_look"]:
+            with folder.hold():
+                Journal(folder.path).go_back()
+        code = _run(folder, namesrv, _adopt(folder, namesrv, controllers, options))
     sys.exit(code)
 
 
-def _check_options(
-    *, back: bool, finish: bool, clients_moved: bool, stop_with: str | None, accept: Sequence[str]
-) -> None:
+def _check_options(options: Mapping[str, Any]) -> None:
+    back, finish = options["back"], options["finish"]
     if back and finish:
         raise click.UsageError("Give either --back or --finish.")
-    if clients_moved and not (back or finish):
+    if options["clients_moved"] and not (back or finish):
         raise click.UsageError("Give --clients-moved together with --finish or --back.")
-    if finish and (stop_with or accept):
+    if finish and (options["stop_with"] or options["accept"]):
         raise click.UsageError("--finish begins when no Java broker runs any more; give these without it.")
+    if options["namesrv_port"] is not None and not finish:
+        raise click.UsageError("Give --namesrv-port together with --finish.")
+    for name in ("namesrv", "controllers"):
+        if options[name] and (problems := address_problems(options[name])):
+            raise click.BadParameter("; ".join(problems), param_hint=f"--{name}")
 
 
 def _check_back(folder: DataFolder, clients_moved: bool) -> None:
@@ -201,8 +171,8 @@ def _check_back(folder: DataFolder, clients_moved: bool) -> None:
         )
 
 
-def _told(folder: DataFolder, namesrv: str | None, work: Coroutine[Any, Any, T]) -> T:
-    """Run it; errors of the network and the disk end the command with what to do."""
+def _run(folder: DataFolder, namesrv: str | None, work: Coroutine[Any, Any, T]) -> T:
+    """Run a flow; errors of the network and the disk end the command with what to do."""
     try:
         return asyncio.run(work)
     except RequestRefused as error:
@@ -221,69 +191,53 @@ def _told(folder: DataFolder, namesrv: str | None, work: Coroutine[Any, Any, T])
         ) from None
 
 
-async def _finish(
-    folder: DataFolder,
-    clients_moved: bool,
-    namesrv_port: int | None,
-    *,
-    yes: bool,
-    last: str | None,
-    only_look: bool,
-    as_json: bool,
-    acts: bool,
-) -> int | None:
-    """Go on with leaving Java's controllers, or show how far that is unless it `acts`.
+async def _finish(folder: DataFolder, options: Mapping[str, Any]) -> int | None:
+    """Go on with leaving Java's controllers, or show how far that is without `--finish`.
 
     None when `adopt` has something to do before, as it was asked to.
     """
-    async with Asker() as asker:
+    acts, last, to_json = options["finish"], options["last"], options["as_json"]
+    async with BrokerQueries() as brokers:
         journal = Journal(folder.path)
-        look = FinishObserver(folder, journal, asker)
-        acts_of_call = FinishActs(folder, journal, asker, look, namesrv_port)
-        call = Finish(folder, look.facts, acts_of_call, yes=yes, clients_moved=clients_moved)
-        facts = await call.facts()
+        observer = FinishObserver(folder, journal, brokers)
+        acts_of_call = FinishActs(folder, journal, brokers, observer, options["namesrv_port"])
+        call = Finish(acts_of_call, yes=options["yes"], clients_moved=options["clients_moved"])
+        facts = await call.observe()
         if not acts and needs_adopt(facts):
             return None
-        steps = plan_finish(facts)
-        if acts and not only_look:
+        steps = call.plan(facts)
+        if acts and not options["only_look"]:
             steps = await call.go(last)
             facts = replace(
-                await call.facts(),  # which do not know any more what was left
+                await call.observe(),  # which does not show any more what was left
                 java_name_servers=facts.java_name_servers,
                 java_controllers=facts.java_controllers,
             )
-        return report_finish(facts, steps, call.pauses, as_json, last if acts else None, goes_on=acts)
+        return report_finish(facts, steps, call.pauses, to_json, last if acts else None, goes_on=acts)
 
 
-async def _run(
-    folder: DataFolder,
-    namesrv: str,
-    controllers: str | None,
-    accepted: Sequence[str],
-    *,
-    options: Mapping[str, Any],
-    back: bool,
-    last: str | None,
-    only_look: bool,
-    as_json: bool,
+async def _adopt(
+    folder: DataFolder, namesrv: str, controllers: str | None, options: Mapping[str, Any]
 ) -> int:
-    async with Asker() as asker:
-        cluster, found = await find_cluster(asker, namesrv, controllers)
+    accepted, last, to_json = options["accept"], options["last"], options["as_json"]
+    async with BrokerQueries() as brokers:
+        cluster, found = await find_cluster(brokers, namesrv, controllers)
         if (name := joined_set.cluster_of(folder)) is not None:
             cluster = replace(cluster, name=name)
         if not cluster.controllers:
-            _, more = await look_at_java(asker, cluster, (), accepted)
-            return report(cluster, (), [*found, *more] or [NO_CONTROLLERS], (), {}, as_json)
+            _, more = await inspect_java(brokers, cluster, (), accepted)
+            return report(cluster, (), [*found, *more] or [NO_CONTROLLERS], (), {}, to_json)
         async with ControllerAdmin(cluster.controllers) as admin:
-            adoption = Adoption(folder, asker, admin, cluster, **options)
-            await adoption.look_well(found, accepted)
-            if not as_json:
-                show_findings(adoption.findings)
-            facts = await adoption.facts()
-            steps = adoption.plan(facts, back=back)
-            if not only_look:
-                steps = await adoption.go(back=back, last=last)
-                facts = await adoption.facts() if not back or steps else facts
-            findings = adoption.findings if as_json else []
-            groups = facts.groups if steps or only_look else ()
-            return report(cluster, groups, findings, steps, adoption.pauses, as_json, last)
+            for_call = {name: options[name] for name in ("host", "replicas", "stop_with", "yes", "back")}
+            call = Adoption(folder, brokers, admin, cluster, **for_call)
+            await call.inspect(found, accepted)
+            if not to_json:
+                show_findings(call.findings)
+            facts = await call.observe()
+            steps = call.plan(facts)
+            if not options["only_look"]:
+                steps = await call.go(last)
+                facts = await call.observe() if not options["back"] or steps else facts
+            findings = call.findings if to_json else []
+            groups = facts.groups if steps or options["only_look"] else ()
+            return report(cluster, groups, findings, steps, call.pauses, to_json, last)

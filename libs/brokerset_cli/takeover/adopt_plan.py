@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from brokerset_cli.takeover.steps import Step, StepState, in_order
+from brokerset_cli.takeover.steps import (
+    Standing,
+    Step,
+    blocked,
+    done,
+    in_order,
+    ready,
+    waiting,
+    yours,
+)
 
 JOIN: Final = "join"
-CATCH_UP: Final = "catch-up"
 LEAVE: Final = "leave"
 
 
@@ -47,7 +54,7 @@ class GroupFacts:
     """Ids of the Java brokers that the adoption is about: those that lived when it began; None before."""
 
     read_only: str = ""
-    """Address of a Java broker that an interrupted hand-over has left read-only; empty when there is none."""
+    """Address of a Java broker that an interrupted switchover left read-only; empty when there is none."""
 
     @property
     def master(self) -> Replica | None:
@@ -71,9 +78,14 @@ class GroupFacts:
         ]
         return tuple(sorted(found, key=lambda each: (each.broker_id == self.master_id, each.broker_id)))
 
-    def in_sync_without(self, broker_id: int) -> int:
-        """How many living replicas are in sync when one is gone."""
-        return sum(each.in_sync and each.alive and each.broker_id != broker_id for each in self.replicas)
+    @property
+    def ours_ready(self) -> int:
+        """How many of ours are alive and in sync."""
+        return sum(each.alive and each.in_sync for each in self.ours)
+
+    def name_of(self, replica: Replica) -> str:
+        """What people call a replica."""
+        return f"{self.name}/{replica.broker_id} at {replica.address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ class Facts:
     """Brokers of ours for each group."""
 
     obstacles: tuple[str, ...] = ()
-    """What stands against it, found by the look; each with its way out."""
+    """What stands against it; each with its way out."""
 
     set_runs: bool = False
     """Whether `up` runs in the folder."""
@@ -93,14 +105,30 @@ class Facts:
     folder: bool = False
     """Whether the folder has a set."""
 
+    stop_with: bool = False
+    """Whether a command was given that stops Java's brokers."""
 
-def plan_adoption(facts: Facts, *, stop_with: bool = False) -> tuple[Step, ...]:
-    """The steps from Java's brokers to ours. `stop_with`: brokers are stopped by a command that was given."""
-    names = ", ".join(group.name for group in facts.groups)
-    found = [_look(facts, names), _join(facts), _catch_up(facts)]
-    found += [_switch(group) for group in facts.groups]
+    stopped: frozenset[str] = frozenset()
+    """Steps for which this call has run that command."""
+
+
+def plan_adoption(facts: Facts) -> tuple[Step, ...]:
+    """The steps from Java's brokers to ours."""
+    title = "Java's master stops taking messages, ours catches up and is elected."
+    back = "Java's broker is made master again"
+    found = [
+        Step("look", "The cluster is looked at; nothing is changed.", *_look(facts)),
+        Step(
+            JOIN,
+            f"Brokers of ours start as replicas, {facts.wanted} in each group.",
+            *_join(facts),
+            back="they leave: stopped, cleaned from the controllers, their folders deleted",
+        ),
+        Step("catch-up", "They copy the logs until they are in sync.", *_catch_up(facts), back="as join"),
+        *(Step(f"switch:{each.name}", title, *_switch(each, back=False), back=back) for each in facts.groups),
+    ]
     for group in facts.groups:
-        found += [_retire(group, each, facts.wanted, stop_with) for each in group.theirs]
+        found += [_retire(group, each, facts) for each in group.theirs]
     return in_order(found)
 
 
@@ -108,48 +136,40 @@ def plan_return(facts: Facts) -> tuple[Step, ...]:
     """The steps from ours back to Java's brokers, until nothing of ours is left."""
     if not facts.folder:
         return ()
-    found = []
-    for group in facts.groups:
-        found += [_bring_back(group, each, facts.set_runs) for each in group.theirs]
-    found += [_switch_back(group) for group in facts.groups]
-    return in_order([*found, _leave(facts)])
-
-
-def _look(facts: Facts, names: str) -> Step:
-    blocked = bool(facts.obstacles)
-    return Step(
-        "look",
-        "The cluster is looked at; nothing is changed.",
-        StepState.BLOCKED if blocked else StepState.DONE,
-        f"obstacles: {len(facts.obstacles)}" if blocked else names,
-        "remove the obstacles, then look again; nothing was changed" if blocked else "",
-    )
-
-
-def _join(facts: Facts) -> Step:
-    missing = [
-        f"{group.name} {_living(group.ours)} of {facts.wanted}"
+    found = [
+        Step(
+            f"return:{group.name}:{each.broker_id}",
+            f"The Java broker {group.name_of(each)} runs and is in sync.",
+            *_bring_back(group, each, facts.set_runs),
+        )
         for group in facts.groups
-        if _living(group.ours) < facts.wanted
+        for each in group.theirs
     ]
-    if not missing and facts.set_runs:
-        state = StepState.DONE
-    else:
-        state = StepState.WAITING if facts.set_runs else StepState.READY
-    return Step(
-        JOIN,
-        f"Brokers of ours start as replicas, {facts.wanted} in each group.",
-        state,
-        f"registered: {', '.join(missing)}" if missing and facts.set_runs else "",
-        back="they leave: stopped, cleaned from the controllers, their folders deleted",
-    )
+    title = "A Java broker is made master again."
+    found += [Step(f"switch:{each.name}", title, *_switch(each, back=True)) for each in facts.groups]
+    title = "Our brokers are stopped and cleaned from the controllers, and their folder is deleted."
+    problem = why_not_leave(facts)
+    return in_order([*found, Step(LEAVE, title, *(waiting(problem) if problem else ready()))])
 
 
-def _living(replicas: Iterable[Replica]) -> int:
-    return sum(each.alive for each in replicas)
+def _look(facts: Facts) -> Standing:
+    if not facts.obstacles:
+        return done(", ".join(group.name for group in facts.groups))
+    hint = "remove the obstacles, then look again; nothing was changed"
+    return blocked(f"obstacles: {len(facts.obstacles)}", hint)
 
 
-def _catch_up(facts: Facts) -> Step:
+def _join(facts: Facts) -> Standing:
+    living = {group.name: sum(each.alive for each in group.ours) for group in facts.groups}
+    missing = [f"{name} {count} of {facts.wanted}" for name, count in living.items() if count < facts.wanted]
+    if not facts.set_runs:
+        return ready()
+    return waiting(f"registered: {', '.join(missing)}") if missing else done()
+
+
+def _catch_up(facts: Facts) -> Standing:
+    if all(group.ours_ready >= facts.wanted for group in facts.groups):
+        return done()
     behind = []
     for group in facts.groups:
         ends = [each.log_end for each in group.replicas if each.log_end is not None and each.alive]
@@ -157,37 +177,21 @@ def _catch_up(facts: Facts) -> Step:
             if each.alive and not each.in_sync:
                 lag = "" if each.log_end is None else f", {max(ends) - each.log_end:,} bytes behind"
                 behind.append(f"{group.name}/{each.broker_id}{lag}")
-    complete = all(
-        sum(each.alive and each.in_sync for each in group.ours) >= facts.wanted for group in facts.groups
-    )
-    return Step(
-        CATCH_UP,
-        "They copy the logs until they are in sync.",
-        StepState.DONE if complete else StepState.WAITING,
-        "" if complete else "; ".join(behind),
-        back="as join",
-    )
+    return waiting("; ".join(behind))
 
 
-def _switch(group: GroupFacts) -> Step:
+def _switch(group: GroupFacts, *, back: bool) -> Standing:
+    """To ours, or `back` to a Java broker."""
     master = group.master
-    if master is not None and master.ours and not group.read_only:
-        state, detail = StepState.DONE, f"master {group.name}/{master.broker_id} at {master.address}"
-    elif group.read_only:
-        state, detail = StepState.READY, f"{group.read_only} was left read-only by a call that was cut off"
-    elif master is None:
-        state, detail = StepState.WAITING, "the controllers name no living master"
-    elif heir_of(group, ours=True) is None:
-        state, detail = StepState.WAITING, "none of ours is in sync"
-    else:
-        state, detail = StepState.READY, f"master {group.name}/{master.broker_id} at {master.address}"
-    return Step(
-        f"switch:{group.name}",
-        "Java's master stops taking messages, ours catches up and is elected.",
-        state,
-        detail,
-        back="Java's broker is made master again",
-    )
+    if group.read_only:
+        return ready(f"{group.read_only} was left read-only by a call that was cut off")
+    if master is None:
+        return waiting("the controllers name no living master")
+    if master.ours is not back:
+        return done(f"master {group.name_of(master)}")
+    if heir_of(group, ours=not back) is None:
+        return waiting("no Java broker is in sync" if back else "none of ours is in sync")
+    return ready(f"master {group.name_of(master)}")
 
 
 def heir_of(group: GroupFacts, *, ours: bool) -> Replica | None:
@@ -196,32 +200,25 @@ def heir_of(group: GroupFacts, *, ours: bool) -> Replica | None:
     return min(found, key=lambda each: (-(each.log_end or 0), each.broker_id), default=None)
 
 
-def _retire(group: GroupFacts, java: Replica, wanted: int, stop_with: bool) -> Step:
-    name = f"{group.name}/{java.broker_id} at {java.address}"
-    problem = why_not_retire(group, java, wanted)
-    hint = ""
+def _retire(group: GroupFacts, java: Replica, facts: Facts) -> Step:
+    name = f"retire:{group.name}:{java.broker_id}"
+    whole = "the group is whole without it"
     if not java.alive and not java.answers:
-        state, detail = StepState.DONE, "stopped; its id is kept, so that it can come back"
+        standing = done("stopped; its id is kept, so that it can come back")
     elif not java.alive:
-        state, detail = StepState.WAITING, f"the controllers do not hear it, but {java.address} is still open"
-    elif problem:
-        state, detail = StepState.WAITING, problem
-    elif stop_with:
-        state, detail = StepState.READY, "the group is whole without it"
+        standing = waiting(f"the controllers do not hear it, but {java.address} is still open")
+    elif problem := why_not_retire(group, java, facts.wanted):
+        standing = waiting(problem)
+    elif facts.stop_with:
+        standing = waiting(whole) if name in facts.stopped else ready(whole)
     else:
-        state, detail = StepState.YOURS, "the group is whole without it"
         hint = (
-            f"stop the Java broker {name} now, as its service is stopped on its host; keep its store, so "
-            "that it can come back. Then give the same command again"
+            f"stop the Java broker {group.name_of(java)} now, as its service is stopped on its host; keep "
+            "its store, so that it can come back. Then give the same command again"
         )
-    return Step(
-        f"retire:{group.name}:{java.broker_id}",
-        f"The Java broker {name} is stopped.",
-        state,
-        detail,
-        hint,
-        back="it is started again, and follows",
-    )
+        standing = yours(whole, hint)
+    title = f"The Java broker {group.name_of(java)} is stopped."
+    return Step(name, title, *standing, back="it is started again, and follows")
 
 
 def why_not_retire(group: GroupFacts, java: Replica, wanted: int) -> str:
@@ -230,64 +227,28 @@ def why_not_retire(group: GroupFacts, java: Replica, wanted: int) -> str:
         return f"{group.read_only} is still read-only"
     if group.master is None or not group.master.ours:
         return "the master is not ours"
-    in_sync = sum(each.alive and each.in_sync for each in group.ours)
-    if in_sync < wanted:
-        return f"{in_sync} of our {wanted} brokers are in sync"
-    rest = group.in_sync_without(java.broker_id)
+    if group.ours_ready < wanted:
+        return f"{group.ours_ready} of our {wanted} brokers are in sync"
+    rest = sum(each.in_sync and each.alive and each.broker_id != java.broker_id for each in group.replicas)
     return f"{rest} would be in sync, and sends need {group.needs}" if rest < group.needs else ""
 
 
-def _bring_back(group: GroupFacts, java: Replica, set_runs: bool) -> Step:
-    name = f"{group.name}/{java.broker_id} at {java.address}"
-    hint = ""
+def _bring_back(group: GroupFacts, java: Replica, set_runs: bool) -> Standing:
     if java.alive and java.in_sync:
-        state, detail = StepState.DONE, "in sync"
-    elif (java.alive or java.answers) and group.master is None and not set_runs:
-        state, detail = StepState.YOURS, "it runs, and nobody has what it lacks: our brokers do not run"
+        return done("in sync")
+    if not java.alive and not java.answers:
+        hint = (
+            f"start the Java broker {group.name_of(java)} again, with the store that it had. Then give the "
+            "same command again"
+        )
+        return yours("it does not run", hint)
+    if group.master is None and not set_runs:
         hint = (
             "start our brokers, `brokerset up --detach` with the --data of this command; then give the same "
             "command again"
         )
-    elif java.alive or java.answers:
-        state, detail = StepState.WAITING, "it runs, and is not in sync yet"
-    else:
-        state, detail = StepState.YOURS, "it does not run"
-        hint = (
-            f"start the Java broker {name} again, with the store that it had. Then give the same command "
-            "again"
-        )
-    return Step(
-        f"return:{group.name}:{java.broker_id}",
-        f"The Java broker {name} runs and is in sync.",
-        state,
-        detail,
-        hint,
-    )
-
-
-def _switch_back(group: GroupFacts) -> Step:
-    master = group.master
-    if group.read_only:
-        state, detail = StepState.READY, f"{group.read_only} was left read-only by a call that was cut off"
-    elif master is not None and not master.ours:
-        state, detail = StepState.DONE, f"master {group.name}/{master.broker_id} at {master.address}"
-    elif master is None:
-        state, detail = StepState.WAITING, "the controllers name no living master"
-    elif heir_of(group, ours=False) is None:
-        state, detail = StepState.WAITING, "no Java broker is in sync"
-    else:
-        state, detail = StepState.READY, f"master {group.name}/{master.broker_id} at {master.address}"
-    return Step(f"switch:{group.name}", "A Java broker is made master again.", state, detail)
-
-
-def _leave(facts: Facts) -> Step:
-    problem = why_not_leave(facts)
-    return Step(
-        LEAVE,
-        "Our brokers are stopped and cleaned from the controllers, and their folder is deleted.",
-        StepState.WAITING if problem else StepState.READY,
-        problem,
-    )
+        return yours("it runs, and nobody has what it lacks: our brokers do not run", hint)
+    return waiting("it runs, and is not in sync yet")
 
 
 def why_not_leave(facts: Facts) -> str:
@@ -302,25 +263,3 @@ def why_not_leave(facts: Facts) -> str:
         if any(not each.in_sync or not each.alive for each in group.theirs):
             return f"{group.name}: not every Java broker is in sync"
     return ""
-
-
-def until_step(steps: Sequence[Step], last: str | None) -> tuple[Step, ...]:
-    """The steps up to one that is named, or to all of its kind: `retire` means every `retire:…`.
-
-    Raises `KeyError` when none is meant.
-    """
-    if last is None:
-        return tuple(steps)
-
-    def meant(step: Step) -> bool:
-        return step.name == last or step.name.startswith(f"{last}:")
-
-    places = [number for number, step in enumerate(steps) if meant(step)]
-    if not places:
-        raise KeyError(last)
-    return tuple(steps[: places[-1] + 1])
-
-
-def kinds(steps: Sequence[Step]) -> str:
-    """The names that can be given to `--to`."""
-    return ", ".join(dict.fromkeys(step.name.partition(":")[0] for step in steps))

@@ -12,10 +12,10 @@ from brokerset_cli.output import write_json, write_table
 from brokerset_cli.takeover.adopt_plan import GroupFacts
 from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.finish_plan import LEAVE, FinishFacts
-from brokerset_cli.takeover.flow import Step, StepState, current, show
-from brokerset_cli.takeover.flow import as_json as steps_json
+from brokerset_cli.takeover.flow import show
 from brokerset_cli.takeover.joined_set import own_name_servers
 from brokerset_cli.takeover.obstacles import Finding
+from brokerset_cli.takeover.steps import Step, StepState, as_json, current
 
 YOURS_EXIT: Final = 3
 """Exit code when the next step is the person's."""
@@ -39,41 +39,43 @@ def report(
     findings: Sequence[Finding],
     steps: Sequence[Step],
     pauses: Mapping[str, float],
-    as_json: bool,
+    to_json: bool,
     last: str | None = None,
 ) -> int:
     """Write how things stand; returns the exit code. `last` is the step behind which it was to stop."""
-    step = current(steps)
-    blocked = any(each.blocks for each in findings) or (step is not None and step.state is StepState.BLOCKED)
-    yours = step is not None and step.state is StepState.YOURS
-    if as_json:
-        write_json(
-            {
-                "cluster": cluster.name,
-                "nameServers": cluster.name_servers,
-                "controllers": cluster.controllers,
-                "obstacles": _as_json([each for each in findings if each.blocks]),
-                "warnings": _as_json([each for each in findings if not each.blocks]),
-                "steps": steps_json(steps),
-                "pauseSeconds": dict(pauses),
-            }
-        )
+    blocks = any(each.blocks for each in findings)
+    if to_json:
+        about = {
+            "cluster": cluster.name,
+            "nameServers": cluster.name_servers,
+            "controllers": cluster.controllers,
+            "obstacles": _as_json([each for each in findings if each.blocks]),
+            "warnings": _as_json([each for each in findings if not each.blocks]),
+        }
+        _write_steps(about, steps, pauses)
     else:
         show_findings(findings)
         _show_groups(groups)
         if steps:
             show(steps)
-        if not blocked and step is None:
+        if not blocks and current(steps) is None:
             done = f"Done up to {last}." if last is not None else "All of it is done."
             click.echo(done if groups else "Nothing of ours is left.")
-    return 1 if blocked else YOURS_EXIT if yours else 0
+    return 1 if blocks else exit_code(steps)
+
+
+def exit_code(steps: Sequence[Step]) -> int:
+    """Whose turn it is."""
+    step = current(steps)
+    codes = {StepState.YOURS: YOURS_EXIT, StepState.BLOCKED: 1}
+    return 0 if step is None else codes.get(step.state, 0)
 
 
 def report_finish(
     facts: FinishFacts,
     steps: Sequence[Step],
     pauses: Mapping[str, float],
-    as_json: bool,
+    to_json: bool,
     last: str | None,
     *,
     goes_on: bool,
@@ -83,16 +85,13 @@ def report_finish(
     `goes_on` is whether the command was given with `--finish`, which goes on; else it is said that this does.
     """
     step = current(steps)
-    if as_json:
-        write_json(
-            {
-                "nameServers": facts.name_servers,
-                "javaNameServers": facts.java_name_servers,
-                "javaControllers": facts.java_controllers,
-                "steps": steps_json(steps),
-                "pauseSeconds": dict(pauses),
-            }
-        )
+    if to_json:
+        about = {
+            "nameServers": facts.name_servers,
+            "javaNameServers": facts.java_name_servers,
+            "javaControllers": facts.java_controllers,
+        }
+        _write_steps(about, steps, pauses)
     else:
         _show_groups([each.as_group_facts() for each in facts.groups])
         show(steps)
@@ -103,16 +102,18 @@ def report_finish(
         elif step is None:
             click.echo("All of it is done.")
             click.echo(ordinary_text(facts.folder, facts.name_servers))
-    if step is None or step.state in (StepState.READY, StepState.WAITING):
-        return 0
-    return YOURS_EXIT if step.state is StepState.YOURS else 1
+    return exit_code(steps)
 
 
-def report_ordinary(folder: DataFolder, as_json: bool) -> int:
+def _write_steps(about: Mapping[str, object], steps: Sequence[Step], pauses: Mapping[str, float]) -> None:
+    write_json({**about, "steps": as_json(steps), "pauseSeconds": dict(pauses)})
+
+
+def report_ordinary(folder: DataFolder, to_json: bool) -> int:
     """Say that a set has left the cluster that it joined before; returns the exit code."""
     name_servers = own_name_servers(folder.memory())
-    if as_json:
-        write_json({"nameServers": name_servers, "steps": [], "pauseSeconds": {}})
+    if to_json:
+        _write_steps({"nameServers": name_servers}, (), {})
     else:
         click.echo(f"Nothing is left to do. {ordinary_text(str(folder.path), name_servers)}")
     return 0

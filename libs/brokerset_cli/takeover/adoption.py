@@ -1,4 +1,4 @@
-"""One call of `adopt`: looks, plans, and acts on the step that is next."""
+"""One call of `adopt`, forward or back: what it observes, and what it does on each step."""
 
 from __future__ import annotations
 
@@ -9,36 +9,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import click
-
 from brokerset_cli.down import stop_set
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import (
-    JOIN,
-    LEAVE,
     Facts,
     GroupFacts,
     heir_of,
-    kinds,
     plan_adoption,
     plan_return,
-    until_step,
     why_not_leave,
 )
 from brokerset_cli.takeover.adoption_journal import ADOPTION, Journal
-from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.cluster_observation import (
     Cluster,
-    look_at_disk,
-    look_at_java,
+    inspect_disk,
+    inspect_java,
     missing_tables,
     observe_groups,
 )
-from brokerset_cli.takeover.flow import Step, StepState, current
-from brokerset_cli.takeover.java_switchover import HandOver
+from brokerset_cli.takeover.flow import OBSERVE_SECONDS, Flow, tell
+from brokerset_cli.takeover.java_switchover import Switchover
 from brokerset_cli.takeover.obstacles import BrokerAnswers, Finding
+from brokerset_cli.takeover.steps import Step
 from brokerset_cli.takeover.stop_command import run_stop_command
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
 from brokerset_client.errors import RequestRefused
@@ -48,12 +43,6 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_runtime.files import FileLock
 from brokerset_spec.manifest import REPLICAS_MAX, BrokerSet, ManifestError
 
-LOOK_SECONDS: Final = 0.5
-"""Pause between two looks while something is waited for."""
-
-STALL_SECONDS_MAX: Final = 300.0
-"""When what is seen has not changed for so long, the command gives up; the same command goes on later."""
-
 GONE_SECONDS_MAX: Final = 90.0
 """How long it may take until Java's master and controllers have noticed that our brokers are gone."""
 
@@ -61,47 +50,51 @@ STOP_COMMAND_SECONDS_MAX: Final = 300.0
 """Time-out of the command that stops a Java broker."""
 
 
-class Adoption:
+class Adoption(Flow[Facts]):
     """One call of the command."""
 
     def __init__(
         self,
         folder: DataFolder,
-        asker: Asker,
+        brokers: BrokerQueries,
         admin: ControllerAdmin,
         cluster: Cluster,
         *,
         host: str,
-        replicas: int | None,
-        stop_with: str | None,
-        yes: bool,
+        replicas: int | None = None,
+        stop_with: str | None = None,
+        yes: bool = True,
+        back: bool = False,
     ) -> None:
+        """`replicas`: brokers of ours for each group, as asked for; `back`: the cluster is given back."""
+        super().__init__(yes=yes)
         self._folder = folder
         self._journal = Journal(folder.path)
-        self._asker = asker
+        self._brokers = brokers
         self._admin = admin
         self._cluster = cluster
         self._host = host
         self._replicas = replicas
         self._stop_with = stop_with
-        self._yes = yes
+        self._back = back
         self._stopped: set[str] = set()
         self._lock: FileLock | None = None
         self._answers: tuple[BrokerAnswers, ...] = ()
         self.findings: list[Finding] = []
         self.pauses: dict[str, float] = {}
+        """By group: for how many seconds nobody took messages."""
 
     # -- what is there ------------------------------------------------------------------------------------
 
-    async def look_well(self, earlier: Sequence[Finding], accepted: Sequence[str]) -> None:
-        """Look for everything that stands against it; what is found once it has begun is a warning."""
+    async def inspect(self, earlier: Sequence[Finding], accepted: Sequence[str]) -> None:
+        """Find everything that stands against it; what is found once it has begun is a warning."""
         groups = await self._groups()
-        self._answers, found = await look_at_java(self._asker, self._cluster, groups, accepted)
+        self._answers, found = await inspect_java(self._brokers, self._cluster, groups, accepted)
         found = [*earlier, *joined_set.folder_findings(self._folder), *found]
         if self._journal.read() is None:
             found += await self._controller_findings(groups)
             found += joined_set.host_findings(self._host, self._answers)
-            found += look_at_disk(self._folder.path, self._answers, self._wanted(groups))
+            found += inspect_disk(self._folder.path, self._answers, self._wanted(groups))
         else:
             found = [Finding(each.name, each.text, False) for each in found]
         if self._wanted(groups) == 1:
@@ -115,7 +108,7 @@ class Adoption:
             return []
         header = headers.GetNextBrokerId(cluster_name=self._cluster.name, broker_name=groups[0].name)
         leader = await self._admin.leader()
-        answer = await self._asker.ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+        answer = await self._brokers.ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
         if answer.code in NOT_SERVED:
             text = (
                 f"the controllers at {self._cluster.controllers} are older than RocketMQ 5.1.1; "
@@ -140,12 +133,11 @@ class Adoption:
         needs = manifest.min_in_sync_of(replicas) if manifest is not None and replicas else 1
         read_only = {}
         for each in self._journal.changed:
-            if await self._asker.answers(
-                each.address
-            ):  # else it takes nothing, and gets them when it is back
+            # One that does not answer takes nothing, and gets its settings when it is back.
+            if await self._brokers.answers(each.address):
                 read_only[each.group] = each.address
         return await observe_groups(
-            self._asker,
+            self._brokers,
             self._admin,
             names,
             joined_set.our_addresses(self._folder),
@@ -165,8 +157,7 @@ class Adoption:
         most = max((sum(each.alive for each in group.theirs) for group in groups), default=1)
         return self._replicas or min(max(1, most), REPLICAS_MAX)
 
-    async def facts(self) -> Facts:
-        """What decides what is next."""
+    async def observe(self) -> Facts:
         groups = await self._groups()
         return Facts(
             groups,
@@ -174,92 +165,44 @@ class Adoption:
             tuple(each.text for each in self.findings if each.blocks),
             self._folder.path.exists() and self._folder.running_pid() is not None,
             joined_set.joined_cluster_of(self._folder) is not None,
+            self._stop_with is not None,
+            frozenset(self._stopped),
         )
 
-    def plan(self, facts: Facts, *, back: bool) -> tuple[Step, ...]:
-        """The steps as they stand."""
-        if back:
-            return plan_return(facts)
-        return plan_adoption(facts, stop_with=self._stop_with is not None)
+    def plan(self, facts: Facts) -> tuple[Step, ...]:
+        return plan_return(facts) if self._back else plan_adoption(facts)
 
     # -- going on -----------------------------------------------------------------------------------------
 
-    async def go(self, *, back: bool, last: str | None) -> tuple[Step, ...]:
-        """Act on the current step until none is left, or it is the person's; returns the steps then."""
-        self._hold()
+    async def go(self, last: str | None) -> tuple[Step, ...]:
+        """Put back what a switchover that was cut off has changed, then run the flow."""
+        self._keep_others_out()
         try:
-            return await self._go(back=back, last=last)
+            for each in await self._switchover().put_back_all():
+                tell(f"{each.address} is to get back {_settings_text(each.settings)} when it answers again")
+            return await self.run(last)
         finally:
             if self._lock is not None:
                 self._lock.release()
 
-    def _hold(self) -> None:
-        """Keep other calls out: one of them would put back what this one's hand-over has just changed."""
-        if self._lock is not None or self._folder.owner() is None:
-            return
-        self._lock = self._folder.hold()
+    def _keep_others_out(self) -> None:
+        """Another call would put back what this one's switchover has just changed."""
+        if self._lock is None and self._folder.owner() is not None:
+            self._lock = self._folder.hold()
 
-    async def _go(self, *, back: bool, last: str | None) -> tuple[Step, ...]:
-        left = await self._hand_over().put_back_all()
-        for each in left:
-            tell(f"{each.address} is to get back {_settings_text(each.settings)} when it answers again")
-        seen, since = "", time.monotonic()
-        agreed: set[str] = set()
-        while True:
-            facts = await self.facts()
-            if back and not facts.folder:
-                return ()
-            steps = self._until(self.plan(facts, back=back), last)
-            step = current(steps)
-            if step is None or step.state in (StepState.YOURS, StepState.BLOCKED):
-                return steps
-            waiting = step.state is StepState.WAITING or step.name in self._stopped
-            now = f"{step.name}: {step.detail}" if step.detail else step.name
-            if now != seen and waiting:
-                tell(f"waiting for {now}")
-            if now != seen:
-                seen, since = now, time.monotonic()
-            if time.monotonic() - since >= STALL_SECONDS_MAX:
-                raise CommandFailed(
-                    f"{now}: nothing has changed for {STALL_SECONDS_MAX:g} s",
-                    "see `brokerset status`; the same command goes on from here",
-                )
-            if not waiting and step.name not in agreed:
-                agreed.add(step.name)
-                if self._ask(step):
-                    since = time.monotonic()
-                    continue  # the person may have taken long to answer: it is looked at again
-            if not waiting:
-                tell(f"{step.name}: {step.title}")
-                await self._act(step, facts, back=back)
-                self._hold()  # the first step makes the folder
-                if step.name in self._stopped:
-                    since = time.monotonic()  # the command that stops a broker may take long
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _until(self, steps: tuple[Step, ...], last: str | None) -> tuple[Step, ...]:
-        try:
-            return until_step(steps, last)
-        except KeyError:
-            fail(f"there is no step {last!r}", f"give --to one of: {kinds(steps)}")
-
-    def _ask(self, step: Step) -> bool:
-        """Ask whether to take a step, unless that was said before; whether anybody was asked."""
-        if self._yes:
-            return False
-        click.confirm(f"{step.name}: {step.title} {step.detail}. Do it?", abort=True, err=True)
-        return True
-
-    async def _act(self, step: Step, facts: Facts, *, back: bool) -> None:
-        kind, _, rest = step.name.partition(":")
-        if kind == JOIN:
-            self._join(facts)
-        elif kind == LEAVE:
-            await self._leave(facts)
-        elif kind == "retire":
-            await self._stop_java(step, facts)
-        else:
-            await self._switch(next(group for group in facts.groups if group.name == rest), back=back)
+    async def act(self, step: Step, facts: Facts) -> None:
+        tell(f"{step.name}: {step.title}")
+        group = step.name.partition(":")[2]
+        match step.kind:
+            case "join":
+                self._join(facts)
+            case "leave":
+                await self._leave(facts)
+            case "retire":
+                await self._stop_java(step, facts)
+            case _:
+                await self._switch(next(each for each in facts.groups if each.name == group))
+        self._keep_others_out()  # the first step makes the folder
 
     def _join(self, facts: Facts) -> None:
         settings: Mapping[str, str] = next((each.settings for each in self._answers if each.settings), {})
@@ -282,19 +225,19 @@ class Adoption:
         except ManifestError as error:
             fail("; ".join(map(str, error.problems)), "nothing was started")
 
-    async def _switch(self, group: GroupFacts, *, back: bool) -> None:
-        hand_over = self._hand_over()
-        left = await hand_over.put_back_all() if group.read_only else ()
+    async def _switch(self, group: GroupFacts) -> None:
+        switchover = self._switchover()
+        left = await switchover.put_back_all() if group.read_only else ()
         if any(each.address == group.read_only for each in left):
             raise CommandFailed(
                 f"{group.read_only} does not get its settings back",
                 "see why it does not answer, or stop it; then give the same command again",
             )
-        master, heir = group.master, heir_of(group, ours=not back)
-        if group.read_only or master is None or heir is None or master.ours is not back:
-            return  # looked at again
+        master, heir = group.master, heir_of(group, ours=not self._back)
+        if group.read_only or master is None or heir is None or master.ours is not self._back:
+            return  # it is observed again
         tell(f"{group.name}: from {master.address} to {heir.address}")
-        way = hand_over.to_java if back else hand_over.to_ours
+        way = switchover.to_java if self._back else switchover.to_ours
         seconds = await way(group, master, heir)
         self.pauses[group.name] = seconds
         tell(
@@ -302,25 +245,8 @@ class Adoption:
             f"{seconds:.2f} s"
         )
 
-    def _hand_over(self) -> HandOver:
-        async def elect(group: str, broker_id: int) -> None:
-            await self._admin.elect(await self._state(group), broker_id)
-
-        async def master(group: str) -> str | None:
-            info = (await self._admin.sync_states([group])).get(group)
-            return None if info is None else info.master_address
-
-        async def missing(one: str, other: str) -> list[str]:
-            return await missing_tables(self._asker, one, other)
-
-        return HandOver(self._asker, self._journal, elect, master, missing, tell)
-
-    async def _state(self, group: str) -> GroupState:
-        """A group as a request about it needs it."""
-        state = next((each for each in await self._admin.groups([group]) if each.broker_name == group), None)
-        if state is None:
-            raise CommandFailed(f"the controllers do not know {group} any more", "see `brokerset status`")
-        return replace(state, cluster_name=self._cluster.name)
+    def _switchover(self) -> Switchover:
+        return switchover(self._brokers, self._journal, self._admin, self._cluster.name)
 
     async def _stop_java(self, step: Step, facts: Facts) -> None:
         """Run the person's command that stops a Java broker."""
@@ -333,7 +259,7 @@ class Adoption:
             command = command.replace("{" + name + "}", shlex.quote(value))
         tell(f"running: {command}")
         await run_stop_command(command, STOP_COMMAND_SECONDS_MAX, tell)
-        self._stopped.add(step.name)
+        self._stopped.add(step.name)  # from now on it is waited for
 
     async def _leave(self, facts: Facts) -> None:
         """Stop our brokers, let the controllers forget them, and delete the folder."""
@@ -342,7 +268,7 @@ class Adoption:
         tell("our brokers have stopped")
         for group in facts.groups:
             await self._gone(group.name)
-        now = await self.facts()
+        now = await self.observe()
         if problem := why_not_leave(now):
             fail(
                 f"{problem}, now that our brokers have stopped: nothing was cleaned, and {self._folder.path} "
@@ -352,7 +278,7 @@ class Adoption:
             )
         for group in now.groups:
             if ids := [each.broker_id for each in group.ours]:
-                await self._admin.clean(await self._state(group.name), ids)
+                await self._admin.clean(await _state(self._admin, self._cluster.name, group.name), ids)
                 tell(f"{group.name}: the controllers have forgotten {', '.join(map(str, ids))}")
         self._folder.purge()
         tell(f"{self._folder.path} is deleted")
@@ -380,13 +306,32 @@ class Adoption:
                     f"{name}/{rest[0].broker_id} has stopped, and is alive or in sync for the controllers",
                     "the Java master takes it out of the in-sync set; see its log, then repeat this",
                 )
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+
+def switchover(brokers: BrokerQueries, journal: Journal, admin: ControllerAdmin, cluster: str) -> Switchover:
+    """A switchover at the controllers of a cluster."""
+
+    async def elect(group: str, broker_id: int) -> None:
+        await admin.elect(await _state(admin, cluster, group), broker_id)
+
+    async def master(group: str) -> str | None:
+        info = (await admin.sync_states([group])).get(group)
+        return None if info is None else info.master_address
+
+    async def missing(one: str, other: str) -> list[str]:
+        return await missing_tables(brokers, one, other)
+
+    return Switchover(brokers, journal, elect, master, missing, tell)
+
+
+async def _state(admin: ControllerAdmin, cluster: str, group: str) -> GroupState:
+    """A group as a request about it needs it."""
+    state = next((each for each in await admin.groups([group]) if each.broker_name == group), None)
+    if state is None:
+        raise CommandFailed(f"the controllers do not know {group} any more", "see `brokerset status`")
+    return replace(state, cluster_name=cluster)
 
 
 def _settings_text(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
-
-
-def tell(text: str) -> None:
-    """Say what happens, beside the tables and the JSON."""
-    click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic.alias_generators import to_camel
 
 from brokerset_cli.output import CommandFailed
 from brokerset_runtime.files import sync_folder, write_atomically
@@ -16,18 +18,20 @@ ADOPTION: Final = "adoption.json"
 """File of the data folder that remembers what the world does not show."""
 
 
+@with_config(ConfigDict())
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Settings of a Java broker as they were before a hand-over."""
+    """Settings of a Java broker as they were before a switchover."""
 
     group: str
     address: str
     settings: Mapping[str, str]
     elected_ms: int = 0
     """When an election that relieves this broker was about to be asked for, by the clock of this machine; 0
-    when none may be under way."""
+    when none may be under way. In the file it is `elected_ms`, unlike the other names."""
 
 
+@with_config(ConfigDict(alias_generator=to_camel))
 @dataclass(frozen=True, slots=True)
 class Finishing:
     """What was seen when every group was ours: Java's controllers need not answer any more after that."""
@@ -51,8 +55,9 @@ class Finishing:
     """When `own` was about to stop our brokers, all of which were in sync; 0 before."""
 
 
+@with_config(ConfigDict(alias_generator=to_camel))
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class AdoptionRecord:
     """What one adoption is about: written when our brokers are about to join, gone with the folder or when
     the set has become an ordinary one."""
 
@@ -72,37 +77,33 @@ class Adoption:
     """Whether the person said that all clients use our name servers."""
 
 
+_FORMAT: Final = TypeAdapter(AdoptionRecord)
+
+
 class Journal:
     """The file; every change is on the disk when a method returns."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ADOPTION
 
-    def read(self) -> Adoption | None:
+    def read(self) -> AdoptionRecord | None:
         """What is remembered; None when there is nothing. Raises `CommandFailed` for a damaged file."""
         try:
-            value = json.loads(self._path.read_bytes())
-            return Adoption(
-                _ids(value["groups"]),
-                int(value["replicas"]),
-                tuple(_before(each) for each in value["changed"]),
-                _finishing(value.get("finishing")),
-                bool(value.get("clientsMoved", False)),
-            )
+            return _FORMAT.validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             raise CommandFailed(
-                f"{self._path} cannot be read: {error!r}",
+                f"{self._path} cannot be read: {error}",
                 "restore this file: it says which settings of Java brokers have to be put back",
             ) from None
 
-    def begin(self, groups: Mapping[str, tuple[int, ...]], replicas: int) -> Adoption:
+    def begin(self, groups: Mapping[str, tuple[int, ...]], replicas: int) -> AdoptionRecord:
         """Remember what the adoption is about, unless that is known already."""
         known = self.read()
         if known is not None:
             return known
-        return self._write(Adoption(groups, replicas))
+        return self._write(AdoptionRecord(groups, replicas))
 
     def remember(self, before: Before) -> None:
         """Remember settings that are about to be changed. What is known of the broker is never replaced:
@@ -160,52 +161,17 @@ class Journal:
         adoption = self.read()
         return adoption.changed if adoption is not None else ()
 
-    def _known(self) -> Adoption:
+    @property
+    def finishing(self) -> Finishing | None:
+        """What was seen when every group was ours; None while that was not seen."""
+        adoption = self.read()
+        return adoption.finishing if adoption is not None else None
+
+    def _known(self) -> AdoptionRecord:
         adoption = self.read()
         assert adoption is not None, "an adoption begins before anything is changed"
         return adoption
 
-    def _write(self, adoption: Adoption) -> Adoption:
-        value = {
-            "groups": adoption.groups,
-            "replicas": adoption.replicas,
-            "changed": [asdict(each) for each in adoption.changed],
-            "finishing": None if adoption.finishing is None else _finishing_json(adoption.finishing),
-            "clientsMoved": adoption.clients_moved,
-        }
-        write_atomically(self._path, json.dumps(value, indent=1).encode() + b"\n")
+    def _write(self, adoption: AdoptionRecord) -> AdoptionRecord:
+        write_atomically(self._path, _FORMAT.dump_json(adoption, by_alias=True, indent=1) + b"\n")
         return adoption
-
-
-def _before(value: Mapping[str, Any]) -> Before:
-    settings = {str(name): str(text) for name, text in value["settings"].items()}
-    elected_ms = int(value.get("elected_ms", 0))  # journals of older releases do not have it
-    return Before(str(value["group"]), str(value["address"]), settings, elected_ms)
-
-
-def _ids(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {str(name): tuple(int(n) for n in ids) for name, ids in value.items()}
-
-
-def _finishing(value: Mapping[str, Any] | None) -> Finishing | None:
-    if value is None:
-        return None
-    return Finishing(
-        str(value["controllers"]),
-        str(value["nameServers"]),
-        {str(name): tuple(map(str, addresses)) for name, addresses in value["java"].items()},
-        {str(name): int(n) for name, n in value["nextIds"].items()},
-        _ids(value["ours"]),
-        int(value["ownSinceMs"]),
-    )
-
-
-def _finishing_json(finishing: Finishing) -> dict[str, Any]:
-    return {
-        "controllers": finishing.controllers,
-        "nameServers": finishing.name_servers,
-        "java": finishing.java,
-        "nextIds": finishing.next_ids,
-        "ours": finishing.ours,
-        "ownSinceMs": finishing.own_since_ms,
-    }

@@ -16,11 +16,12 @@ from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
 
 ASK_SECONDS: Final = 5.0
-"""Time-out of one question."""
+"""Time-out of one query."""
 
 CONNECT_SECONDS: Final = 1.0
 """How long it is tried to reach an address that may be closed."""
@@ -34,13 +35,13 @@ NOT_YET: Final = "broker unable to service, until"
 _RUNTIME: Final = re.compile(r"(\d+) days?, *(\d+) hours?, *(\d+) minutes?, *(\d+) seconds?")
 
 
-class Asker:
+class BrokerQueries:
     """Connections to brokers; use it with `async with`. Everything raises `ClientError`s."""
 
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
-    async def __aenter__(self) -> Asker:
+    async def __aenter__(self) -> BrokerQueries:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -66,10 +67,16 @@ class Asker:
             raise BrokerUnreachable(address, str(error)) from error
 
     async def sure(
-        self, address: str, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
+        self,
+        address: str,
+        code: RequestCode,
+        header: headers.Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float = ASK_SECONDS,
     ) -> Command:
         """The answer of code 0. Raises `RequestRefused`."""
-        answer = await self.ask(address, code, header, body)
+        answer = await self.ask(address, code, header, body, timeout=timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(answer.code, answer.remark or "no reason given", address)
         return answer
@@ -92,7 +99,7 @@ class Asker:
         body = properties_text.to_text(dict(changes))
         await self.sure(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
-    async def figures(self, address: str) -> dict[str, str]:
+    async def measurements(self, address: str) -> dict[str, str]:
         """GET_BROKER_RUNTIME_INFO (28)."""
         answer = await self.sure(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(readable(KVTable.from_json, answer.body).table)
@@ -104,7 +111,7 @@ class Asker:
 
     async def log_end(self, address: str) -> int:
         """End of the log, in bytes."""
-        return int((await self.figures(address))["commitLogMaxOffset"])
+        return int((await self.measurements(address))["commitLogMaxOffset"])
 
     async def table(self, address: str, code: RequestCode, key: str) -> dict[str, Any]:
         """One table of an answer in JSON, such as the topics of 21; empty when there is none."""
@@ -115,12 +122,12 @@ class Asker:
     async def refuses_sends(self, address: str) -> bool:
         """Whether a Java broker turns every send away because of `startAcceptSendRequestTimeStamp`.
 
-        It looks at that before it looks at the topic, so a send to a topic that cannot be tells it.
+        It checks that before the topic, so a send to a topic that cannot be tells it.
         """
         header = headers.SendMessage(
             producer_group="brokerset-adopt",
             topic=NO_TOPIC,
-            default_topic=NO_TOPIC,  # as old brokers make topics without a look at their names
+            default_topic=NO_TOPIC,  # as old brokers make topics whatever their names are
             default_topic_queue_nums=1,
             queue_id=0,
             sys_flag=0,
@@ -135,17 +142,15 @@ class Asker:
         """BROKERSET_SWITCH_OVER (21011), to a master of ours."""
         header = SwitchOver(broker_name=group, to_broker_id=to, timeout_ms=round(seconds * 1000))
         code = RequestCode.BROKERSET_SWITCH_OVER
-        answer = await self.ask(address, code, header, timeout=seconds + 2 * ASK_SECONDS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestRefused(answer.code, answer.remark or "no reason given", address)
+        answer = await self.sure(address, code, header, timeout=seconds + 2 * ASK_SECONDS)
         return SwitchOverResponse.from_ext(answer.ext)
 
 
-def clock_ms(figures: Mapping[str, str]) -> int | None:
+def clock_ms(measurements: Mapping[str, str]) -> int | None:
     """What a broker's clock shows, to the second: its start and how long it runs; None if it does not say."""
-    found = _RUNTIME.search(figures.get("runtime", ""))
+    found = _RUNTIME.search(measurements.get("runtime", ""))
     try:
-        boot = int(figures["bootTimestamp"])
+        boot = int(measurements["bootTimestamp"])
     except (KeyError, ValueError):
         return None
     if found is None:
@@ -158,6 +163,4 @@ def _loads(body: bytes) -> object:
     try:
         return fastjson.loads(body)
     except FormatError as error:
-        from brokerset_protocol.errors import Rejected
-
         raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error

@@ -1,4 +1,4 @@
-"""Looks at a running cluster: asks name servers, controllers and brokers, and changes nothing."""
+"""Observes a running cluster: asks name servers, controllers and brokers, and changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
-from brokerset_cli.takeover.broker_queries import Asker, clock_ms
+from brokerset_cli.takeover.broker_queries import BrokerQueries, clock_ms
 from brokerset_cli.takeover.obstacles import (
     BrokerAnswers,
     Finding,
@@ -32,10 +32,10 @@ from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode
 
 GROUPS_ASKED_MAX: Final = 1_000
-"""Consumer groups of a broker whose subscriptions are looked at."""
+"""Consumer groups of a broker whose subscriptions are read."""
 
 QUEUES_ASKED: Final = 8
-"""Queues of a system topic that are looked at (`reviveQueueNum`)."""
+"""Queues of a system topic that are checked (`reviveQueueNum`)."""
 
 SPARE_FILES: Final = 2
 """A log takes the file that it writes, and the next one, in advance."""
@@ -59,12 +59,14 @@ class Cluster:
     """By group: the addresses that the name servers know."""
 
 
-async def find_cluster(asker: Asker, name_servers: str, controllers: str | None) -> tuple[Cluster, Find]:
+async def find_cluster(
+    brokers: BrokerQueries, name_servers: str, controllers: str | None
+) -> tuple[Cluster, Find]:
     """Ask the name servers who is there (106), and brokers for their controllers (26).
 
     Raises `ClientError` when no name server answers.
     """
-    info = await _cluster_info(asker, name_servers)
+    info = await _cluster_info(brokers, name_servers)
     found: Find = []
     clusters = sorted(info.cluster_addr_table)
     if not info.broker_addr_table:
@@ -88,25 +90,25 @@ async def find_cluster(asker: Asker, name_servers: str, controllers: str | None)
         for addresses in masters.values():
             for address in addresses:
                 try:
-                    told = (await asker.settings(address)).get("controllerAddr", "")
+                    named = (await brokers.settings(address)).get("controllerAddr", "")
                 except ClientError:
                     continue
-                if told and not controllers:
-                    controllers = told
-                elif told and set(told.split(";")) != set(controllers.split(";")):
+                if named and not controllers:
+                    controllers = named
+                elif named and set(named.split(";")) != set(controllers.split(";")):
                     text = (
-                        f"{address} has the controllers {told}, others have {controllers}; say which with "
+                        f"{address} has the controllers {named}, others have {controllers}; say which with "
                         "--controllers"
                     )
                     found.append(Finding("controllers", text))
     return Cluster(clusters[0] if clusters else "", name_servers, controllers, masters), found
 
 
-async def _cluster_info(asker: Asker, name_servers: str) -> ClusterInfo:
+async def _cluster_info(brokers: BrokerQueries, name_servers: str) -> ClusterInfo:
     problem: ClientError | None = None
     for address in name_servers.split(";"):
         try:
-            answer = await asker.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await brokers.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
             return readable(ClusterInfo.from_json, answer.body)
         except ClientError as error:
             problem = error
@@ -115,7 +117,7 @@ async def _cluster_info(asker: Asker, name_servers: str) -> ClusterInfo:
 
 
 async def observe_groups(
-    asker: Asker,
+    brokers: BrokerQueries,
     admin: ControllerAdmin,
     names_of_groups: Sequence[str],
     ours: Sequence[str],
@@ -133,8 +135,8 @@ async def observe_groups(
     for name in names_of_groups:
         info = states.get(name)
         # A group that they do not know stays in the list, without anybody: nothing is done to it then.
-        told = () if info is None else _all(info)
-        replicas = await asyncio.gather(*(_replica(asker, each, ours) for each in told))
+        known = () if info is None else _all(info)
+        replicas = await asyncio.gather(*(_replica(brokers, each, ours) for each in known))
         found.append(
             GroupFacts(
                 name,
@@ -154,45 +156,45 @@ def _all(info: ReplicasInfo) -> list[tuple[int, str, bool, bool]]:
     return sorted(found)
 
 
-async def _replica(asker: Asker, each: tuple[int, str, bool, bool], ours: Sequence[str]) -> Replica:
+async def _replica(brokers: BrokerQueries, each: tuple[int, str, bool, bool], ours: Sequence[str]) -> Replica:
     broker_id, address, alive, in_sync = each
     end: int | None = None
-    answers = await asker.answers(address)
+    answers = await brokers.answers(address)
     if answers:
         try:
-            end = await asker.log_end(address)
+            end = await brokers.log_end(address)
         except (ClientError, KeyError, ValueError):
             end = None
     return Replica(broker_id, address, alive, in_sync, address in ours, answers, end)
 
 
-async def look_at_broker(asker: Asker, cluster: str, group: str, address: str) -> BrokerAnswers:
+async def inspect_broker(brokers: BrokerQueries, cluster: str, group: str, address: str) -> BrokerAnswers:
     """Ask one broker everything that may be an obstacle."""
     try:
-        settings = await asker.settings(address)
-        figures = await asker.figures(address)
-        told = clock_ms(figures)
-        skew = None if told is None else told - time.time_ns() // 1_000_000
-        topics = await asker.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable")
-        static = await asker.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicQueueMappingDetailMap")
-        written = [topic for topic in watched_topics(cluster) if await _is_written(asker, address, topic)]
-        groups = await asker.table(
+        settings = await brokers.settings(address)
+        measurements = await brokers.measurements(address)
+        shown = clock_ms(measurements)
+        skew = None if shown is None else shown - time.time_ns() // 1_000_000
+        topics = await brokers.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable")
+        static = await brokers.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicQueueMappingDetailMap")
+        written = [topic for topic in watched_topics(cluster) if await _is_written(brokers, address, topic)]
+        groups = await brokers.table(
             address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"
         )
-        sql = [name for name in sorted(groups)[:GROUPS_ASKED_MAX] if await _filters(asker, address, name)]
+        sql = [name for name in sorted(groups)[:GROUPS_ASKED_MAX] if await _filters(brokers, address, name)]
     except ClientError as error:
         return BrokerAnswers(group, address, problem=str(error))
     return BrokerAnswers(
-        group, address, settings, figures, topics, sorted(static), written, sql, skew_ms=skew
+        group, address, settings, measurements, topics, sorted(static), written, sql, skew_ms=skew
     )
 
 
-async def _is_written(asker: Asker, address: str, topic: str) -> bool:
+async def _is_written(brokers: BrokerQueries, address: str, topic: str) -> bool:
     """Whether any of the first queues of a topic has a message (30)."""
     for queue_id in range(QUEUES_ASKED):
         header = headers.GetMaxOffset(topic=topic, queue_id=queue_id)
         try:
-            answer = await asker.sure(address, RequestCode.GET_MAX_OFFSET, header)
+            answer = await brokers.sure(address, RequestCode.GET_MAX_OFFSET, header)
         except RequestRefused:
             return False
         if int(answer.ext.get("offset", "0")) > 0:
@@ -200,18 +202,18 @@ async def _is_written(asker: Asker, address: str, topic: str) -> bool:
     return False
 
 
-async def _filters(asker: Asker, address: str, group: str) -> bool:
+async def _filters(brokers: BrokerQueries, address: str, group: str) -> bool:
     """Whether a living consumer of the group subscribes by something else than tags (203)."""
     header = headers.GetConsumerConnectionList(consumer_group=group)
     try:
-        answer = await asker.sure(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        answer = await brokers.sure(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
     except RequestRefused:  # nobody of it is online
         return False
     table = readable(ConsumerConnection.from_json, answer.body).subscription_table
     return any(each.expression_type not in ("", "TAG") for each in table.values())
 
 
-async def missing_tables(asker: Asker, master: str, other: str) -> list[str]:
+async def missing_tables(brokers: BrokerQueries, master: str, other: str) -> list[str]:
     """Topics and groups of one broker that another one does not have; system ones aside."""
     found = []
     for code, key, word, own in (
@@ -223,8 +225,8 @@ async def missing_tables(asker: Asker, master: str, other: str) -> list[str]:
             names.SYSTEM_GROUPS,
         ),
     ):
-        has: dict[str, Any] = await asker.table(master, code, key)
-        knows = await asker.table(other, code, key)
+        has: dict[str, Any] = await brokers.table(master, code, key)
+        knows = await brokers.table(other, code, key)
         found += [
             f"{word} {name}"
             for name in sorted(has)
@@ -235,8 +237,8 @@ async def missing_tables(asker: Asker, master: str, other: str) -> list[str]:
     return found
 
 
-async def look_at_java(
-    asker: Asker, cluster: Cluster, groups: Sequence[GroupFacts], accepted: Sequence[str]
+async def inspect_java(
+    brokers: BrokerQueries, cluster: Cluster, groups: Sequence[GroupFacts], accepted: Sequence[str]
 ) -> tuple[tuple[BrokerAnswers, ...], Find]:
     """Ask every living Java broker; returns the answers and what is to be said about them."""
     known = {each.address for group in groups for each in group.replicas}
@@ -247,7 +249,7 @@ async def look_at_java(
         for address in addresses
         if address not in known
     ]
-    answers = await asyncio.gather(*(look_at_broker(asker, cluster.name, *each) for each in wanted))
+    answers = await asyncio.gather(*(inspect_broker(brokers, cluster.name, *each) for each in wanted))
     theirs = tuple(each for each in answers if not each.is_ours)
     found: Find = []
     for answer in theirs:
@@ -273,13 +275,13 @@ async def look_at_java(
     return theirs, found
 
 
-def look_at_disk(data: Path, brokers: Sequence[BrokerAnswers], replicas: int) -> Find:
+def inspect_disk(data: Path, brokers: Sequence[BrokerAnswers], replicas: int) -> Find:
     """Whether the folder has room for the copies of all groups."""
     wanted = 0
     for group in {each.group for each in brokers}:
         sizes = [
-            int(each.figures.get("commitLogMaxOffset", 0))
-            - max(0, int(each.figures.get("commitLogMinOffset", 0)))
+            int(each.measurements.get("commitLogMaxOffset", 0))
+            - max(0, int(each.measurements.get("commitLogMinOffset", 0)))
             for each in brokers
             if each.group == group
         ]

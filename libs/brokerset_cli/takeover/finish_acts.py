@@ -12,12 +12,12 @@ from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.rebuilding import plan_rebuild, propose, with_next_ids
 from brokerset_cli.takeover import joined_set
-from brokerset_cli.takeover.adoption import GONE_SECONDS_MAX, LOOK_SECONDS, tell
+from brokerset_cli.takeover.adoption import GONE_SECONDS_MAX, switchover
 from brokerset_cli.takeover.adoption_journal import Finishing, Journal
-from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.finish_observation import ORDER_TOPICS, FinishObserver
 from brokerset_cli.takeover.finish_plan import FinishFacts
-from brokerset_cli.takeover.java_switchover import HandOver
+from brokerset_cli.takeover.flow import OBSERVE_SECONDS, tell
 from brokerset_client.controller_admin import ALIVE, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_protocol import headers
@@ -25,57 +25,56 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.headers.controller import GetNextBrokerIdResponse
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class FinishActs:
-    """The acts of one call (`finishing.Acts`)."""
+    """The acts of one call, and what it observes. Each act may be cut off, and is repeated then."""
 
     folder: DataFolder
     journal: Journal
-    asker: Asker
-    look: FinishObserver
+    brokers: BrokerQueries
+    observer: FinishObserver
     namesrv_port: int | None = None
     """Port of our first name server; 0 for a free one, None for the usual one or one near it."""
 
+    async def observe(self) -> FinishFacts:
+        """What decides what is next."""
+        return await self.observer.facts()
+
     async def put_back(self) -> None:
-        """Java brokers get back what a hand-over changed, as in `adopt`."""
-        if not self.journal.changed:
-            return
-        async with ControllerAdmin(self.look.java_cluster().controllers) as admin:
-
-            async def master(group: str) -> str | None:
-                info = (await admin.sync_states([group])).get(group)
-                return None if info is None else info.master_address
-
-            await HandOver(self.asker, self.journal, _no_election, master, _nothing, tell).put_back_all()
+        """Java brokers get back what a switchover changed, as in `adopt`."""
+        if self.journal.changed:
+            cluster = self.observer.java_cluster()
+            async with ControllerAdmin(cluster.controllers) as admin:
+                await switchover(self.brokers, self.journal, admin, cluster.name).put_back_all()
 
     async def seen_whole(self) -> Finishing:
         """What is to be remembered of what Java's controllers say, as long as they answer."""
-        cluster, groups = self.look.java_cluster(), self.look.java
+        cluster, groups = self.observer.java_cluster(), self.observer.java
         next_ids = {}
         async with ControllerAdmin(cluster.controllers) as admin:
             leader = await admin.leader()
             for group in groups:
                 header = headers.GetNextBrokerId(cluster_name=cluster.name, broker_name=group.name)
-                answer = await self.asker.sure(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
-                told = GetNextBrokerIdResponse.from_ext(answer.ext).next_broker_id or 0
-                next_ids[group.name] = max([told, *(each.broker_id + 1 for each in group.replicas)])
+                answer = await self.brokers.sure(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+                given = GetNextBrokerIdResponse.from_ext(answer.ext).next_broker_id or 0
+                next_ids[group.name] = max([given, *(each.broker_id + 1 for each in group.replicas)])
         java = {
             group.name: tuple(each.address for each in group.replicas if not each.ours) for group in groups
         }
         return Finishing(cluster.controllers, cluster.name_servers, java, next_ids)
 
     async def run_name_servers(self, facts: FinishFacts) -> None:
-        """Let `up` run our controllers beside; ours learn what Java's name servers say of ordered topics."""
+        """Let `up` run our controllers too; ours learn what Java's name servers say of ordered topics."""
         manifest = joined_set.stored_manifest(self.folder)
-        assert manifest is not None, "the look has read it"
+        assert manifest is not None, "the observation has read it"
         number = manifest.spec.controllers.replicas
         await scaling.run_own_controllers(self.folder, number, namesrv_port=self.namesrv_port)
         addresses = joined_set.name_servers_that_run(self.folder)
-        entries = await self.look.order_topics(replace(facts, name_servers=addresses))
+        entries = await self.observer.order_topics(replace(facts, name_servers=addresses))
         for address in addresses.split(";"):
             for key, value in sorted(entries.items()):
                 header = headers.PutKVConfig(namespace=ORDER_TOPICS, key=key, value=value)
-                await self.asker.sure(address, RequestCode.PUT_KV_CONFIG, header)
+                await self.brokers.sure(address, RequestCode.PUT_KV_CONFIG, header)
         tell(f"our name servers: {addresses}")
         if entries:
             tell(f"copied the settings of ordered topics: {', '.join(sorted(entries))}")
@@ -90,12 +89,11 @@ class FinishActs:
 
     async def rebuild(self, names: list[str]) -> None:
         """Tell our controllers what the brokers of these groups hold; nothing of a group that lacks one."""
-        memory, remembered = self.folder.memory(), self.journal.read()
-        finishing = None if remembered is None else remembered.finishing
+        memory, finishing = self.folder.memory(), self.journal.finishing
         next_ids = {} if finishing is None else finishing.next_ids
         looks = []
         for name in names:
-            found = await self.look.who_answers(memory, name)
+            found = await self.observer.who_answers(memory, name)
             if len(found) >= len(memory.groups[name].numbers):  # else the longest log may be missing
                 looks += found
         if not looks:
@@ -121,12 +119,11 @@ class FinishActs:
         await scaling.use_own_name_servers(self.folder)
 
     async def forget(self) -> None:
-        """Let Java's controllers forget our ids, if they answer: they would wait for them for ever."""
-        remembered = self.journal.read()
-        finishing = None if remembered is None else remembered.finishing
+        """Let Java's controllers forget our ids, if they answer: they would wait for them permanently."""
+        finishing = self.journal.finishing
         if finishing is None:
             return
-        cluster = self.look.java_cluster()
+        cluster = self.observer.java_cluster()
         ours = joined_set.own_controllers(self.folder.memory()).split(";")
         theirs = [each for each in finishing.controllers.split(";") if each not in ours]
         if not theirs:  # ours have their ports by now
@@ -155,12 +152,4 @@ class FinishActs:
                 return
             if time.monotonic() >= deadline:
                 raise CommandFailed(f"{group}/{living[0]} is alive for them")
-            await asyncio.sleep(LOOK_SECONDS)
-
-
-async def _no_election(group: str, broker_id: int) -> None:
-    raise AssertionError("settings are put back, nobody is elected")
-
-
-async def _nothing(one: str, other: str) -> list[str]:
-    raise AssertionError("settings are put back, nothing is compared")
+            await asyncio.sleep(OBSERVE_SECONDS)

@@ -1,4 +1,4 @@
-"""Looks at a set on its way out of Java's cluster: asks controllers and name servers of both, and brokers."""
+"""Observes a set on its way out of Java's cluster: asks controllers and name servers of both, and brokers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from brokerset_cli.replication_view import BrokerFacts, look_at_brokers
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica, plan_adoption
 from brokerset_cli.takeover.adoption import Adoption
-from brokerset_cli.takeover.adoption_journal import Adoption as Remembered
 from brokerset_cli.takeover.adoption_journal import Finishing, Journal
-from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.cluster_observation import Cluster
-from brokerset_cli.takeover.finish_plan import FinishFacts, OwnGroup, Standing
+from brokerset_cli.takeover.finish_plan import FinishFacts, Owner, OwnGroup
 from brokerset_cli.takeover.steps import current
 from brokerset_client.controller_admin import ALIVE, BrokerLook, ControllerAdmin
 from brokerset_client.errors import ClientError
@@ -35,11 +34,11 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """Namespace in which Java's name servers keep which queues an ordered topic has."""
 
 
-def standing_of(memory: SetMemory) -> Standing:
+def owner_of(memory: SetMemory) -> Owner:
     """Whose the brokers of a folder are."""
     if memory.joined_cluster_of is None:
-        return Standing.ORDINARY
-    return Standing.GUEST if memory.joined_cluster_of.controllers else Standing.OWN
+        return Owner.ORDINARY
+    return Owner.JOINED if memory.joined_cluster_of.controllers else Owner.OWN
 
 
 @dataclass(slots=True)
@@ -48,14 +47,14 @@ class FinishObserver:
 
     folder: DataFolder
     journal: Journal
-    asker: Asker
+    brokers: BrokerQueries
     java: tuple[GroupFacts, ...] = ()
     """What Java's controllers said last; empty when they did not answer."""
 
     def java_cluster(self) -> Cluster:
         """Where Java's controllers and name servers are; what of it nobody remembers any more is empty."""
         memory = self.folder.memory()
-        finishing = self._finishing()
+        finishing = self.journal.finishing
         manifest = joined_set.stored_manifest(self.folder)
         if manifest is None:
             raise CommandFailed(
@@ -68,17 +67,13 @@ class FinishObserver:
             name_servers = memory.joined_cluster_of.name_servers
         return Cluster(manifest.spec.cluster_name, name_servers, controllers, {})
 
-    def _finishing(self) -> Finishing | None:
-        remembered = self.journal.read()
-        return None if remembered is None else remembered.finishing
-
     async def facts(self) -> FinishFacts:
         """What decides what is next."""
         memory, remembered = self.folder.memory(), self.journal.read()
         finishing = None if remembered is None else remembered.finishing
         java, state = self.java_cluster(), self.folder.read_state()
         facts = FinishFacts(
-            standing=standing_of(memory),
+            owner=owner_of(memory),
             folder=str(self.folder.path),
             set_runs=self.folder.running_pid() is not None,
             serving=state is not None and state.alive and state.phase == "running",
@@ -92,11 +87,11 @@ class FinishObserver:
             java_controllers=java.controllers,
             remembered=remembered is not None,
         )
-        if facts.standing is not Standing.GUEST:
+        if facts.owner is not Owner.JOINED:
             return await self._under_ours(facts, memory)
-        facts = await self._as_guests(facts, memory, java)
+        facts = await self._under_javas(facts, memory, java)
         groups = [
-            replace(each, java=await self._living_java(each, memory, remembered)) for each in facts.groups
+            replace(each, java=await self._living_java(each, memory, finishing)) for each in facts.groups
         ]
         facts = replace(facts, groups=tuple(groups))
         if not facts.name_servers or not facts.set_runs:
@@ -107,23 +102,13 @@ class FinishObserver:
             order_topics=tuple(sorted(await self.order_topics(facts))),
         )
 
-    # -- as guests ----------------------------------------------------------------------------------------
+    # -- under Java's controllers -------------------------------------------------------------------------
 
-    async def _as_guests(self, facts: FinishFacts, memory: SetMemory, java: Cluster) -> FinishFacts:
+    async def _under_javas(self, facts: FinishFacts, memory: SetMemory, java: Cluster) -> FinishFacts:
         self.java = ()
         async with ControllerAdmin(java.controllers) as admin:
-            call = Adoption(
-                self.folder,
-                self.asker,
-                admin,
-                java,
-                host=memory.host,
-                replicas=None,
-                stop_with=None,
-                yes=True,
-            )
             try:
-                seen = await call.facts()
+                seen = await Adoption(self.folder, self.brokers, admin, java, host=memory.host).observe()
             except ClientError:
                 return replace(facts, groups=await self._as_brokers_say(memory))
         unknown = not all(group.replicas for group in seen.groups)
@@ -134,12 +119,12 @@ class FinishObserver:
         return replace(facts, groups=groups, java_answers=True, adoption=current(plan_adoption(seen)))
 
     async def _as_brokers_say(self, memory: SetMemory) -> tuple[OwnGroup, ...]:
-        """The groups as our masters know them, while no controllers of Java's tell anything."""
+        """The groups as our masters know them, while no controllers of Java's answer."""
         found = []
         for name, addresses in joined_set.own_brokers(memory).items():
-            looks = await self.who_answers(memory, name)
+            answers = await self.who_answers(memory, name)
             facts = await look_at_brokers(addresses)
-            found.append(as_brokers_say(name, _wanted(memory, name), looks, facts))
+            found.append(as_brokers_say(name, _wanted(memory, name), answers, facts))
         return tuple(found)
 
     async def who_answers(self, memory: SetMemory, group: str) -> list[BrokerLook]:
@@ -158,7 +143,7 @@ class FinishObserver:
         ]
 
     async def _living_java(
-        self, group: OwnGroup, memory: SetMemory, remembered: Remembered | None
+        self, group: OwnGroup, memory: SetMemory, finishing: Finishing | None
     ) -> tuple[str, ...]:
         """Java brokers of a group that its controllers hear, or that listen where one was known to be."""
         heard = [
@@ -168,11 +153,10 @@ class FinishObserver:
             for each in facts.replicas
             if not each.ours and (each.alive or each.answers)
         ]
-        finishing = None if remembered is None else remembered.finishing
         known = () if finishing is None else finishing.java.get(group.name, ())
         ours = {address for addresses in joined_set.own_brokers(memory).values() for address in addresses}
         others = [address for address in known if address not in ours and address not in heard]
-        answers = await asyncio.gather(*map(self.asker.answers, others))
+        answers = await asyncio.gather(*map(self.brokers.answers, others))
         return tuple(sorted([*heard, *(one for one, there in zip(others, answers, strict=True) if there)]))
 
     async def _missing(self, memory: SetMemory) -> tuple[str, ...]:
@@ -214,7 +198,7 @@ class FinishObserver:
         """The entries of one name server; None when it does not answer."""
         header = headers.GetKVListByNamespace(namespace=ORDER_TOPICS)
         try:
-            answer = await self.asker.ask(name_server, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+            answer = await self.brokers.ask(name_server, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
             if answer.code != ResponseCode.SUCCESS:
                 return {}
             return dict(readable(KVTable.from_json, answer.body).table)

@@ -7,7 +7,17 @@ from enum import Enum
 from typing import Final
 
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
-from brokerset_cli.takeover.steps import Step, StepState, in_order
+from brokerset_cli.takeover.steps import (
+    Standing,
+    Step,
+    StepState,
+    blocked,
+    done,
+    in_order,
+    ready,
+    waiting,
+    yours,
+)
 
 WHOLE: Final = "whole"
 NAME_SERVERS: Final = "name-servers"
@@ -16,13 +26,12 @@ OWN: Final = "own"
 LEAVE: Final = "leave"
 
 NO_WAY_BACK: Final = "There is no way back from here."
-AS_BEFORE: Final = "`--back`, as before"
 
 
-class Standing(Enum):
+class Owner(Enum):
     """Whose our brokers are, as the folder remembers it."""
 
-    GUEST = "guest"
+    JOINED = "joined"
     """Java's controllers lead their groups."""
 
     OWN = "own"
@@ -36,7 +45,7 @@ class Standing(Enum):
 class OwnGroup:
     """One group of the folder, as those say it who decide about it now.
 
-    They are Java's controllers while our brokers are guests, or our brokers themselves when those do not
+    They are Java's controllers while our brokers belong to them, or our brokers themselves when those do not
     answer; afterwards ours.
     """
 
@@ -81,7 +90,7 @@ class OwnGroup:
 class FinishFacts:
     """Everything that decides what is next."""
 
-    standing: Standing
+    owner: Owner
     folder: str
     groups: tuple[OwnGroup, ...] = ()
     set_runs: bool = False
@@ -132,17 +141,31 @@ class FinishFacts:
     @property
     def stopped_for_own(self) -> bool:
         """Whether `own` has stopped our brokers, and the folder does not say yet whose they are."""
-        return self.standing is Standing.GUEST and self.own_begun and not self.set_runs
+        return self.owner is Owner.JOINED and self.own_begun and not self.set_runs
 
     @property
-    def past_guest(self) -> bool:
+    def past_joined(self) -> bool:
         """Whether the steps before `own` lie behind us."""
-        return self.standing is not Standing.GUEST or self.stopped_for_own
+        return self.owner is not Owner.JOINED or self.stopped_for_own
 
 
 def plan_finish(facts: FinishFacts) -> tuple[Step, ...]:
-    """The steps from a set that is whole, and a guest, to an ordinary one."""
-    return in_order([_whole(facts), _name_servers(facts), _clients(facts), _own(facts), _leave(facts)])
+    """The steps from a set that is whole, and joined to another cluster, to an ordinary one."""
+    again = f"clients get {facts.java_name_servers} again, then `--back --clients-moved`"
+    before, clients = ("", "") if facts.past_joined else ("`--back`, as before", again)
+    beside = "Controllers of ours, each with a name server, start beside; our brokers register there, too."
+    own = f"Our brokers stop for a moment, and start under our own controllers. {NO_WAY_BACK}"
+    leave = "Our brokers leave Java's name servers, and Java's controllers forget ours."
+    left = facts.owner is Owner.ORDINARY and not facts.remembered
+    return in_order(
+        [
+            Step(WHOLE, "Every group is ours: no Java broker runs.", *_whole(facts), back=before),
+            Step(NAME_SERVERS, beside, *_name_servers(facts), back=before),
+            Step(CLIENTS, "Clients get our name servers.", *_clients(facts), back=clients),
+            Step(OWN, own, *(_stopping(facts) if facts.owner is Owner.JOINED else _under_ours(facts))),
+            Step(LEAVE, leave, *(done() if left else ready())),
+        ]
+    )
 
 
 def go_on_with(facts: FinishFacts, option: str = "") -> str:
@@ -150,123 +173,80 @@ def go_on_with(facts: FinishFacts, option: str = "") -> str:
     return f"`brokerset adopt --data {facts.folder}{option}`"
 
 
-def _whole(facts: FinishFacts) -> Step:
-    hint = ""
-    if facts.past_guest:
-        state, detail = StepState.DONE, ""
-    elif facts.changed:
-        state = StepState.YOURS
-        detail = f"{', '.join(facts.changed)} still has settings of a hand-over"
-        hint = (
-            f"start {', '.join(facts.changed)} once more, so that it gets its settings back, then give the "
-            f"same command again; one that will never run again is taken out of {facts.folder}/adoption.json"
+def _whole(facts: FinishFacts) -> Standing:
+    if facts.past_joined:
+        return done()
+    if facts.changed:
+        names = ", ".join(facts.changed)
+        return yours(
+            f"{names} still has settings of a hand-over",
+            f"start {names} once more, so that it gets its settings back, then give the "
+            f"same command again; one that will never run again is taken out of {facts.folder}/adoption.json",
         )
-    elif needs_adopt(facts):
-        assert facts.adoption is not None
-        state, detail = StepState.YOURS, _text(facts.adoption)
-        hint = f"{go_on_with(facts)} does that; then give this one again"
-    elif living := [address for group in facts.groups for address in group.java]:
-        state, detail = StepState.YOURS, f"{', '.join(living)} runs"
-        hint = f"stop the Java broker at {', '.join(living)}, then give the same command again"
-    elif not facts.java_answers:
-        state = StepState.DONE if facts.whole_seen else StepState.BLOCKED
-        detail = f"the controllers {facts.java_controllers} do not answer"
-        detail = f"as it was seen before; {detail}" if facts.whole_seen else detail
-        hint = (
-            "" if facts.whole_seen else "start them again, so that it is seen once that every group is ours"
-        )
-    elif facts.adoption is not None and facts.set_runs:
-        state, detail = StepState.WAITING, _text(facts.adoption)
-    elif not facts.whole_seen:
-        state, detail = StepState.READY, ""
-    else:
-        state, detail = StepState.DONE, ""
-    return Step(WHOLE, "Every group is ours: no Java broker runs.", state, detail, hint, back=_back(facts))
-
-
-def _back(facts: FinishFacts, how: str = AS_BEFORE) -> str:
-    """How a step is undone; not at all once `own` has begun."""
-    return "" if facts.past_guest else how
+    next_of_adopt = "" if facts.adoption is None else f"{facts.adoption.name}: "
+    if facts.adoption is not None:
+        next_of_adopt += facts.adoption.detail or facts.adoption.title
+    if needs_adopt(facts):
+        return yours(next_of_adopt, f"{go_on_with(facts)} does that; then give this one again")
+    if living := ", ".join(address for group in facts.groups for address in group.java):
+        return yours(f"{living} runs", f"stop the Java broker at {living}, then give the same command again")
+    if not facts.java_answers:
+        silent = f"the controllers {facts.java_controllers} do not answer"
+        if facts.whole_seen:
+            return done(f"as it was seen before; {silent}")
+        return blocked(silent, "start them again, so that it is seen once that every group is ours")
+    if next_of_adopt and facts.set_runs:
+        return waiting(next_of_adopt)
+    return done() if facts.whole_seen else ready()
 
 
 def needs_adopt(facts: FinishFacts) -> bool:
     """Whether `adopt` has to do something before; what it only waits for, is waited for here, too."""
-    if facts.past_guest or facts.adoption is None:
+    if facts.past_joined or facts.adoption is None:
         return False
     if not facts.set_runs and facts.whole_seen and not any(group.java for group in facts.groups):
-        return False  # they are started again as guests, with what came since
+        return False  # they are started again under Java's controllers, with what came since
     return facts.adoption.state is not StepState.WAITING
 
 
-def _text(step: Step) -> str:
-    return f"{step.name}: {step.detail or step.title}"
+def _name_servers(facts: FinishFacts) -> Standing:
+    if facts.past_joined:
+        return done()
+    if not facts.set_runs and not facts.java_answers:
+        return blocked(
+            f"our brokers do not run, and the controllers {facts.java_controllers} do not answer",
+            "start those controllers again: until `own` is done our brokers cannot start without them",
+        )
+    if facts.stopping:
+        return waiting("our brokers are stopping")
+    if not facts.set_runs or not facts.name_servers or facts.order_topics:
+        return ready()
+    if not facts.missing:
+        return done(facts.name_servers)
+    return waiting(f"not registered yet: {'; '.join(facts.missing)}") if facts.asked else ready()
 
 
-def _name_servers(facts: FinishFacts) -> Step:
-    hint = ""
-    if facts.past_guest:
-        state, detail = StepState.DONE, ""
-    elif not facts.set_runs and not facts.java_answers:
-        state = StepState.BLOCKED
-        detail = f"our brokers do not run, and the controllers {facts.java_controllers} do not answer"
-        hint = "start those controllers again: until `own` is done our brokers cannot start without them"
-    elif facts.stopping:
-        state, detail = StepState.WAITING, "our brokers are stopping"
-    elif facts.set_runs and facts.name_servers and not facts.missing and not facts.order_topics:
-        state, detail = StepState.DONE, facts.name_servers
-    elif facts.set_runs and facts.name_servers and facts.asked and not facts.order_topics:
-        state, detail = StepState.WAITING, f"not registered yet: {'; '.join(facts.missing)}"
-    else:
-        state, detail = StepState.READY, ""
-    return Step(
-        NAME_SERVERS,
-        "Controllers of ours, each with a name server, start beside; our brokers register there, too.",
-        state,
-        detail,
-        hint,
-        back=_back(facts),
-    )
-
-
-def _clients(facts: FinishFacts) -> Step:
-    done = facts.past_guest or facts.clients_moved
-    hint = (
+def _clients(facts: FinishFacts) -> Standing:
+    if facts.past_joined or facts.clients_moved:
+        return done("as you said")
+    return yours(
+        "nobody can see that from outside",
         f"give every client, also consoles and scripts, namesrvAddr={facts.name_servers} instead of "
         f"{facts.java_name_servers}; both know all brokers, so one client after the other. When all have it: "
-        f"{go_on_with(facts, ' --finish --clients-moved')}"
-    )
-    return Step(
-        CLIENTS,
-        "Clients get our name servers.",
-        StepState.DONE if done else StepState.YOURS,
-        "as you said" if done else "nobody can see that from outside",
-        "" if done else hint,
-        back=_back(facts, f"clients get {facts.java_name_servers} again, then `--back --clients-moved`"),
+        f"{go_on_with(facts, ' --finish --clients-moved')}",
     )
 
 
-def _own(facts: FinishFacts) -> Step:
-    hint = ""
-    if facts.standing is Standing.GUEST:
-        problem = why_not_own(facts)
-        if problem and facts.stopped_for_own:
-            state = StepState.BLOCKED
-            hint = (
-                f"start ours as guests once more, `brokerset up --detach --data {facts.folder}`, so that "
-                "they get what they may lack; then the same command says what to do"
-            )
-        else:
-            state = StepState.WAITING if problem else StepState.READY
-        detail = problem or ("our brokers have stopped for it" if facts.stopped_for_own else "")
-    else:
-        state, detail = _under_ours(facts)
-    return Step(
-        OWN,
-        f"Our brokers stop for a moment, and start under our own controllers. {NO_WAY_BACK}",
-        state,
-        detail,
-        hint,
+def _stopping(facts: FinishFacts) -> Standing:
+    """`own`, before the folder says that our brokers belong to our controllers."""
+    problem = why_not_own(facts)
+    if not facts.stopped_for_own:
+        return waiting(problem) if problem else ready()
+    hint = (
+        f"start ours as guests once more, `brokerset up --detach --data {facts.folder}`, so that "
+        "they get what they may lack; then the same command says what to do"
     )
+    return blocked(problem, hint) if problem else ready("our brokers have stopped for it")
 
 
 def why_not_own(facts: FinishFacts) -> str:
@@ -302,33 +282,23 @@ def why_not_own(facts: FinishFacts) -> str:
     return ""
 
 
-def _under_ours(facts: FinishFacts) -> tuple[StepState, str]:
-    """How far our controllers are with groups that were told to them."""
-    if facts.standing is Standing.ORDINARY:
-        return StepState.DONE, ""
+def _under_ours(facts: FinishFacts) -> Standing:
+    """How far our controllers are with the groups that they are to take in."""
+    if facts.owner is Owner.ORDINARY:
+        return done()
     if not facts.set_runs:
-        return StepState.READY, "our brokers do not run"
+        return ready("our brokers do not run")
     if not facts.controllers_answer:
-        return StepState.WAITING, "our controllers do not answer yet"
+        return waiting("our controllers do not answer yet")
     if complete := [group.name for group in facts.groups if group.complete]:
-        return StepState.READY, f"our controllers do not know {', '.join(complete)} yet"
+        return ready(f"our controllers do not know {', '.join(complete)} yet")
     for group in facts.groups:
         if not group.known:
-            count = f"{group.answered} of {group.wanted}"
-            return StepState.WAITING, f"{group.name}: {count} brokers have said who they are"
+            return waiting(f"{group.name}: {group.answered} of {group.wanted} brokers have said who they are")
         if group.master_id is None:
-            return StepState.WAITING, f"{group.name} has no master yet"
+            return waiting(f"{group.name} has no master yet")
         if group.ready < group.wanted:
-            return StepState.WAITING, f"{group.name}: {group.ready} of {group.wanted} brokers are in sync"
+            return waiting(f"{group.name}: {group.ready} of {group.wanted} brokers are in sync")
     if not facts.serving:
-        return StepState.WAITING, "not every process serves yet"
-    return StepState.DONE, ", ".join(f"master {each.name}/{each.master_id}" for each in facts.groups)
-
-
-def _leave(facts: FinishFacts) -> Step:
-    done = facts.standing is Standing.ORDINARY and not facts.remembered
-    return Step(
-        LEAVE,
-        "Our brokers leave Java's name servers, and Java's controllers forget ours.",
-        StepState.DONE if done else StepState.READY,
-    )
+        return waiting("not every process serves yet")
+    return done(", ".join(f"master {each.name}/{each.master_id}" for each in facts.groups))

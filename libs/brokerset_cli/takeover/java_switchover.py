@@ -1,4 +1,4 @@
-"""Hands mastership over from a living Java broker to one of ours without losing a message, and back.
+"""Makes one of ours master instead of a living Java broker without losing a message, and back.
 
 A Java master that is told to follow may still acknowledge what no replica has (`docs/compatibility.md`). So
 it is first made to turn sends away, in two ways at once: `startAcceptSendRequestTimeStamp`, which
@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
-from brokerset_cli.takeover.adoption_journal import Before
-from brokerset_cli.takeover.broker_queries import clock_ms
+from brokerset_cli.takeover.adoption_journal import Before, Journal
+from brokerset_cli.takeover.broker_queries import BrokerQueries, clock_ms
 from brokerset_client.errors import ClientError, RequestRefused
-from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import ResponseCode
-from brokerset_protocol.headers.controller import SwitchOverResponse
 
 ACCEPTS: Final = "startAcceptSendRequestTimeStamp"
 PERMISSION: Final = "brokerPermission"
 CHANGED: Final = (PERMISSION, ACCEPTS)
-"""The settings that a hand-over changes; what they were is in the journal."""
+"""The settings that a switchover changes; what they were is in the journal."""
 
 WAITING: Final = "sendThreadPoolQueueSize"
 STORING: Final = "pageCacheLockTimeMills"
@@ -41,7 +39,7 @@ WRITE: Final = 2
 """The bit of `brokerPermission` that lets a broker take messages (`PermName.PERM_WRITE`)."""
 
 CLOSED_MS: Final = 60_000
-"""How long a Java master turns sends away if nobody ends it sooner; longer than a hand-over may take."""
+"""How long a Java master turns sends away if nobody ends it sooner; longer than a switchover may take."""
 
 NEAR_BYTES: Final = 8 * 1024 * 1024
 """Our replica may lack so much when sends are stopped: a moment's work."""
@@ -92,70 +90,15 @@ DECIDED: Final = frozenset(
 """Refusals after which no election is under way. Java answers 1 when its log did not agree in time."""
 
 SWITCH_OVER_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.05
-
-Say = Callable[[str], None]
-
-
-class Brokers(Protocol):
-    """What is asked of single brokers; `Asker` does it."""
-
-    async def settings(self, address: str) -> dict[str, str]:
-        """Settings in force."""
-        ...
-
-    async def change(self, address: str, changes: Mapping[str, str]) -> None:
-        """Change settings of a running broker."""
-        ...
-
-    async def figures(self, address: str) -> dict[str, str]:
-        """Measurements of a running broker."""
-        ...
-
-    async def epochs(self, address: str) -> EpochEntryCache:
-        """Its epochs; `broker_id` is 0 on a master."""
-        ...
-
-    async def log_end(self, address: str) -> int:
-        """End of its log."""
-        ...
-
-    async def refuses_sends(self, address: str) -> bool:
-        """Whether it turns sends away."""
-        ...
-
-    async def switch_over(self, address: str, group: str, to: int, seconds: float) -> SwitchOverResponse:
-        """Let a master of ours hand over."""
-        ...
-
-
-class Memory(Protocol):
-    """What outlives the command; `Journal` does it."""
-
-    @property
-    def changed(self) -> tuple[Before, ...]:
-        """What has to be put back."""
-        ...
-
-    def remember(self, before: Before) -> None:
-        """On the disk when it returns."""
-        ...
-
-    def elects(self, address: str, elected_ms: int) -> None:
-        """An election that relieves it is about to be asked for, or is decided: 0; on the disk on return."""
-        ...
-
-    def forget(self, address: str) -> None:
-        """It is as it was."""
-        ...
+OBSERVE_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """The parts of one hand-over."""
+class Switchover:
+    """The parts of one switchover."""
 
-    brokers: Brokers
-    memory: Memory
+    brokers: BrokerQueries
+    journal: Journal
     elect: Callable[[str, int], Awaitable[None]]
     """Name the successor of a group at the controllers (1002)."""
 
@@ -165,7 +108,7 @@ class HandOver:
     missing: Callable[[str, str], Awaitable[list[str]]]
     """Topics and groups of one broker that another one does not have."""
 
-    say: Say
+    say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     wall_clock: Callable[[], float] = time.time
@@ -192,14 +135,14 @@ class HandOver:
             await self._elect(group.name, java, heir, closed)
             await self._serves(group.name, heir)
             pause = self.clock() - closed
-            self.memory.elects(java.address, 0)
+            self.journal.elects(java.address, 0)
         finally:  # also when the person ends the command
             await self.put_back_all()
         return pause
 
     async def _elect(self, group: str, java: Replica, heir: Replica, closed: float) -> None:
         """Ask for the election; the journal knows of it before it is asked for, and until it is decided."""
-        self.memory.elects(java.address, round(self.wall_clock() * 1000))
+        self.journal.elects(java.address, round(self.wall_clock() * 1000))
         try:
             if not await self.brokers.refuses_sends(java.address):
                 raise CommandFailed(
@@ -214,7 +157,7 @@ class HandOver:
                     "the same command tries it again",
                 )
         except (ClientError, CommandFailed):
-            self.memory.elects(java.address, 0)  # it was not asked for
+            self.journal.elects(java.address, 0)  # it was not asked for
             raise
         self.say(f"{group}: {heir.address} has everything; it is elected")
         try:
@@ -222,7 +165,7 @@ class HandOver:
                 await self.elect(group, heir.broker_id)
         except RequestRefused as error:
             if error.code in DECIDED:
-                self.memory.elects(java.address, 0)
+                self.journal.elects(java.address, 0)
             raise
         except TimeoutError:
             raise CommandFailed(
@@ -239,14 +182,14 @@ class HandOver:
         return self.clock() - began if done.pause_ms is None else done.pause_ms / 1000
 
     async def put_back_all(self) -> tuple[Before, ...]:
-        """Put back what hand-overs have changed; returns what could not be, as its broker does not answer.
+        """Put back what switchovers have changed; returns what could not be, as its broker does not answer.
 
         While an election that was asked for may still come, a broker that is master yet takes no messages.
         That is counted from now on: whoever has asked is this call, or one that has ended.
         """
         left = []
         until = self.clock() + UNCLEAR_SECONDS
-        for before in self.memory.changed:
+        for before in self.journal.changed:
             if before.elected_ms:
                 asked = time.strftime("%H:%M:%S", time.localtime(before.elected_ms / 1000))
                 self.say(
@@ -269,7 +212,7 @@ class HandOver:
                 left.append(before)
                 self.say(f"{before.address} does not get its settings back yet: {error}")
                 continue
-            self.memory.forget(before.address)
+            self.journal.forget(before.address)
         return tuple(left)
 
     async def _has_heard(self, before: Before, until: float) -> str:
@@ -291,20 +234,20 @@ class HandOver:
     async def _near(self, java: Replica, heir: Replica) -> None:
         """Until the heir lacks little, while sends go on."""
 
-        async def look() -> str:
+        async def against() -> str:
             lag = await self.brokers.log_end(java.address) - await self.brokers.log_end(heir.address)
             return "" if lag <= NEAR_BYTES else f"it is {lag:,} bytes behind"
 
-        await self._until(f"{heir.address} is near the end of the log", look, NEAR_SECONDS_MAX)
+        await self._until(f"{heir.address} is near the end of the log", against, NEAR_SECONDS_MAX)
 
     async def _has_tables(self, master: Replica, heir: Replica, seconds: float) -> None:
         """Until the heir knows every topic and group of the master; slaves of both makes poll them."""
 
-        async def look() -> str:
+        async def against() -> str:
             missing = await self.missing(master.address, heir.address)
             return f"it lacks {', '.join(missing[:5])}" if missing else ""
 
-        await self._until(f"{heir.address} has the topics and groups of {master.address}", look, seconds)
+        await self._until(f"{heir.address} has the topics and groups of {master.address}", against, seconds)
 
     async def _note(self, group: str, address: str) -> None:
         found = await self.brokers.settings(address)
@@ -314,11 +257,11 @@ class HandOver:
                 f"{address} does not tell its {' and '.join(CHANGED)}; nothing was changed",
                 "see `brokerset adopt --look`: is it a Java broker that allows requests of administrators?",
             )
-        self.memory.remember(Before(group, address, before))
+        self.journal.remember(Before(group, address, before))
 
     async def _close(self, address: str) -> None:
         """Until no send is taken any more, and those that were taken are stored."""
-        now_ms = clock_ms(await self.brokers.figures(address))
+        now_ms = clock_ms(await self.brokers.measurements(address))
         if now_ms is None:  # with another clock than its own it would open at another time than we count on
             raise CommandFailed(
                 f"{address} does not tell what its clock shows; it was not closed",
@@ -327,42 +270,42 @@ class HandOver:
         permission = int((await self.brokers.settings(address))[PERMISSION]) & ~WRITE
         await self.brokers.change(address, {PERMISSION: str(permission), ACCEPTS: str(now_ms + CLOSED_MS)})
 
-        async def look() -> str:
+        async def against() -> str:
             if not await self.brokers.refuses_sends(address):
                 return "it still takes sends"
-            figures = await self.brokers.figures(address)
-            waiting, storing = figures.get(WAITING, "0"), figures.get(STORING, "0")
+            measurements = await self.brokers.measurements(address)
+            waiting, storing = measurements.get(WAITING, "0"), measurements.get(STORING, "0")
             if waiting != "0":
                 return f"{waiting} sends wait in it"
             return "" if storing == "0" else f"it has been storing a message for {storing} ms"
 
-        await self._until(f"{address} turns sends away", look, CLOSED_SECONDS_MAX)
+        await self._until(f"{address} turns sends away", against, CLOSED_SECONDS_MAX)
         await self.sleep(SETTLE_SECONDS)
-        await self._until(f"{address} has stored the last sends", look, CLOSED_SECONDS_MAX)
+        await self._until(f"{address} has stored the last sends", against, CLOSED_SECONDS_MAX)
 
     async def _caught_up(self, java: Replica, heir: Replica, seconds: float) -> None:
-        async def look() -> str:
+        async def against() -> str:
             end = await self.brokers.log_end(java.address)
             own = await self.brokers.log_end(heir.address)
             return "" if own >= end else f"it is {end - own:,} bytes behind"
 
-        await self._until(f"{heir.address} has the whole log", look, seconds)
+        await self._until(f"{heir.address} has the whole log", against, seconds)
 
     async def _serves(self, group: str, heir: Replica) -> None:
-        async def look() -> str:
+        async def against() -> str:
             named = await self.master(group)
             if named != heir.address:
                 return f"the controllers name {named}"
             return "" if (await self.brokers.epochs(heir.address)).broker_id == 0 else "it does not lead yet"
 
-        await self._until(f"{heir.address} is master of {group}", look, SERVES_SECONDS_MAX)
+        await self._until(f"{heir.address} is master of {group}", against, SERVES_SECONDS_MAX)
 
-    async def _until(self, what: str, look: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Look again until there is no reason against it. Raises `CommandFailed` with the last one."""
+    async def _until(self, what: str, against: Callable[[], Awaitable[str]], seconds: float) -> None:
+        """Observe until there is no reason against it. Raises `CommandFailed` with the last one."""
         deadline = self.clock() + seconds
         while True:
             try:
-                reason = await look()
+                reason = await against()
             except ClientError as error:
                 reason = str(error)
             if not reason:
@@ -372,4 +315,4 @@ class HandOver:
                     f"waited {seconds:g} s until {what}, but {reason}",
                     "see `brokerset adopt --look`; the same command tries it again",
                 )
-            await self.sleep(LOOK_SECONDS)
+            await self.sleep(OBSERVE_SECONDS)

@@ -1,4 +1,4 @@
-"""Our brokers in a data folder as guests of another cluster: what they are, how they start, how they go."""
+"""Our brokers in a data folder that joined another cluster: what they are, how they start, how they go."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def our_addresses(folder: DataFolder) -> tuple[str, ...]:
 
 
 def joined_cluster_of(folder: DataFolder) -> GuestOf | None:
-    """Whose guest the set of a folder is; None for others, and where there is none."""
+    """Whose cluster the set of a folder has joined; None for others, and where there is none."""
     return folder.memory().joined_cluster_of if (folder.path / MEMORY).exists() else None
 
 
@@ -160,7 +160,7 @@ def under_own_controllers(folder: DataFolder) -> None:
     On the disk when it returns. Ends the command when `up` runs: it would write what it remembers over that.
     """
     name = folder.owner()
-    assert name is not None, "a folder without a set has no guests"
+    assert name is not None, "a folder without a set has joined nobody"
     lock = folder.claim(name)
     try:
         memory = folder.memory()

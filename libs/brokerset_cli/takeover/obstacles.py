@@ -65,7 +65,7 @@ class BrokerAnswers:
     group: str
     address: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    figures: Mapping[str, str] = field(default_factory=dict)
+    measurements: Mapping[str, str] = field(default_factory=dict)
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     static_topics: Sequence[str] = ()
     written: Sequence[str] = ()
@@ -84,14 +84,14 @@ class BrokerAnswers:
     def version(self) -> tuple[int, ...]:
         """Its release; empty when it does not say."""
         try:
-            return release_of(self.figures.get("brokerVersionDesc", ""))
+            return release_of(self.measurements.get("brokerVersionDesc", ""))
         except ValueError:
             return ()
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a broker of this project, which tells more figures."""
-        return any(name.startswith("brokerset") for name in self.figures)
+        """Whether it is a broker of this project, which tells more measurements."""
+        return any(name.startswith("brokerset") for name in self.measurements)
 
 
 def findings_of(broker: BrokerAnswers, accepted: Sequence[str] = ()) -> list[Finding]:

@@ -51,7 +51,7 @@ class LogFile:
 
 
 def read_old_store(path: Path, *, read_log: bool = True) -> OldStore:
-    """Look at a store; problems are told in it, not raised. `read_log`: read the last file to its end."""
+    """Read a store; its problems are in the result, not raised. `read_log`: read the last file to its end."""
     try:
         return _read(path, read_log)
     except (OSError, FormatError) as error:
@@ -96,7 +96,7 @@ def _read(path: Path, read_log: bool) -> OldStore:
         epochs=read_epochs(path),
         identity=_identity(path),
         release=_release(path),
-        unserved=unsupported_in(path),
+        unsupported=unsupported_in(path),
     )
 
 
@@ -177,7 +177,7 @@ def records(file: LogFile, begin: int, *, verify: bool = True) -> Iterator[tuple
 def read_epochs(path: Path) -> tuple[tuple[int, int], ...] | None:
     """Epochs and start offsets of a store; None without the file. Raises FormatError.
 
-    It looks at nothing else: who holds the store's lock would lose it to `lock_holder`.
+    It opens nothing else: who holds the store's lock would lose it to `lock_holder`.
     """
     problem: FormatError | None = None
     for name in (EPOCHS, EPOCHS_BACKUP):

@@ -4,59 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, fail, write_json
-from brokerset_cli.takeover import flow, upgrade_files
-from brokerset_cli.takeover.flow import Step, StepState, current
+from brokerset_cli.takeover.flow import Flow as FlowOfSteps
+from brokerset_cli.takeover.flow import show
 from brokerset_cli.takeover.host_facts import HostFacts, as_of, facts_of, read_facts
-from brokerset_cli.takeover.old_store import BACKUP
-from brokerset_cli.takeover.upgrade_acts import (
-    Act,
-    CutLog,
-    Prepare,
-    PutAside,
-    SetPermission,
-    StartBroker,
-    TakeNote,
-)
+from brokerset_cli.takeover.steps import Step, StepState, as_json, current
+from brokerset_cli.takeover.upgrade_acts import OBSERVE_SECONDS, UpgradeActs, start_command
 from brokerset_cli.takeover.upgrade_back import Back, go_back
-from brokerset_cli.takeover.upgrade_facts import Flow, Note, World
-from brokerset_cli.takeover.upgrade_files import disk_told
-from brokerset_cli.takeover.upgrade_lock import CommandLock, command_lock
-from brokerset_cli.takeover.upgrade_observation import (
-    STORE_VARIABLE,
-    GroupUnknown,
-    UpgradeObserver,
-    Where,
-    unreadable,
-)
-from brokerset_cli.takeover.upgrade_permission import set_permission
+from brokerset_cli.takeover.upgrade_facts import Act, Flow, World
+from brokerset_cli.takeover.upgrade_files import CommandLock, command_lock, disk_errors, may_be_store
+from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where
 from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
 from brokerset_formats.errors import FormatError
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.logs import configure_logs
 from brokerset_spec.broker_settings import address_problems
 
-LOOK_SECONDS: Final = 1.0
-"""Pause between two looks while something is waited for."""
-
-SERVICE_SECONDS_MAX: Final = 60.0
-"""So long after `--start-with` has ended well, a service that it started may take to lock the store."""
-
 REPEATS_MAX: Final = 100
-"""Something that was done so often without effect is not tried again; more than looks of the above."""
+"""Something that was done so often without effect is not tried again; more than a service may take."""
 
 WAIT_SECONDS: Final = 600
 """How long others are waited for, by default, when a person sits there."""
@@ -67,162 +42,71 @@ PENDING_EXIT: Final = 3
 NONE: Final = "none"
 """Of `--old-controllers`, when there are none any more and nobody knows where they were."""
 
+T = TypeVar("T")
 
-class Upgrade:
-    """One run of the command."""
+
+class Upgrade(FlowOfSteps[World]):
+    """One run of the command. Waits for people, too, and asks again for what it does again."""
+
+    asks_again = True
 
     def __init__(self, where: Where, *, start_with: str, yes: bool, wait: float, quiet: bool) -> None:
+        super().__init__(yes=yes)
         self._where = where
-        self._start_with = start_with
-        self._yes = yes
         self._wait = wait
         self._quiet = quiet
-        self._looker = UpgradeObserver(where)
-        self._started: dict[Path, tuple[subprocess.Popen[bytes], float]] = {}
-        """What was started for a store, and when."""
+        self._observer = UpgradeObserver(where)
+        self._acts = UpgradeActs(where, start_with=start_with)
+        self._last: Act | None = None
+        self._repeats = 0
+        self.lock: CommandLock | None = None
+        """What a call that acts holds: nothing is done to stores that are not in it."""
 
-    def look(self) -> tuple[World, Plan]:
-        """The world as it is, and what follows."""
-        try:
-            world = self._looker.look()
-        except GroupUnknown as error:
-            fail(f"which broker group the stores belong to is not known: {error}", "say so with --group NAME")
-        except FormatError as error:
-            fail(
-                f"a manifest in {BACKUP} cannot be read: {error}",
-                "restore it: it says what has to be put back, such as the permission of the old master",
-            )
-        except OSError as error:
-            fail(*unreadable(error))
-        return world, plan_upgrade(world)
-
-    def run(self, lock: CommandLock) -> Plan:
-        """Go on until all is done, or others have to do something and the time for it is over.
-
-        Nothing is done to stores that `lock` does not hold: what became a store meanwhile is taken, and
-        looked at again.
-        """
-        deadline = time.monotonic() + self._wait
-        shown: Step | None = None
-        agreed: Act | None = None
-        last: Act | None = None
-        repeated = 0
+    async def observe(self) -> World:
         while True:
-            world, plan = self.look()
-            step = current(plan.steps)
-            if step is None or step.state is StepState.BLOCKED:
-                return plan
-            if plan.act is not None:
-                with disk_told():
-                    taken = lock.hold(each.store.path for each in world.stores if each.here)
-                if taken:
-                    self._looker.forget()
-                    continue
-                if plan.act not in (agreed, last) and self._confirm(step):
-                    # The person may have taken long to answer, and brokers may have run: look again.
-                    agreed = plan.act
-                else:
-                    repeated = repeated + 1 if plan.act == last else 0
-                    if repeated >= REPEATS_MAX:
-                        fail(
-                            f"{step.name}: it was done {repeated} times, and is not seen to be done:"
-                            f" {step.detail}",
-                            "see the log of the broker that is named, then repeat this",
-                        )
-                    self._do(plan.act, world)
-                    last, agreed = plan.act, None
-                self._looker.forget()
-                deadline, shown = time.monotonic() + self._wait, None
-                continue
-            last = None
-            if time.monotonic() >= deadline:
-                return plan
-            if (shown is None or (shown.name, shown.detail) != (step.name, step.detail)) and not self._quiet:
-                click.echo(f"{step.name}: {step.hint or step.title} ({step.detail})")
-                shown = step
-            time.sleep(LOOK_SECONDS)
+            world = await self._observer.observe()
+            if self.lock is None:
+                return world
+            with disk_errors():
+                taken = self.lock.hold(each for each in self._where.stores if may_be_store(each))
+            if not taken:
+                return world
+            self._observer.forget()  # it became a store meanwhile: it is observed again
 
-    def _confirm(self, step: Step) -> bool:
-        """Ask whether to take a step, unless that was said before; whether anybody was asked."""
+    def plan(self, facts: World) -> tuple[Step, ...]:
+        return plan_upgrade(facts).steps
+
+    def confirm(self, step: Step, facts: World) -> bool:
+        text = f"{step.name}: {step.title} ({step.detail})"
+        self._observer.forget()
         if not self._yes:
-            click.confirm(
-                f"{step.name}: {step.title} ({step.detail}). Do it now?", abort=True, err=self._quiet
-            )
+            click.confirm(f"{text}. Do it now?", abort=True, err=self._quiet)
         elif not self._quiet:
-            click.echo(f"{step.name}: {step.title} ({step.detail})")
+            click.echo(text)
         return not self._yes
 
-    def _do(self, act: Act, world: World) -> None:
-        with disk_told():
-            self._carry_out(act, world)
-
-    def _carry_out(self, act: Act, world: World) -> None:
-        match act:
-            case TakeNote(store, address, master, members):
-                self._note(store, world, address=address, master=master, members=members)
-            case SetPermission(address, value, was, store, closes):
-                if was is not None:
-                    known = self._noted(store, world).address
-                    self._note(store, world, permission=was, address=known or address)
-                asyncio.run(set_permission(address, value, closes=closes))
-            case PutAside(folder):
-                upgrade_files.check_aside(Path(folder))
-                first = str(self._where.stores[0])
-                aside = self._noted(first, world).aside
-                self._note(first, world, aside=(*(each for each in aside if each != folder), folder))
-                upgrade_files.put_aside(Path(folder))
-            case CutLog(store, offset):
-                upgrade_files.cut_log(Path(store), self._noted(store, world), offset)
-            case Prepare(store, empty, leader):
-                note = replace(self._noted(store, world), leader=leader)
-                upgrade_files.prepare(Path(store), note, empty=empty)
-            case StartBroker(store):
-                self._start(Path(store))
-
-    def _noted(self, store: str, world: World) -> Note:
-        return upgrade_files.note_of(Path(store), world.flow.value, world.group)
-
-    def _note(self, store: str, world: World, **changes: Any) -> None:
-        upgrade_files.write_note(Path(store), replace(self._noted(store, world), **changes))
-
-    def _start(self, store: Path) -> None:
-        """Start the new broker of a store; it outlives this command. Its output goes beside the manifest."""
-        said = store / BACKUP / "start.log"
-        if store in self._started:
-            process, since = self._started[store]
-            if process.poll() == 0 and time.monotonic() - since < SERVICE_SECONDS_MAX:
-                time.sleep(LOOK_SECONDS)  # such as systemctl: a service is about to lock the store
-                return
-            last = said.read_text(errors="replace").strip().splitlines()[-1:]
+    async def act(self, step: Step, facts: World) -> None:
+        assert isinstance(step.act, Act), f"nobody knows what to do for {step.name}"
+        self._repeats = self._repeats + 1 if step.act == self._last else 0
+        if self._repeats >= REPEATS_MAX:
             fail(
-                f"the broker that was started on {store} has ended: {(last or ['it said nothing'])[0][:500]}",
-                f"see {said}, correct the settings or --start-with, then repeat this",
+                f"{step.name}: it was done {self._repeats} times, and is not seen to be done: {step.detail}",
+                "see the log of the broker that is named, then repeat this",
             )
-        command = start_command(self._start_with, store, self._where.stores.index(store))
-        with said.open("ab") as log:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env={**os.environ, STORE_VARIABLE: str(store)},
-                )
-            except OSError as error:
-                fail(f"{command[0]} cannot be started: {error.strerror}", "correct --start-with")
-        self._started[store] = (process, time.monotonic())
+        await self._acts.carry_out(step.act, facts)
+        self._last = step.act
+        self._observer.forget()
 
+    async def wait(self, step: Step, facts: World, text: str, *, is_new: bool) -> bool:
+        if time.monotonic() - self.acted_at >= self._wait:
+            return False
+        if (is_new or self._last is not None) and not self._quiet:
+            click.echo(f"{step.name}: {step.hint or step.title} ({step.detail})")
+        self._last, self._agreed = None, set()
+        return True
 
-def start_command(text: str, store: Path, number: int) -> list[str]:
-    """The words of `--start-with` with `{store}` and `{number}` filled in; other braces stay."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint="--start-with") from None
-    if not words:
-        raise click.BadParameter("it names no program", param_hint="--start-with")
-    return [each.replace("{store}", str(store)).replace("{number}", str(number)) for each in words]
+    def pause(self, facts: World) -> float:
+        return OBSERVE_SECONDS if self._last is None else 0.0
 
 
 # -- the commands -----------------------------------------------------------------------------------------
@@ -326,35 +210,37 @@ def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: 
     )
     if options["start_with"]:
         start_command(options["start_with"], stores[0], 0)  # said now, not after everything has stopped
+    yes, to_json = options["yes"], options["as_json"]
     if options["back"]:
-        with command_lock(stores), disk_told():
-            back = go_back(where, yes=options["yes"], say=_no_say if options["as_json"] else _say_left)
-        _write_back(back, options["as_json"])
+        with command_lock(stores), disk_errors():
+            back = _run(go_back(where, yes=yes, say=_no_say if to_json else _say_left))
+        _write_back(back, to_json)
         return
     wait = options["wait"] if options["wait"] is not None else (WAIT_SECONDS if sys.stdin.isatty() else 0)
-    work = Upgrade(
-        where,
-        start_with=options["start_with"],
-        yes=options["yes"],
-        wait=wait,
-        quiet=options["as_json"],
-    )
-    if options["look"] or options["write_facts"]:
-        world, plan = work.look()
-        if options["write_facts"]:
-            with disk_told():
-                write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
-    else:
-        with command_lock(stores) as lock:
-            work.run(lock)
-        world, plan = work.look()
-    _show(plan, world, where, options["as_json"])
+    call = Upgrade(where, start_with=options["start_with"], yes=yes, wait=wait, quiet=to_json)
+    only_look = options["look"] or options["write_facts"]
+    if not only_look:
+        with command_lock(stores) as call.lock:
+            _run(call.run())
+        call.lock = None
+    world = _run(call.observe())
+    plan = plan_upgrade(world)
+    if options["write_facts"]:
+        with disk_errors():
+            write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
+    _show(plan, world, where, to_json)
     step = current(plan.steps)
-    if step is None or options["look"] or options["write_facts"]:
+    if step is None or only_look:
         return
     if step.state is StepState.BLOCKED:
         raise CommandFailed(f"{step.name}: {step.detail}", step.hint)
     raise SystemExit(PENDING_EXIT)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it, and let Ctrl-C end it at once, also while logs are compared: `asyncio.run` would wait."""
+    with asyncio.Runner() as runner:
+        return runner.get_loop().run_until_complete(work)
 
 
 def _name(text: str, stores: tuple[Path, ...]) -> str:
@@ -389,27 +275,27 @@ def _facts(path: Path) -> HostFacts:
         raise click.BadParameter(f"{path}: {error}", param_hint="--facts") from None
 
 
-def _show(plan: Plan, world: World, where: Where, as_json: bool) -> None:
+def _show(plan: Plan, world: World, where: Where, to_json: bool) -> None:
     notes = [
         f"{each.name} has {what}, which brokers of brokerset do not deliver: let them be consumed first,"
         " stay with Java, or set acceptUnservedMessages=true for the new broker, which refuses to start"
         " otherwise"
         for each in world.stores
-        for what in each.store.unserved
+        for what in each.store.unsupported
     ]
-    if as_json:
+    if to_json:
         write_json(
             {
                 "flow": world.flow.value,
                 "group": world.group,
                 "done": plan.done,
                 "leader": plan.leader,
-                "steps": flow.as_json(plan.steps),
+                "steps": as_json(plan.steps),
                 "notes": notes,
             }
         )
         return
-    flow.show(plan.steps)
+    show(plan.steps)
     for each in where.facts:
         click.echo(f"Facts of {as_of(each, time.time_ns() // 1_000_000)}.")
     for text in notes:
@@ -426,8 +312,8 @@ def _no_say(line: str) -> None:
     """The JSON document has it."""
 
 
-def _write_back(back: Back, as_json: bool) -> None:
-    if as_json:
+def _write_back(back: Back, to_json: bool) -> None:
+    if to_json:
         write_json({"back": back.done, "left": back.left})
     else:
         for line in back.done:

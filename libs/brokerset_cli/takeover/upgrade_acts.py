@@ -1,66 +1,146 @@
-"""What an upgrade does itself, one thing at a time. Each may be repeated after a crash in its middle."""
+"""What `brokerset upgrade` does on its steps, one act at a time: to notes, brokers, folders and logs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from brokerset_cli.output import CommandFailed, fail
+from brokerset_cli.takeover import upgrade_files
+from brokerset_cli.takeover.broker_queries import BrokerQueries, clock_ms
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
+from brokerset_cli.takeover.old_store import BACKUP
+from brokerset_cli.takeover.upgrade_facts import (
+    Act,
+    CutLog,
+    Note,
+    Prepare,
+    PutAside,
+    SetPermission,
+    StartBroker,
+    TakeNote,
+    World,
+)
+from brokerset_cli.takeover.upgrade_observation import STORE_VARIABLE, Where
+from brokerset_client.errors import ClientError
+
+CLOSED_MS: Final = 3_600_000
+"""How long an old master turns sends away if nobody stops it; after that it is told again."""
+
+OBSERVE_SECONDS: Final = 1.0
+"""Pause between two observations while something is waited for."""
+
+SERVICE_SECONDS_MAX: Final = 60.0
+"""So long after `--start-with` has ended well, a service that it started may take to lock the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeNote:
-    """Write down what only a running broker tells."""
+class UpgradeActs:
+    """The acts of one call."""
 
-    store: str
-    address: str
-    master: bool
-    members: int
+    def __init__(self, where: Where, *, start_with: str) -> None:
+        self._where = where
+        self._start_with = start_with
+        self._started: dict[Path, tuple[subprocess.Popen[bytes], float]] = {}
+        """What was started for a store, and when."""
+
+    async def carry_out(self, act: Act, world: World) -> None:
+        """Do it, or end the command with why not."""
+        with upgrade_files.disk_errors():
+            match act:
+                case TakeNote(store, address, master, members):
+                    self._note(store, world, address=address, master=master, members=members)
+                case SetPermission(address, value, was, store, closes):
+                    if was is not None:
+                        known = self._noted(store, world).address
+                        self._note(store, world, permission=was, address=known or address)
+                    await set_permission(address, value, closes=closes)
+                case PutAside(folder):
+                    upgrade_files.check_aside(Path(folder))
+                    first = str(self._where.stores[0])
+                    aside = self._noted(first, world).aside
+                    self._note(first, world, aside=(*(each for each in aside if each != folder), folder))
+                    upgrade_files.put_aside(Path(folder))
+                case CutLog(store, offset):
+                    upgrade_files.truncate_log(Path(store), self._noted(store, world), offset)
+                case Prepare(store, empty, leader):
+                    note = replace(self._noted(store, world), leader=leader)
+                    upgrade_files.prepare(Path(store), note, empty=empty)
+                case StartBroker(store):
+                    await self._start(Path(store))
+
+    def _noted(self, store: str, world: World) -> Note:
+        return upgrade_files.note_of(Path(store), world.flow.value, world.group)
+
+    def _note(self, store: str, world: World, **changes: Any) -> None:
+        upgrade_files.write_note(Path(store), replace(self._noted(store, world), **changes))
+
+    async def _start(self, store: Path) -> None:
+        """Start the new broker of a store; it outlives this command. Its output goes next to the manifest."""
+        said = store / BACKUP / "start.log"
+        if store in self._started:
+            process, since = self._started[store]
+            if process.poll() == 0 and time.monotonic() - since < SERVICE_SECONDS_MAX:
+                await asyncio.sleep(
+                    OBSERVE_SECONDS
+                )  # such as systemctl: a service is about to lock the store
+                return
+            last = said.read_text(errors="replace").strip().splitlines()[-1:]
+            fail(
+                f"the broker that was started on {store} has ended: {(last or ['it said nothing'])[0][:500]}",
+                f"see {said}, correct the settings or --start-with, then repeat this",
+            )
+        words = start_command(self._start_with, store, self._where.stores.index(store))
+        self._started[store] = (_launch(words, store, said), time.monotonic())
 
 
-@dataclass(frozen=True, slots=True)
-class SetPermission:
-    """Change what clients may do at a broker; `was` is written down before."""
-
-    address: str
-    value: int
-    was: int | None
-    """What it allowed before; None when that is written down already."""
-
-    store: str
-    """The broker's, whose manifest keeps `was`."""
-
-    closes: bool
-    """Whether every send is turned away, too: brokerPermission alone stops few of them. Else that ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutAside:
-    """Rename a folder of the old controllers."""
-
-    folder: str
+def _launch(words: list[str], store: Path, output: Path) -> subprocess.Popen[bytes]:
+    with output.open("ab") as log:
+        try:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, STORE_VARIABLE: str(store)},
+            )
+        except OSError as error:
+            fail(f"{words[0]} cannot be started: {error.strerror}", "correct --start-with")
 
 
-@dataclass(frozen=True, slots=True)
-class CutLog:
-    """Cut a log where it parts from the future master's; what is cut is kept."""
-
-    store: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Move the epochs aside and write the first one."""
-
-    store: str
-    empty: bool
-    leader: str
-    """The store whose broker leads first: which log was longest is not seen any more when brokers run."""
+def start_command(text: str, store: Path, number: int) -> list[str]:
+    """The words of `--start-with` with `{store}` and `{number}` filled in; other braces stay."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--start-with") from None
+    if not words:
+        raise click.BadParameter("it names no program", param_hint="--start-with")
+    return [each.replace("{store}", str(store)).replace("{number}", str(number)) for each in words]
 
 
-@dataclass(frozen=True, slots=True)
-class StartBroker:
-    """Start the new broker of a store with the command that was given."""
+async def set_permission(address: str, value: int, *, closes: bool) -> None:
+    """Set `brokerPermission`, and turn every send away for a while or not at all.
 
-    store: str
-
-
-Act = TakeNote | SetPermission | PutAside | CutLog | Prepare | StartBroker
+    One does not follow from the other: a master without the right to write takes most sends.
+    """
+    changes = {PERMISSION: str(value)}
+    async with BrokerQueries() as brokers:
+        try:
+            if ACCEPTS in await brokers.settings(address):
+                now_ms = clock_ms(await brokers.measurements(address)) or time.time_ns() // 1_000_000
+                changes[ACCEPTS] = str(now_ms + CLOSED_MS) if closes else "0"
+            await brokers.change(address, changes)
+        except ClientError as error:
+            raise CommandFailed(
+                f"{address} did not take brokerPermission={value}: {error}",
+                "see its log, or set it with mqadmin updateBrokerConfig, then repeat this",
+            ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,9 @@ import click
 from brokerset_cli.output import fail
 from brokerset_cli.takeover import upgrade_files
 from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
-from brokerset_cli.takeover.old_store import BACKUP
+from brokerset_cli.takeover.upgrade_acts import set_permission
 from brokerset_cli.takeover.upgrade_facts import StoreSeen, World
-from brokerset_cli.takeover.upgrade_observation import GroupUnknown, UpgradeObserver, Where, unreadable
-from brokerset_cli.takeover.upgrade_permission import set_permission
-from brokerset_formats.errors import FormatError
+from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +25,16 @@ class Back:
     """What the person has to do before the old brokers and controllers start."""
 
 
-def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
+async def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
     """Put everything back that was done here; refused once a new broker has run. May be repeated.
 
     `say` gets what is left for the person at once: it is forgotten with the manifest.
     """
-    looker = UpgradeObserver(where)
-    _check(_look(looker))
+    observer = UpgradeObserver(where)
+    _check(await observer.observe(logs=False))
     if not yes:
         click.confirm("Put back what the upgrade moved?", abort=True)
-    world = _look(looker)  # the answer may have taken long
+    world = await observer.observe(logs=False)  # the answer may have taken long
     _check(world)
     done, left = _folders_back(where, world)
     for line in left:
@@ -45,10 +42,10 @@ def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
     for each in world.stores:
         if not each.here or each.note is None:
             continue
-        told, missed = _permission_back(each)
+        given, missed = await _permission_back(each)
         for line in missed:
             say(line)
-        done += told
+        done += given
         left += missed
         but = upgrade_files.put_back(each.store.path, each.note)
         done.append(f"{each.name} is as it was{', but ' if but else ''}{'; '.join(but)}")
@@ -59,23 +56,6 @@ def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Back:
             " what it took would be there only"
         )
     return Back(tuple(done), tuple(left))
-
-
-def _look(looker: UpgradeObserver) -> World:
-    try:
-        return looker.look(logs=False)
-    except GroupUnknown as error:
-        fail(
-            f"which broker group the stores belong to is not known: {error}; nothing was changed",
-            "say so with --group NAME",
-        )
-    except FormatError as error:
-        fail(
-            f"a manifest in {BACKUP} cannot be read: {error}; nothing was changed",
-            "restore it: it says what has to be put back",
-        )
-    except OSError as error:
-        fail(*unreadable(error))
 
 
 def _check(world: World) -> None:
@@ -125,13 +105,13 @@ def _folders_back(where: Where, world: World) -> tuple[list[str], list[str]]:
     return done, left
 
 
-def _permission_back(each: StoreSeen) -> tuple[list[str], list[str]]:
+async def _permission_back(each: StoreSeen) -> tuple[list[str], list[str]]:
     """Give the old master back what it allowed, while it runs; what was done, and what is left."""
     note = each.note
     if note is None or note.permission is None:
         return [], []
     if note.address and each.port_open:
-        asyncio.run(set_permission(note.address, note.permission, closes=False))
+        await set_permission(note.address, note.permission, closes=False)
         return [f"{note.address} has {PERMISSION}={note.permission} again"], []
     return [], [
         f"{note.address or f'the broker of {each.name}'} does not answer, so it was not told: before it"

@@ -1,4 +1,4 @@
-"""What an upgrade knows of the world: stores, brokers, controllers. Values only."""
+"""What an upgrade knows of the world, stores, brokers and controllers, and what it does. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from brokerset_formats.config.fields import parse_object
+from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic.alias_generators import to_camel
+
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 
@@ -50,13 +52,14 @@ class OldStore:
     release: str
     """What the files say of the release that wrote them last: `4.x`, `5.x`, or empty."""
 
-    unserved: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     """Things that a broker of brokerset does not deliver, and this store has."""
 
     problem: str = ""
     """Why it cannot be taken: no store, a DLedger, unreadable files."""
 
 
+@with_config(ConfigDict(alias_generator=to_camel))
 @dataclass(frozen=True, slots=True)
 class Note:
     """What an upgrade wrote down in a store's backup folder, because the world does not show it later."""
@@ -101,55 +104,24 @@ class Note:
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""
-        return (
-            json.dumps(
-                {
-                    "flow": self.flow,
-                    "group": self.group,
-                    "address": self.address,
-                    "master": self.master,
-                    "members": self.members,
-                    "permission": self.permission,
-                    "moved": list(self.moved),
-                    "made": list(self.made),
-                    "cutAt": self.cut_at,
-                    "leader": self.leader,
-                    "prepared": self.prepared,
-                    "aside": list(self.aside),
-                    "howToPutBack": "run the same command with --back; by hand: stop the broker, delete what"
-                    " is in `made` from the store, move each of `moved` from this folder to the same path in"
-                    " the store, write each file of `cut` into the log from the offset on that is its name",
-                },
-                indent=1,
-            )
-            + "\n"
-        ).encode()
+        value = {**_MANIFEST.dump_python(self, mode="json", by_alias=True), "howToPutBack": _HOW_TO_PUT_BACK}
+        return (json.dumps(value, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Note:
         """Read the manifest; FormatError if it is none."""
-        fields = parse_object(data)
         try:
-            return cls(
-                flow=str(fields["flow"]),
-                group=str(fields["group"]),
-                address=str(fields.get("address", "")),
-                master=bool(fields.get("master")),
-                members=int(str(fields.get("members", 0))),
-                permission=_optional(fields.get("permission")),
-                moved=tuple(map(str, fields.get("moved") or ())),  # type: ignore[call-overload]  # a list
-                made=tuple(map(str, fields.get("made") or ())),  # type: ignore[call-overload]  # a list
-                cut_at=_optional(fields.get("cutAt")),
-                leader=str(fields.get("leader", "")),
-                prepared=bool(fields.get("prepared")),
-                aside=tuple(map(str, fields.get("aside") or ())),  # type: ignore[call-overload]  # a list
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            return _MANIFEST.validate_json(data)
+        except ValueError as error:
             raise FormatError(f"a manifest of an upgrade without a proper {error}") from None
 
 
-def _optional(value: object) -> int | None:
-    return None if value is None else int(str(value))
+_MANIFEST: Final = TypeAdapter(Note)
+_HOW_TO_PUT_BACK: Final = (
+    "run the same command with --back; by hand: stop the broker, delete what is in `made` from the store,"
+    " move each of `moved` from this folder to the same path in the store, write each file of `cut` into"
+    " the log from the offset on that is its name"
+)
 
 
 class Likeness(StrEnum):
@@ -348,3 +320,67 @@ class World:
 
     can_start: bool = False
     """Whether we were told how to start a broker."""
+
+
+# -- what an upgrade does itself, one thing at a time; each may be repeated after a crash in its middle ------
+
+
+@dataclass(frozen=True, slots=True)
+class TakeNote:
+    """Write down what only a running broker tells."""
+
+    store: str
+    address: str
+    master: bool
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetPermission:
+    """Change what clients may do at a broker; `was` is written down before."""
+
+    address: str
+    value: int
+    was: int | None
+    """What it allowed before; None when that is written down already."""
+
+    store: str
+    """The broker's, whose manifest keeps `was`."""
+
+    closes: bool
+    """Whether every send is turned away, too: brokerPermission alone stops few of them. Else that ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """Rename a folder of the old controllers."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutLog:
+    """Truncate a log where it parts from the future master's; what goes is kept."""
+
+    store: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Move the epochs aside and write the first one."""
+
+    store: str
+    empty: bool
+    leader: str
+    """The store whose broker leads first: which log was longest is not seen any more when brokers run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartBroker:
+    """Start the new broker of a store with the command that was given."""
+
+    store: str
+
+
+Act = TakeNote | SetPermission | PutAside | CutLog | Prepare | StartBroker

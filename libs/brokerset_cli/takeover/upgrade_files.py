@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover.old_store import (
     ABORT,
     BACKUP,
+    COMMIT_LOG,
     EPOCHS,
     EPOCHS_BACKUP,
     IDENTITY,
@@ -28,7 +29,7 @@ from brokerset_cli.takeover.old_store import (
 from brokerset_cli.takeover.upgrade_facts import FIRST_EPOCH, Note
 from brokerset_formats.epochs import decode_epoch_file, encode_epoch_file, history_of
 from brokerset_formats.errors import FormatError
-from brokerset_runtime.files import FileLocked, lock_file, sync_folder, write_atomically
+from brokerset_runtime.files import FileLock, FileLocked, lock_file, sync_folder, write_atomically
 
 ASIDE_SUFFIX: Final = "-upgrade-backup"
 """Of a folder of old controllers that was renamed."""
@@ -37,7 +38,7 @@ CUT: Final = "cut"
 """Folder in the backup with the bytes that were cut off, a file for each file of the log."""
 
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
-"""What brokers build anew from the log."""
+"""What brokers build again from the log."""
 
 FIRST_EPOCHS: Final = encode_epoch_file(history_of([(FIRST_EPOCH, 0)]))
 """The epoch file that an upgrade makes."""
@@ -103,7 +104,7 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def cut_log(store: Path, note: Note, offset: int) -> None:
+def truncate_log(store: Path, note: Note, offset: int) -> None:
     """Cut a log at an offset at which a record begins; bytes and derived files are kept in the backup folder.
 
     The bytes are copied first, then zeroed from the end to the front: whenever this is interrupted, the log
@@ -333,7 +334,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def disk_told() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
     """A disk that refuses ends the command with a way out."""
     try:
         yield
@@ -357,7 +358,7 @@ def _exclusively(store: Path) -> Iterator[None]:
             str(error), f"stop the broker that uses {store}; nothing of it was changed"
         ) from None
     try:
-        with disk_told():
+        with disk_errors():
             yield
     finally:
         lock.release()
@@ -366,3 +367,56 @@ def _exclusively(store: Path) -> Iterator[None]:
 def note_of(store: Path, flow: str, group: str) -> Note:
     """The manifest of a store, or a new one."""
     return read_note(store) or Note(flow, group)
+
+
+# -- one call at a time -----------------------------------------------------------------------------------
+
+COMMAND_LOCK: Final = "command.lock"
+"""File in a store's backup folder. It is not RocketMQ's `lock`, which a broker has to get meanwhile."""
+
+
+class CommandLock:
+    """What a call holds of its stores; it ends with the process, however that ends.
+
+    Nothing else may open these files meanwhile: closing one gives its lock up.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Path, FileLock] = {}
+
+    def hold(self, stores: Iterable[Path]) -> bool:
+        """Take the locks that are not held yet; whether there were any. Ends the command when another one has
+        a store. Raises `OSError`."""
+        wanted = sorted({each.resolve() for each in stores} - set(self._held))
+        for store in wanted:
+            try:
+                self._held[store] = lock_file(store / BACKUP / COMMAND_LOCK)
+            except FileLocked as error:
+                who = f"process {error.holder_pid}" if error.holder_pid else "another process"
+                raise CommandFailed(
+                    f"another `brokerset upgrade` works on {store}: {who}; this one has changed nothing",
+                    "wait until it has ended, or end it; then repeat this. `--look` works meanwhile",
+                ) from None
+        return bool(wanted)
+
+    def release(self) -> None:
+        """Give all of them back."""
+        while self._held:
+            self._held.popitem()[1].release()
+
+
+@contextmanager
+def command_lock(stores: Iterable[Path]) -> Iterator[CommandLock]:
+    """Hold the stores that there are while a command acts."""
+    lock = CommandLock()
+    try:
+        with disk_errors():
+            lock.hold(each for each in stores if may_be_store(each))
+        yield lock
+    finally:
+        lock.release()
+
+
+def may_be_store(path: Path) -> bool:
+    """Whether a folder looks like a store: in others nothing is made, not even a lock."""
+    return (path / COMMIT_LOG).is_dir() or (path / "config").is_dir()

@@ -1,4 +1,4 @@
-"""Looks at the world of an upgrade: stores here, facts of other hosts, name servers, brokers, controllers."""
+"""Observes the world of an upgrade: stores here, facts of other hosts, name servers, brokers, controllers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Final
 
 import orjson
 
-from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.output import fail
+from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.host_facts import HostFacts, comparisons_with
 from brokerset_cli.takeover.log_compare import compare_logs
-from brokerset_cli.takeover.old_store import read_note, read_old_store
+from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
@@ -31,13 +32,14 @@ from brokerset_cli.takeover.upgrade_plan import choose_leader, logs_wanted
 from brokerset_cli.takeover.upgrade_starting import bearer_of
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError
 from brokerset_client.instance import readable
+from brokerset_formats.errors import FormatError
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo
 from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers import controller as fields
 
 ANSWER_SECONDS: Final = 2.0
-"""Time-out of the question whether an old controller is there."""
+"""Time-out of the probe whether an old controller is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,8 @@ class GroupUnknown(Exception):
     """The name of the broker group was not given and cannot be seen."""
 
 
-def unreadable(error: OSError) -> tuple[str, str]:
-    """What to say when a look fails, and what to do."""
-    return (
-        f"{error.filename or 'a file'} cannot be read: {error.strerror or error}",
-        "see to it that you may read it, then repeat this: it goes on",
-    )
-
-
 class UpgradeObserver:
-    """Looks again and again; what was read of a log that nobody has open is kept until `forget`."""
+    """Observes again and again; what was read of a log that nobody has open is kept until `forget`."""
 
     def __init__(self, where: Where) -> None:
         self.where = where
@@ -85,35 +79,47 @@ class UpgradeObserver:
         self._logs.clear()
         self._compared.clear()
 
-    def look(self, *, logs: bool = True) -> World:
-        """All that can be seen now, with logs or without. Raises `GroupUnknown`, FormatError for a manifest
-        that is none, and `OSError` for files that cannot be read."""
-        stores = [
-            StoreSeen(read_old_store(path, read_log=False), read_note(path)) for path in self.where.stores
-        ]
-        world = asyncio.run(self._ask(stores))
-        return self._with_logs(world) if logs else world
+    async def observe(self, *, logs: bool = True) -> World:
+        """All that can be seen now, with logs or without. Ends the command when something cannot be read."""
+        try:
+            stores = [
+                StoreSeen(read_old_store(path, read_log=False), read_note(path)) for path in self.where.stores
+            ]
+            world = await self._ask(stores)
+            return self._with_logs(world) if logs else world
+        except GroupUnknown as error:
+            fail(f"which broker group the stores belong to is not known: {error}", "say so with --group NAME")
+        except FormatError as error:
+            fail(
+                f"a manifest in {BACKUP} cannot be read: {error}",
+                "restore it: it says what has to be put back, such as the permission of the old master",
+            )
+        except OSError as error:
+            fail(
+                f"{error.filename or 'a file'} cannot be read: {error.strerror or error}",
+                "see to it that you may read it, then repeat this: it goes on",
+            )
 
     # -- network ------------------------------------------------------------------------------------------
 
     async def _ask(self, stores: Sequence[StoreSeen]) -> World:
         where = self.where
-        async with Asker() as asker:
-            brokers_by_group = await _registered(asker, where.namesrv)
+        async with BrokerQueries() as queries:
+            brokers_by_group = await _registered(queries, where.namesrv)
             group = where.group or _group_of(stores, brokers_by_group)
             brokers = await asyncio.gather(
-                *(_broker(asker, address, master) for address, master in brokers_by_group.get(group, ()))
+                *(_broker(queries, address, master) for address, master in brokers_by_group.get(group, ()))
             )
-            problem, replicas = await _new_controllers(asker, where.controllers, group)
-            seen = tuple([await _with_process(asker, each) for each in stores]) + _elsewhere(where.facts)
+            problem, replicas = await _new_controllers(queries, where.controllers, group)
+            seen = tuple([await _with_process(queries, each) for each in stores]) + _elsewhere(where.facts)
             bearer = bearer_of(seen, replicas)
-            permission, closed = await _permission(asker, bearer.address) if bearer else (None, False)
+            permission, closed = await _permission(queries, bearer.address) if bearer else (None, False)
             return World(
                 flow=where.flow,
                 group=group,
                 stores=seen,
                 brokers=tuple(brokers),
-                old_controllers=await _old_controllers(asker, where.old_controllers),
+                old_controllers=await _old_controllers(queries, where.old_controllers),
                 old_data=tuple(str(each) for each in where.old_data if each.exists()),
                 controllers_problem=problem,
                 replicas=replicas,
@@ -185,11 +191,11 @@ def _group_of(stores: Sequence[StoreSeen], brokers: dict[str, list[tuple[str, bo
     )
 
 
-async def _registered(asker: Asker, namesrv: Sequence[str]) -> dict[str, list[tuple[str, bool]]]:
+async def _registered(queries: BrokerQueries, namesrv: Sequence[str]) -> dict[str, list[tuple[str, bool]]]:
     """Group -> addresses of its brokers and whether each is master, by the first name server that answers."""
     for address in namesrv:
         try:
-            answer = await asker.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await queries.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
             table = readable(ClusterInfo.from_json, answer.body).broker_addr_table
         except ClientError:
             continue
@@ -200,11 +206,11 @@ async def _registered(asker: Asker, namesrv: Sequence[str]) -> dict[str, list[tu
     return {}
 
 
-async def _broker(asker: Asker, address: str, master: bool) -> BrokerSeen:
+async def _broker(queries: BrokerQueries, address: str, master: bool) -> BrokerSeen:
     try:
-        settings = await asker.settings(address)
-        end = await asker.log_end(address)
-        closed = await asker.refuses_sends(address)
+        settings = await queries.settings(address)
+        end = await queries.log_end(address)
+        closed = await queries.refuses_sends(address)
     except (ClientError, KeyError, ValueError):
         return BrokerSeen(address, master)
     return BrokerSeen(
@@ -233,20 +239,20 @@ def _path(text: str) -> str:
     return os.path.normpath(text) if text else ""
 
 
-async def _permission(asker: Asker, address: str) -> tuple[int | None, bool]:
+async def _permission(queries: BrokerQueries, address: str) -> tuple[int | None, bool]:
     """Permission of a broker, and whether it turns every send away."""
     try:
-        permission = int((await asker.settings(address)).get("brokerPermission", "6"))
-        return permission, await asker.refuses_sends(address)
+        permission = int((await queries.settings(address)).get("brokerPermission", "6"))
+        return permission, await queries.refuses_sends(address)
     except (ClientError, ValueError):
         return None, False
 
 
-async def _with_process(asker: Asker, seen: StoreSeen) -> StoreSeen:
+async def _with_process(queries: BrokerQueries, seen: StoreSeen) -> StoreSeen:
     note = seen.note
     is_open = False
     if note is not None and note.address and not seen.prepared:
-        is_open = await asker.answers(note.address)
+        is_open = await queries.answers(note.address)
     return replace(seen, port_open=is_open, starting=bool(started_processes(seen.store.path)))
 
 
@@ -267,13 +273,13 @@ def started_processes(store: Path) -> list[int]:
     return found
 
 
-async def _old_controllers(asker: Asker, addresses: Sequence[str]) -> Presence:
+async def _old_controllers(queries: BrokerQueries, addresses: Sequence[str]) -> Presence:
     """The worst of what is at these addresses. Controllers of 5.1.1 and later know 1012."""
     found = Presence.GONE
     header = fields.GetNextBrokerId(cluster_name="DefaultCluster", broker_name="-")
     for address in addresses:
         try:
-            answer = await asker.ask(
+            answer = await queries.ask(
                 address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header, timeout=ANSWER_SECONDS
             )
         except BrokerUnreachable as error:
@@ -294,24 +300,24 @@ def _refused(error: BrokerUnreachable) -> bool:
 
 
 async def _new_controllers(
-    asker: Asker, addresses: Sequence[str], group: str
+    queries: BrokerQueries, addresses: Sequence[str], group: str
 ) -> tuple[str, GroupSeen | None]:
     """Why they cannot be used (empty when they serve), and what they say of the group."""
     problem = "none was named"
     for address in addresses:
         try:
-            answer = await asker.sure(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-            told = fields.GetMetaDataResponse.from_ext(answer.ext)
-            leader = told.controller_leader_address or (address if told.is_leader else "")
+            answer = await queries.sure(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            metadata = fields.GetMetaDataResponse.from_ext(answer.ext)
+            leader = metadata.controller_leader_address or (address if metadata.is_leader else "")
             if not leader:
                 problem = f"{address} knows no leader"
                 continue
             header = fields.GetNextBrokerId(cluster_name="DefaultCluster", broker_name="-")
-            known = await asker.ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+            known = await queries.ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
             if known.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 problem = f"{leader} is of before 5.1.1: it does not give persistent ids"
                 continue
-            state = await asker.sure(
+            state = await queries.sure(
                 leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=orjson.dumps([group])
             )
             table = readable(BrokerReplicasInfo.from_json, state.body).replicas_info_table

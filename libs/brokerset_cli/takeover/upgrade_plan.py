@@ -12,23 +12,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from brokerset_cli.takeover.steps import Step, StepState, current, in_order
-from brokerset_cli.takeover.upgrade_acts import (
-    Act,
-    CutLog,
-    Prepare,
-    PutAside,
-    SetPermission,
-    TakeNote,
+from brokerset_cli.takeover.steps import (
+    Standing,
+    Step,
+    blocked,
+    current,
+    done,
+    in_order,
+    ready,
+    waiting,
+    yours,
 )
 from brokerset_cli.takeover.upgrade_facts import (
     PERMISSION_WRITE,
+    Act,
     BrokerSeen,
     Comparison,
+    CutLog,
     Flow,
     Likeness,
+    Prepare,
     Presence,
+    PutAside,
+    SetPermission,
     StoreSeen,
+    TakeNote,
     World,
 )
 from brokerset_cli.takeover.upgrade_starting import in_sync, master_started, slaves_started, writable
@@ -39,12 +47,17 @@ BACK: Final = "`--back`"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps as they stand, and what is ours to do now."""
+    """The steps as they stand; only the current one may come with an act."""
 
     steps: tuple[Step, ...]
-    act: Act | None
-    leader: str
+    leader: str = ""
     """Name of the store whose broker leads first; empty while that is open."""
+
+    @property
+    def act(self) -> Act | None:
+        """What is ours to do now."""
+        step = current(self.steps)
+        return step.act if step is not None and isinstance(step.act, Act) else None
 
     @property
     def done(self) -> bool:
@@ -53,33 +66,66 @@ class Plan:
 
 
 def plan_upgrade(world: World) -> Plan:
-    """Derive every step from the world. Only the first step that is not done may come with an act."""
-    leader, open_question = choose_leader(world)
-    found: list[tuple[Step, Act | None]] = [_usable(world)]
-    if world.flow is Flow.IDENTITY:
-        found += [_old_controllers(world), _old_data(world)]
-    found += [_controllers(world, leader), _noted(world)]
-    if world.flow is Flow.CLASSIC:
-        found.append(_read_only(world, leader))
-    found += [
-        _slaves_stopped(world, leader),
-        _master_stopped(world, leader),
-        _logs(world, leader, open_question),
-        _epochs(world, leader),
-        master_started(world, leader),
-        slaves_started(world, leader),
-        in_sync(world),
-    ]
-    if world.flow is Flow.CLASSIC:
-        found.append(writable(world))
-    steps = in_order([step for step, _ in found])
-    now = current(steps)
-    act = next((act for step, act in found if now is not None and step.name == now.name), None)
-    return Plan(
-        steps,
-        act if now is not None and now.state is StepState.READY else None,
-        leader.name if leader is not None else "",
+    """Derive every step from the world."""
+    leader, unknown = choose_leader(world)
+    classic = world.flow is Flow.CLASSIC
+    # While nobody knows who was master, all count as slaves; the log names it later.
+    all_stop = leader is None and any(each.locked for each in world.stores)
+    slaves = _stopped(world, [each for each in world.stores if each is not leader])
+    old_controllers = "the old controllers are stopped; brokers serve on, and do not switch any more"
+    start_master = (
+        "the old master's broker starts first, with the new release, and is elected;"
+        " from here on there is no way back"
     )
+    steps = [Step("stores", "the stores can be taken", *_usable(world))]
+    if not classic:
+        aside = "the old controllers' data is moved aside"
+        again = "start the old controllers again"
+        steps += [
+            Step("old-controllers", old_controllers, *_old_controllers(world), back=again),
+            Step("controller-data", aside, *_old_data(world), back=BACK),
+        ]
+    notes = "what only running brokers tell is written down: addresses, and who is master"
+    controllers = "new controllers run, and do not know the group"
+    steps += [
+        Step("controllers", controllers, *_controllers(world, leader), back="stop them"),
+        Step("notes", notes, *_noted(world), back=BACK),
+    ]
+    if classic:
+        read_only = "the master takes no more sends, and its slaves have all it has"
+        steps.append(Step("read-only", read_only, *_read_only(world, leader), back=BACK))
+    steps += [
+        Step(
+            "slaves-stopped",
+            "the old brokers are stopped" if all_stop and slaves.detail else "the old slaves are stopped",
+            *slaves,
+            back=STOP_BACK,
+        ),
+        Step(
+            "master-stopped",
+            "then the old master is stopped",
+            *_stopped(world, [leader] if leader else []),
+            back=STOP_BACK,
+        ),
+        Step(
+            "logs",
+            "every slave's log is the beginning of its master's",
+            *_logs(world, leader, unknown),
+            back=BACK,
+        ),
+        Step(
+            "epochs",
+            "old epochs are moved aside, and all that is there becomes the first one",
+            *_epochs(world, leader),
+            back=BACK,
+        ),
+        Step("start-master", start_master, *master_started(world, leader)),
+        Step("start-slaves", "then the other brokers start", *slaves_started(world, leader)),
+        Step("in-sync", "all are in sync", *in_sync(world)),
+    ]
+    if classic:
+        steps.append(Step("writable", "the master takes sends as it did before", *writable(world)))
+    return Plan(in_order(steps), leader.name if leader is not None else "")
 
 
 def logs_wanted(world: World) -> bool:
@@ -122,8 +168,7 @@ def choose_leader(world: World) -> tuple[StoreSeen | None, str]:
 # -- before anything stops --------------------------------------------------------------------------------
 
 
-def _usable(world: World) -> tuple[Step, Act | None]:
-    name, title = "stores", "the stores can be taken"
+def _usable(world: World) -> Standing:
     problems = [each.store.problem for each in world.stores if each.store.problem]
     problems += [
         f"{each.name} has the persistent id {each.store.identity.broker_id} already;"
@@ -143,88 +188,61 @@ def _usable(world: World) -> tuple[Step, Act | None]:
         )
     if problems:
         hint = "give other stores with --store, or put these right; nothing was changed"
-        return Step(name, title, StepState.BLOCKED, "; ".join(problems), hint), None
-    seen = ", ".join(f"{each.name} ({each.store.release or 'new'})" for each in world.stores)
-    return Step(name, title, StepState.DONE, seen), None
+        return blocked("; ".join(problems), hint)
+    return done(", ".join(f"{each.name} ({each.store.release or 'new'})" for each in world.stores))
 
 
-def _old_controllers(world: World) -> tuple[Step, Act | None]:
-    name, title = (
-        "old-controllers",
-        "the old controllers are stopped; brokers serve on, and do not switch any more",
-    )
-    back = "start the old controllers again"
+def _old_controllers(world: World) -> Standing:
     match world.old_controllers:
         case Presence.GONE:
-            return Step(name, title, StepState.DONE, "none answers", back=back), None
+            return done("none answers")
         case Presence.OLD:
-            return Step(
-                name,
-                title,
-                StepState.YOURS,
-                "they run",
-                "stop all controllers of before 5.1.1; leave the brokers running",
-                back,
-            ), None
+            hint = "stop all controllers of before 5.1.1; leave the brokers running"
+            return yours("they run", hint)
         case Presence.UNKNOWN:
-            return Step(
-                name, title, StepState.YOURS, "whether they run cannot be seen",
+            hint = (
                 "stop them, or see why their addresses neither answer nor refuse a connection; when their"
-                " machines are switched off, say --old-controllers none", back,
-            ), None  # fmt: skip
+                " machines are switched off, say --old-controllers none"
+            )
+            return yours("whether they run cannot be seen", hint)
 
 
-def _old_data(world: World) -> tuple[Step, Act | None]:
-    name, title = "controller-data", "the old controllers' data is moved aside"
+def _old_data(world: World) -> Standing:
     if not world.old_data:
-        return Step(name, title, StepState.DONE, "no given folder is in its place", back=BACK), None
-    return Step(name, title, StepState.READY, ", ".join(world.old_data), back=BACK), PutAside(
-        world.old_data[0]
-    )
+        return done("no given folder is in its place")
+    return ready(", ".join(world.old_data), PutAside(world.old_data[0]))
 
 
-def _controllers(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    name, title = "controllers", "new controllers run, and do not know the group"
-    back = "stop them"
+def _controllers(world: World, leader: StoreSeen | None) -> Standing:
     if world.controllers_problem:
         hint = (
             "start controllers of brokerset, or Java's of 5.1.1 or later, with empty folders;"
             " name them with --controllers"
         )
-        return Step(name, title, StepState.YOURS, world.controllers_problem, hint, back), None
+        return yours(world.controllers_problem, hint)
     known = world.replicas
     ours = any(each.store.identity is not None for each in world.stores)
     elsewhere = leader is not None and not leader.here
     if known is not None and known.replicas and not ours and not elsewhere:
         ids = ", ".join(f"{each.broker_id} at {each.address}" for each in known.replicas)
-        return Step(
-            name, title, StepState.BLOCKED, f"they know {world.group} with {ids}",
-            "stop the brokers there and clean the group at these controllers, or use empty ones", back,
-        ), None  # fmt: skip
-    return Step(name, title, StepState.DONE, "they serve", back=back), None
+        hint = "stop the brokers there and clean the group at these controllers, or use empty ones"
+        return blocked(f"they know {world.group} with {ids}", hint)
+    return done("they serve")
 
 
-def _noted(world: World) -> tuple[Step, Act | None]:
-    name, title = "notes", "what only running brokers tell is written down: addresses, and who is master"
+def _noted(world: World) -> Standing:
+    members = len(world.brokers)
     for each in world.stores:
-        broker = _broker_of(world, each.name)
+        broker, note = _broker_of(world, each.name), each.note
         if broker is None or not each.here or each.prepared or not each.locked:
             continue
-        note, members = each.note, len(world.brokers)
-        if (
-            note is None
-            or (note.address, note.master) != (broker.address, broker.master)
-            or note.members < members
-        ):
+        known = None if note is None or note.members < members else (note.address, note.master)
+        if known != (broker.address, broker.master):
             detail = f"{each.name} is {broker.address}, {'master' if broker.master else 'slave'}"
-            return Step(name, title, StepState.READY, detail, back=BACK), TakeNote(
-                each.name, broker.address, broker.master, members
-            )
-    noted = [each for each in world.stores if each.note is not None and each.note.address]
-    detail = ", ".join(
-        f"{each.note.address}{' (master)' if each.note.master else ''}" for each in noted if each.note
-    )
-    return Step(name, title, StepState.DONE, detail or "no broker was seen running", back=BACK), None
+            return ready(detail, TakeNote(each.name, broker.address, broker.master, members))
+    notes = [each.note for each in world.stores if each.note is not None and each.note.address]
+    detail = ", ".join(f"{each.address}{' (master)' if each.master else ''}" for each in notes)
+    return done(detail or "no broker was seen running")
 
 
 def _broker_of(world: World, store: str) -> BrokerSeen | None:
@@ -235,39 +253,32 @@ def _broker_of(world: World, store: str) -> BrokerSeen | None:
     return found[0] if len(found) == 1 else None
 
 
-def _read_only(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    name, title = "read-only", "the master takes no more sends, and its slaves have all it has"
+def _read_only(world: World, leader: StoreSeen | None) -> Standing:
+    gone = done("the old master does not run")
     master = next((each for each in world.brokers if each.master), None)
     if all(each.prepared for each in world.stores) or master is None or master.end is None:
-        return Step(name, title, StepState.DONE, "the old master does not run", back=BACK), None
+        return gone
     owner = _owner(world, master, leader)
     if owner is not None and not owner.locked:
-        return Step(name, title, StepState.DONE, "the old master does not run", back=BACK), None
+        return gone
     if master.permission is not None and (master.permission & PERMISSION_WRITE or not master.closed):
+        detail = f"{master.address} takes sends"
         if owner is None:
-            return Step(
-                name,
-                title,
-                StepState.YOURS,
-                f"{master.address} takes sends",
-                "run this on the master's host first, with its store",
-                BACK,
-            ), None
+            return yours(detail, "run this on the master's host first, with its store")
         noted = owner.note is not None and owner.note.permission is not None
         was = None if noted and not master.permission & PERMISSION_WRITE else master.permission
-        act = SetPermission(
-            master.address, master.permission & ~PERMISSION_WRITE, was, owner.name, closes=True
-        )
-        return Step(name, title, StepState.READY, f"{master.address} takes sends", back=BACK), act
+        value = master.permission & ~PERMISSION_WRITE
+        return ready(detail, SetPermission(master.address, value, was, owner.name, closes=True))
     behind = [
         f"{each.address} by {master.end - each.end:,} bytes"
         for each in world.brokers
         if not each.master and each.end is not None and each.end < master.end
     ]
     if behind:
-        detail = f"behind: {', '.join(behind)}; who does not move may be stopped, and copies the rest later"
-        return Step(name, title, StepState.WAITING, detail, back=BACK), None
-    return Step(name, title, StepState.DONE, f"all end at {master.end:,}", back=BACK), None
+        return waiting(
+            f"behind: {', '.join(behind)}; who does not move may be stopped, and copies the rest later"
+        )
+    return done(f"all end at {master.end:,}")
 
 
 def _owner(world: World, master: BrokerSeen, leader: StoreSeen | None) -> StoreSeen | None:
@@ -288,31 +299,17 @@ def _owner(world: World, master: BrokerSeen, leader: StoreSeen | None) -> StoreS
 # -- the old brokers stop ---------------------------------------------------------------------------------
 
 
-def _slaves_stopped(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    running = _running(world, [each for each in world.stores if each is not leader])
-    name, title = "slaves-stopped", "the old slaves are stopped"
-    if leader is None and running and any(each.locked for each in world.stores):
-        # All of them count as slaves; who was master is named by its log later.
-        title = "the old brokers are stopped"
-    return _stopped(name, title, running)
-
-
-def _master_stopped(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    return _stopped(
-        "master-stopped", "then the old master is stopped", _running(world, [leader] if leader else [])
-    )
-
-
-def _stopped(name: str, title: str, running: list[str]) -> tuple[Step, Act | None]:
-    if running:
-        hint = "stop these brokers in order"
-        if any(_BY_FACTS in each for each in running):
-            hint += "; then write the facts of other hosts again, with --write-facts there"
-        return Step(name, title, StepState.YOURS, ", ".join(running), hint, STOP_BACK), None
-    return Step(name, title, StepState.DONE, back=STOP_BACK), None
-
-
 _BY_FACTS: Final = "when its facts were written"
+
+
+def _stopped(world: World, stores: list[StoreSeen]) -> Standing:
+    running = ", ".join(_running(world, stores))
+    if not running:
+        return done()
+    hint = "stop these brokers in order"
+    if _BY_FACTS in running:
+        hint += "; then write the facts of other hosts again, with --write-facts there"
+    return yours(running, hint)
 
 
 def _running(world: World, stores: list[StoreSeen]) -> list[str]:
@@ -343,31 +340,19 @@ def _all_prepared(world: World) -> bool:
 # -- the files --------------------------------------------------------------------------------------------
 
 
-def _logs(world: World, leader: StoreSeen | None, open_question: str) -> tuple[Step, Act | None]:
-    name, title = "logs", "every slave's log is the beginning of its master's"
+def _logs(world: World, leader: StoreSeen | None, unknown: str) -> Standing:
     if _settled(world):
-        detail = "brokers run now; compared before the epochs were written"
-        return Step(name, title, StepState.DONE, detail, back=BACK), None
+        return done("brokers run now; compared before the epochs were written")
     if leader is None:
-        return Step(
-            name,
-            title,
-            StepState.BLOCKED,
-            open_question,
-            "say with --master PATH whose broker was master",
-            BACK,
-        ), None
-    missing = _missing(world)
-    if missing:
-        return Step(name, title, StepState.BLOCKED, missing, _MISSING_HINT, BACK), None
-    for each in world.stores:
-        if each is leader:
-            continue
-        step = _compared(world, leader, each, name, title)
-        if step is not None:
-            return step
-    found = [_same_part(leader, each) for each in world.stores if each is not leader]
-    return Step(name, title, StepState.DONE, "; ".join([f"{leader.name} leads", *found]), back=BACK), None
+        return blocked(unknown, "say with --master PATH whose broker was master")
+    if missing := _missing(world):
+        return blocked(missing, _MISSING_HINT)
+    others = [each for each in world.stores if each is not leader]
+    for each in others:
+        against = _compared(world, leader, each)
+        if against is not None:
+            return against
+    return done("; ".join([f"{leader.name} leads", *(_same_part(leader, each) for each in others)]))
 
 
 def _same_part(leader: StoreSeen, each: StoreSeen) -> str:
@@ -411,48 +396,46 @@ _EMPTY: Final = "move all but config and upgrade-backup out of {}"
 """How a store is emptied: without config it is none, and the manifest is still wanted."""
 
 
-def _compared(
-    world: World, leader: StoreSeen, each: StoreSeen, name: str, title: str
-) -> tuple[Step, Act | None] | None:
+def _compared(world: World, leader: StoreSeen, each: StoreSeen) -> Standing | None:
     """What stands against a store; None when its log is the beginning of the leader's."""
     found = world.comparisons.get(each.name, Comparison(Likeness.UNKNOWN, detail="it was not compared"))
-    messages = f"{_messages(found.cut_messages)}, " if found.exact or found.cut_messages else ""
-    which = "which {} does not have" if found.exact else "of which {} may have a part"
-    cut = (
-        f"would be cut from offset {found.common_end:,} on: {messages}{found.cut_bytes:,} bytes,"
-        f" {which.format(leader.name)}"
-    )
+    more = f" ({found.detail})" if found.detail else ""
     match found.likeness:
         case Likeness.PREFIX:
             return None
         case Likeness.LONGER | Likeness.APART:
-            if each.here and found.common_end > each.store.begin and each.name in world.accept_cut:
-                return Step(name, title, StepState.READY, f"{each.name} {cut}", back=BACK), CutLog(
-                    each.name, found.common_end
-                )
-            way = f"throw them away with --accept-cut {each.name} (a copy is kept)"
-            if found.common_end <= each.store.begin:
-                way = f"{_EMPTY.format(each.name)}, so that its broker copies all of the other log"
-            elif not each.here:
-                way = "run this where that store is, with --facts of this host, and --accept-cut there"
-            if found.likeness is Likeness.LONGER:
-                way = f"{_longer_leads(leader, each, found)}; or {way}"
-            else:
-                way = f"{way}; or take another master with --master"
-            what = "has more than" if found.likeness is Likeness.LONGER else "differs from"
-            detail = f"{each.name} {what} {leader.name}; {cut}{_in_brackets(found.detail)}"
-            return Step(name, title, StepState.BLOCKED, detail, way, BACK), None
+            return _truncated(world, leader, each, found, more)
         case Likeness.NOTHING:
-            detail = f"{each.name} and {leader.name} have no byte in common{_in_brackets(found.detail)}"
+            detail = f"{each.name} and {leader.name} have no byte in common{more}"
             hint = f"{_EMPTY.format(each.name)}: its broker copies all of the other; or take another master"
-            return Step(name, title, StepState.BLOCKED, detail, hint, BACK), None
         case Likeness.UNKNOWN:
-            detail = f"{each.name} could not be compared with {leader.name}{_in_brackets(found.detail)}"
+            detail = f"{each.name} could not be compared with {leader.name}{more}"
             hint = (
                 "run this on the master's host with --facts of this one and --write-facts,"
                 " and give that file here with --facts"
             )
-            return Step(name, title, StepState.BLOCKED, detail, hint, BACK), None
+    return blocked(detail, hint)
+
+
+def _truncated(world: World, leader: StoreSeen, each: StoreSeen, found: Comparison, more: str) -> Standing:
+    """The end of its log would go: what that is, and whether it was accepted."""
+    messages = ""
+    if found.exact or found.cut_messages:
+        messages = f"{found.cut_messages:,} message{'' if found.cut_messages == 1 else 's'}, "
+    which = f"which {leader.name} does not have" if found.exact else f"of which {leader.name} may have a part"
+    cut = f"would be cut from offset {found.common_end:,} on: {messages}{found.cut_bytes:,} bytes, {which}"
+    if each.here and found.common_end > each.store.begin and each.name in world.accept_cut:
+        return ready(f"{each.name} {cut}", CutLog(each.name, found.common_end))
+    way = f"throw them away with --accept-cut {each.name} (a copy is kept)"
+    if found.common_end <= each.store.begin:
+        way = f"{_EMPTY.format(each.name)}, so that its broker copies all of the other log"
+    elif not each.here:
+        way = "run this where that store is, with --facts of this host, and --accept-cut there"
+    if found.likeness is Likeness.LONGER:
+        what, way = "has more than", f"{_longer_leads(leader, each, found)}; or {way}"
+    else:
+        what, way = "differs from", f"{way}; or take another master with --master"
+    return blocked(f"{each.name} {what} {leader.name}; {cut}{more}", way)
 
 
 def _longer_leads(leader: StoreSeen, each: StoreSeen, found: Comparison) -> str:
@@ -475,22 +458,11 @@ def _longer_leads(leader: StoreSeen, each: StoreSeen, found: Comparison) -> str:
     )
 
 
-def _messages(count: int) -> str:
-    return f"{count:,} message" if count == 1 else f"{count:,} messages"
-
-
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
-def _epochs(world: World, leader: StoreSeen | None) -> tuple[Step, Act | None]:
-    name = "epochs"
-    title = "old epochs are moved aside, and all that is there becomes the first one"
+def _epochs(world: World, leader: StoreSeen | None) -> Standing:
     for each in world.stores:
         if each.here and not each.prepared:
             old = each.store.epochs
             detail = f"{each.name}: {len(old)} epochs" if old else f"{each.name} has none"
-            return Step(name, title, StepState.READY, detail, back=BACK), Prepare(
-                each.name, each.extent is None or each.extent.empty, leader.name if leader is not None else ""
-            )
-    return Step(name, title, StepState.DONE, back=BACK), None
+            empty = each.extent is None or each.extent.empty
+            return ready(detail, Prepare(each.name, empty, leader.name if leader is not None else ""))
+    return done()

@@ -16,8 +16,8 @@ from brokerset_cli.takeover.finish_plan import (
     OWN,
     WHOLE,
     FinishFacts,
+    Owner,
     OwnGroup,
-    Standing,
     needs_adopt,
     plan_finish,
     why_not_own,
@@ -30,7 +30,7 @@ DONE, READY, YOURS = StepState.DONE, StepState.READY, StepState.YOURS
 WAITING, BLOCKED, LATER = StepState.WAITING, StepState.BLOCKED, StepState.LATER
 
 WHOLE_NOW = FinishFacts(
-    standing=Standing.GUEST,
+    owner=Owner.JOINED,
     folder="/ours",
     groups=(GROUP,),
     set_runs=True,
@@ -51,13 +51,13 @@ MOVED = replace(BESIDE, clients_moved=True)
 STOPPED = replace(MOVED, own_begun=True, set_runs=False, serving=False)
 """`own` was cut off when our brokers had stopped."""
 
-STARTING = replace(MOVED, standing=Standing.OWN, own_begun=True, serving=False, java_answers=False)
+STARTING = replace(MOVED, owner=Owner.OWN, own_begun=True, serving=False, java_answers=False)
 """Our brokers belong to our controllers."""
 
 UNKNOWN = OwnGroup("g", 2)
 KNOWN = OwnGroup("g", 2, BOTH, 3, known=True)
 OURS = replace(STARTING, groups=(KNOWN,), controllers_answer=True, serving=True)
-LEFT = replace(OURS, standing=Standing.ORDINARY)
+LEFT = replace(OURS, owner=Owner.ORDINARY)
 
 
 def step_of(name: str, state: StepState, detail: str = "") -> Step:
@@ -177,12 +177,12 @@ def every_state() -> list[FinishFacts]:
     ]
     adoptions = (None, step_of("catch-up", WAITING), step_of("switch:g", READY))
     found = []
-    for standing, some, adoption in product(Standing, groups, adoptions):
+    for standing, some, adoption in product(Owner, groups, adoptions):
         for runs, java, whole, moved, begun, ours in product((False, True), repeat=6):
             for changed, missing, name_servers in product(((), ("j:1",)), ((), ("g",)), ("", "o:9876")):
                 found.append(
                     FinishFacts(
-                        standing=standing,
+                        owner=standing,
                         folder="/ours",
                         groups=some,
                         set_runs=runs,
@@ -210,7 +210,7 @@ def test_brokers_are_stopped_only_when_nothing_can_be_lost_and_nobody_is_left_be
     offered = 0
     for facts in STATES:
         own = next(step for step in plan_finish(facts) if step.name == OWN)
-        if facts.standing is not Standing.GUEST or own.state is not READY:
+        if facts.owner is not Owner.JOINED or own.state is not READY:
             continue
         offered += 1
         assert not any(group.java or group.java_in_sync for group in facts.groups)
@@ -235,7 +235,7 @@ def test_every_state_has_an_end_or_says_what_is_next() -> None:
     for facts in STATES:
         step = current(plan_finish(facts))
         if step is None:
-            assert facts.standing is Standing.ORDINARY
+            assert facts.owner is Owner.ORDINARY
             continue
         assert step.state is not LATER
         if step.state in (YOURS, BLOCKED):
@@ -247,7 +247,7 @@ def test_every_state_has_an_end_or_says_what_is_next() -> None:
 def test_steps_behind_own_never_lead_back() -> None:
     """Once our brokers have stopped for `own`, nobody asks for what came before, whatever answers."""
     for facts in STATES:
-        if not facts.past_guest:
+        if not facts.past_joined:
             continue
         step = current(plan_finish(facts))
         assert step is None or step.name in (OWN, LEAVE)
@@ -304,7 +304,7 @@ def test_what_adopt_has_to_do_first_is_left_to_it() -> None:
     ],
 )
 def test_why_brokers_must_not_stop_is_said(facts: FinishFacts, said: str) -> None:
-    """The reason names the group, the figures, or the address."""
+    """The reason names the group, the measurements, or the address."""
     found = why_not_own(facts)
 
     assert said in found

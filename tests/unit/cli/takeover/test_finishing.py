@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import finishing, joined_set
 from brokerset_cli.takeover.adopt_plan import Replica
 from brokerset_cli.takeover.adoption_journal import ADOPTION, Finishing, Journal
-from brokerset_cli.takeover.finish_observation import standing_of
-from brokerset_cli.takeover.finish_plan import FinishFacts, OwnGroup, Standing
+from brokerset_cli.takeover.broker_queries import BrokerQueries
+from brokerset_cli.takeover.finish_acts import FinishActs
+from brokerset_cli.takeover.finish_observation import FinishObserver, owner_of
+from brokerset_cli.takeover.finish_plan import FinishFacts, Owner, OwnGroup
 from brokerset_cli.takeover.finishing import Finish
 from brokerset_cli.takeover.steps import Step, StepState, current
 from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
@@ -32,57 +34,55 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits between two looks."""
-    monkeypatch.setattr(finishing, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(finishing, "OWN_LOOK_SECONDS", 0.0)
+    """Nobody waits between two observations."""
+    monkeypatch.setattr(finishing, "OBSERVE_SECONDS", 0.0)
+    monkeypatch.setattr(finishing, "OWN_OBSERVE_SECONDS", 0.0)
 
 
-@dataclass
-class World:
+class World(FinishActs):
     """Two groups of two brokers in a folder whose memory and journal are real files."""
 
-    path: Path
-    runs: bool = True
-    guests_of: str = "java"
-    """Whose controllers the brokers that run belong to."""
+    def __init__(self, path: Path) -> None:
+        folder, journal, brokers = DataFolder(path), Journal(path), BrokerQueries()
+        super().__init__(folder, journal, brokers, FinishObserver(folder, journal, brokers))
+        self.path = path
+        self.runs = True
+        self.under = "java"
+        """Whose controllers the brokers that run belong to."""
 
-    known: set[str] = field(default_factory=set)
-    """Groups that our controllers know."""
+        self.known: set[str] = set()
+        """Groups that our controllers know."""
 
-    java_answers: bool = True
-    java_knows_ours: bool = True
-    java_joins_at_stop: bool = False
-    """Whether a Java broker gets in sync right before our brokers stop, and is elected."""
+        self.java_answers = True
+        self.java_knows_ours = True
+        self.java_joins_at_stop = False
+        """Whether a Java broker gets in sync right before our brokers stop, and is elected."""
 
-    java_in_sync: tuple[str, ...] = ()
-    next_id: int = 5
-    acts: list[str] = field(default_factory=list)
-    kill_at: int = -1
-    """Before or after which act the command is killed; two places for each."""
+        self.java_in_sync: tuple[str, ...] = ()
+        self.next_id = 5
+        self.acts: list[str] = []
+        self.kill_at = -1
+        """Before or after which act the command is killed; two places for each."""
 
-    def __post_init__(self) -> None:
-        self.folder = DataFolder(self.path)
-        self.folder.claim("adopted-c").release()
+        folder.claim("adopted-c").release()
         manifest = joined_set.make_manifest("c", list(NAMES), 2, {})
-        (self.path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
+        (path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
         groups = {name: GroupMemory((0, 1), 2) for name in NAMES}
         memory = SetMemory(
             "uid", host="127.0.0.1", groups=groups, joined_cluster_of=GuestOf("j:9878", "j:9876")
         )
-        self.folder.write_memory(memory)
-        self.journal = Journal(self.path)
-        self.journal.begin({name: (1, 2) for name in NAMES}, 2)
+        folder.write_memory(memory)
+        journal.begin({name: (1, 2) for name in NAMES}, 2)
 
     # -- as they are seen ---------------------------------------------------------------------------------
 
-    async def look(self) -> FinishFacts:
-        memory, remembered = self.folder.memory(), self.journal.read()
-        finished = None if remembered is None else remembered.finishing
+    async def observe(self) -> FinishFacts:
+        memory, remembered, finished = self.folder.memory(), self.journal.read(), self.journal.finishing
         name_servers = joined_set.own_name_servers(memory)
         return FinishFacts(
-            standing=standing_of(memory),
+            owner=owner_of(memory),
             folder=str(self.path),
-            groups=tuple(self.group(name, standing_of(memory)) for name in NAMES),
+            groups=tuple(self.group(name, owner_of(memory)) for name in NAMES),
             set_runs=self.runs,
             serving=self.runs,
             controllers_answer=self.runs,
@@ -97,9 +97,9 @@ class World:
             remembered=remembered is not None,
         )
 
-    def group(self, name: str, standing: Standing) -> OwnGroup:
+    def group(self, name: str, standing: Owner) -> OwnGroup:
         replicas = tuple(Replica(n, f"o:{n}", self.runs, True, True) for n in (3, 4))
-        if standing is Standing.GUEST:
+        if standing is Owner.JOINED:
             found = OwnGroup(name, 2, replicas if self.runs else (), 3 if self.runs else None)
             return replace(found, java_in_sync=self.java_in_sync if self.java_answers else ())
         if name in self.known and self.runs:
@@ -131,16 +131,7 @@ class World:
     async def run_name_servers(self, facts: FinishFacts) -> None:
         for _ in self.act("name-servers"):
             assert self.runs, "controllers are started beside brokers that run"
-            memory = self.folder.memory()
-            if not memory.controllers:
-                memory = SetMemory(
-                    memory.uid,
-                    memory.host,
-                    CONTROLLERS,
-                    groups=memory.groups,
-                    joined_cluster_of=memory.joined_cluster_of,
-                )
-                self.folder.write_memory(memory)
+            self.folder.write_memory(replace(self.folder.memory(), controllers=CONTROLLERS))
 
     def stop(self) -> None:
         for _ in self.act("stop"):
@@ -156,31 +147,29 @@ class World:
 
     def start(self) -> None:
         for _ in self.act("start"):
-            standing = standing_of(self.folder.memory())
-            assert standing is not Standing.GUEST or self.java_answers, "they could not start"
-            self.guests_of = "java" if standing is Standing.GUEST else "ours"
+            standing = owner_of(self.folder.memory())
+            assert standing is not Owner.JOINED or self.java_answers, "they could not start"
+            self.under = "java" if standing is Owner.JOINED else "ours"
             self.runs = True
 
     async def rebuild(self, names: list[str]) -> None:
         assert names
         for name in names:
             for _ in self.act(f"rebuild {name}"):
-                assert self.guests_of == "ours", "only brokers of ours are proposed to our controllers"
+                assert self.under == "ours", "only brokers of ours are proposed to our controllers"
                 assert name not in self.known, "a group is proposed once"
                 self.known.add(name)
 
     async def leave_name_servers(self) -> None:
         for _ in self.act("leave"):
             memory = self.folder.memory()
-            assert standing_of(memory) is not Standing.GUEST
+            assert owner_of(memory) is not Owner.JOINED
             assert self.known == set(NAMES), "our controllers know all before anybody leaves"
-            self.folder.write_memory(
-                SetMemory(memory.uid, memory.host, memory.controllers, groups=memory.groups)
-            )
+            self.folder.write_memory(replace(memory, joined_cluster_of=None))
 
     async def forget(self) -> None:
         for _ in self.act("forget"):
-            assert standing_of(self.folder.memory()) is Standing.ORDINARY
+            assert owner_of(self.folder.memory()) is Owner.ORDINARY
             assert self.journal.read() is not None, "what they are to forget is known"
             self.java_knows_ours = not self.java_answers
 
@@ -189,10 +178,7 @@ class World:
     def call(self, *, clients_moved: bool = False, last: str | None = None) -> tuple[Step, ...]:
         """One call of the command with `--yes`."""
 
-        async def run() -> tuple[Step, ...]:
-            return await Finish(self.folder, self.look, self, yes=True, clients_moved=clients_moved).go(last)
-
-        return asyncio.run(run())
+        return go(self, clients_moved=clients_moved, last=last)[1]
 
     def finish(self) -> tuple[Step, ...]:
         """Call again and again, until all of it is done."""
@@ -204,6 +190,18 @@ class World:
             if current(steps) is None:
                 return steps
         raise AssertionError(f"it does not end: {self.acts}")
+
+
+def go(
+    world: World, *, yes: bool = True, clients_moved: bool = False, last: str | None = None
+) -> tuple[Finish, tuple[Step, ...]]:
+    """One call of the command, and the steps at its end."""
+
+    async def run() -> tuple[Finish, tuple[Step, ...]]:
+        call = Finish(world, yes=yes, clients_moved=clients_moved)
+        return call, await call.go(last)
+
+    return asyncio.run(run())
 
 
 def test_one_call_goes_to_the_clients_and_the_next_to_the_end(tmp_path: Path) -> None:
@@ -239,9 +237,9 @@ def test_a_call_that_is_killed_anywhere_is_given_again_and_finishes(
     world.finish()
 
     assert world.runs
-    assert world.guests_of == "ours"
+    assert world.under == "ours"
     assert world.known == set(NAMES)
-    assert standing_of(world.folder.memory()) is Standing.ORDINARY
+    assert owner_of(world.folder.memory()) is Owner.ORDINARY
     assert not (tmp_path / "ours" / ADOPTION).exists()
     assert world.acts.count("stop") <= 2
     assert world.acts.count("forget") >= 1
@@ -267,7 +265,7 @@ def test_a_stop_before_the_set_knows_whose_it_is_goes_on_without_java(tmp_path: 
         world.call(clients_moved=True)
     world.java_answers = False
 
-    assert standing_of(world.folder.memory()) is Standing.GUEST
+    assert owner_of(world.folder.memory()) is Owner.JOINED
     assert not world.runs
     assert current(world.call()) is None
     assert world.acts.count("stop") == 2, "an `up` that was killed may have left something behind"
@@ -286,14 +284,14 @@ def test_a_java_broker_that_is_elected_in_the_moment_of_the_stop_is_not_left_beh
         assert (step.name, step.state) == ("own", StepState.BLOCKED)
         assert "j:1 counts as in sync" in step.detail
         assert "`brokerset up --detach" in step.hint
-    assert standing_of(world.folder.memory()) is Standing.GUEST
+    assert owner_of(world.folder.memory()) is Owner.JOINED
     assert "start" not in world.acts
 
     world.start()  # as the hint says; they follow it, are elected again, and it is stopped
     world.java_in_sync, world.java_joins_at_stop = (), False
 
     world.finish()
-    assert world.guests_of == "ours"
+    assert world.under == "ours"
 
 
 def test_ids_that_were_given_after_the_first_look_are_remembered_before_our_brokers_stop(
@@ -318,14 +316,8 @@ def test_the_pause_is_measured_from_the_stop_to_the_masters(tmp_path: Path) -> N
     world = World(tmp_path / "ours")
     world.call()
 
-    async def run() -> tuple[Finish, Finish]:
-        one = Finish(world.folder, world.look, world, yes=True, clients_moved=True)
-        await one.go("own")
-        other = Finish(world.folder, world.look, world, yes=True, clients_moved=False)
-        await other.go(None)
-        return one, other
-
-    one, other = asyncio.run(run())
+    one, _ = go(world, clients_moved=True, last="own")
+    other, _ = go(world)
 
     assert set(one.pauses) == set(NAMES)
     assert all(0 < seconds < 60 for seconds in one.pauses.values())
@@ -347,7 +339,7 @@ def test_a_set_that_does_not_start_says_why_and_the_next_call_tries_again(
         with pytest.raises(CommandFailed, match="no room"):
             world.call(clients_moved=True)
 
-    assert standing_of(world.folder.memory()) is Standing.OWN
+    assert owner_of(world.folder.memory()) is Owner.OWN
     assert current(world.call()) is None
 
 
@@ -366,11 +358,8 @@ def test_own_stops_at_a_question_that_is_not_answered(
 
     monkeypatch.setattr("click.confirm", confirm)
 
-    async def run() -> None:
-        await Finish(world.folder, world.look, world, yes=False, clients_moved=False).go(None)
-
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run())
+        go(world, yes=False)
 
     assert len(asked) == 1
     assert "There is no way back" in asked[0]
@@ -393,10 +382,7 @@ def test_at_a_terminal_it_is_asked_whether_clients_have_moved(
     monkeypatch.setattr("click.confirm", confirm)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
 
-    async def run() -> tuple[Step, ...]:
-        return await Finish(world.folder, world.look, world, yes=False, clients_moved=False).go("clients")
-
-    step = current(asyncio.run(run()))
+    step = current(go(world, yes=False, last="clients")[1])
 
     remembered = world.journal.read()
     assert remembered is not None

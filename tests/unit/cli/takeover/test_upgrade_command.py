@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,27 +14,61 @@ from click.testing import CliRunner
 
 from brokerset_cli.main import main
 from brokerset_cli.output import CommandFailed, fail
-from brokerset_cli.takeover import upgrade, upgrade_back, upgrade_files, upgrade_permission
+from brokerset_cli.takeover import upgrade, upgrade_acts, upgrade_back, upgrade_files
 from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
-from brokerset_cli.takeover.steps import Step, StepState
-from brokerset_cli.takeover.upgrade_acts import Act, CutLog, PutAside, SetPermission, TakeNote
+from brokerset_cli.takeover.steps import Step, ready
+from brokerset_cli.takeover.upgrade_acts import UpgradeActs
 from brokerset_cli.takeover.upgrade_back import Back
-from brokerset_cli.takeover.upgrade_facts import Flow, GroupSeen, Note, ReplicaSeen, StoreSeen, World
-from brokerset_cli.takeover.upgrade_lock import command_lock
+from brokerset_cli.takeover.upgrade_facts import (
+    Act,
+    CutLog,
+    Flow,
+    GroupSeen,
+    Note,
+    PutAside,
+    ReplicaSeen,
+    SetPermission,
+    StartBroker,
+    StoreSeen,
+    TakeNote,
+    World,
+)
+from brokerset_cli.takeover.upgrade_files import command_lock
 from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where, is_local
-from brokerset_cli.takeover.upgrade_plan import Plan
 from brokerset_client.errors import BrokerUnreachable
-
-READY = Step("logs", "A log is cut.", StepState.READY)
 
 
 def where(*stores: Path) -> Where:
     return Where(Flow.CLASSIC, stores, (), ("127.0.0.1:1",))
 
 
-def work(store: Path, *, yes: bool = False, start_with: str = "") -> upgrade.Upgrade:
-    return upgrade.Upgrade(where(store), start_with=start_with, yes=yes, wait=0, quiet=True)
+def flow_of(
+    store: Path, monkeypatch: pytest.MonkeyPatch, plan: Callable[[list[Act]], Act | None], *, yes: bool
+) -> tuple[upgrade.Upgrade, list[Act]]:
+    """A flow with one step, for which `plan` says what is to be done after what was done; and that."""
+    call, done = upgrade.Upgrade(where(store), start_with="", yes=yes, wait=0, quiet=True), list[Act]()
+
+    async def observe(_: UpgradeObserver) -> World:
+        return world_of(store)
+
+    async def carry_out(_: UpgradeActs, act: Act, world: World) -> None:
+        done.append(act)
+
+    def steps(world: World) -> tuple[Step, ...]:
+        act = plan(done)
+        return (Step("logs", "A log is cut.", *ready(act=act)),) if act is not None else ()
+
+    monkeypatch.setattr(UpgradeObserver, "observe", observe)
+    monkeypatch.setattr(UpgradeActs, "carry_out", carry_out)
+    monkeypatch.setattr(call, "plan", steps)
+    return call, done
+
+
+def carry_out(store: Path, act: Act, world: World | None = None) -> None:
+    """One act, as the flow does it."""
+    acts = UpgradeActs(where(store), start_with="")
+    asyncio.run(acts.carry_out(act, world_of(store) if world is None else world))
 
 
 def world_of(*stores: Path, replicas: GroupSeen | None = None) -> World:
@@ -51,24 +86,19 @@ def test_what_changed_while_the_person_was_asked_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yes: bool
 ) -> None:
     """An offset that is another one after the answer is asked for again; only what was agreed to is done."""
-    store = made(tmp_path / "a")
-    call, done, asked, offset = work(store, yes=yes), list[Act](), list[int](), [100]
+    store, asked, offset = made(tmp_path / "a"), list[int](), [100]
+    call, done = flow_of(
+        store, monkeypatch, lambda done: None if done else CutLog(str(store), offset[0]), yes=yes
+    )
 
-    def look() -> tuple[World, Plan]:
-        act = None if done else CutLog(str(store), offset[0])
-        return world_of(store), Plan((READY,) if act else (), act, "")
-
-    def confirm(*_: object, **__: object) -> bool:
+    def confirm(*_: object, **__: object) -> None:
         asked.append(offset[0])
         offset[0] = 200
-        return True
 
-    monkeypatch.setattr(call, "look", look)
-    monkeypatch.setattr(call, "_do", lambda act, world: done.append(act))
     monkeypatch.setattr(click, "confirm", confirm)
 
-    with command_lock([store]) as lock:
-        call.run(lock)
+    with command_lock([store]) as call.lock:
+        asyncio.run(call.run())
 
     assert done == [CutLog(str(store), 100 if yes else 200)]
     assert asked == ([] if yes else [100, 200])
@@ -88,18 +118,19 @@ def test_only_a_store_of_this_call_can_be_allowed_to_be_cut(tmp_path: Path, name
 
 def test_what_has_no_effect_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that says yes and does not do it ends the command, which else went on for ever."""
-    store = made(tmp_path / "a")
-    call, done, asked = work(store), list[Act](), list[str]()
-    plan = Plan((READY,), CutLog(str(store), 1), "")
+    store, asked = made(tmp_path / "a"), list[str]()
+    call, done = flow_of(store, monkeypatch, lambda done: CutLog(str(store), 1), yes=False)
     monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
-    monkeypatch.setattr(call, "look", lambda: (world_of(store), plan))
-    monkeypatch.setattr(call, "_do", lambda act, world: done.append(act))
 
-    with command_lock([store]) as lock, pytest.raises(CommandFailed, match="not seen to be done"):
-        call.run(lock)
+    with command_lock([store]) as call.lock, pytest.raises(CommandFailed, match="not seen to be done"):
+        asyncio.run(call.run())
 
     assert len(asked) == 1
-    assert len(done) == upgrade.REPEATS_MAX > upgrade.SERVICE_SECONDS_MAX / upgrade.LOOK_SECONDS
+    assert len(done) == upgrade.REPEATS_MAX > upgrade_acts.SERVICE_SECONDS_MAX / upgrade_acts.OBSERVE_SECONDS
+
+
+def start(call: UpgradeActs, store: Path) -> None:
+    asyncio.run(call.carry_out(StartBroker(str(store)), world_of(store)))
 
 
 def test_a_command_that_starts_a_service_and_ends_is_given_time(
@@ -108,56 +139,56 @@ def test_a_command_that_starts_a_service_and_ends_is_given_time(
     """`systemctl start` ends before the service locks the store: it is neither repeated nor a failure."""
     store = made(tmp_path / "a")
     (store / BACKUP).mkdir()
-    monkeypatch.setattr(upgrade, "LOOK_SECONDS", 0.01)
-    call = work(store, yes=True, start_with="sh -c 'echo {number} >> {store}/started'")
+    monkeypatch.setattr(upgrade_acts, "OBSERVE_SECONDS", 0.01)
+    call = UpgradeActs(where(store), start_with="sh -c 'echo {number} >> {store}/started'")
 
-    call._start(store)
+    start(call, store)
     call._started[store][0].wait(10)
-    call._start(store)
+    start(call, store)
 
     assert (store / "started").read_text() == "0\n"
     process, since = call._started[store]
-    call._started[store] = process, since - upgrade.SERVICE_SECONDS_MAX
+    call._started[store] = process, since - upgrade_acts.SERVICE_SECONDS_MAX
     with pytest.raises(CommandFailed, match="has ended"):
-        call._start(store)
+        start(call, store)
 
 
 def test_a_command_that_fails_is_told_at_once(tmp_path: Path) -> None:
     """Its last words are in the error."""
     store = made(tmp_path / "a")
     (store / BACKUP).mkdir()
-    call = work(store, yes=True, start_with="sh -c 'echo no such port; exit 3'")
+    call = UpgradeActs(where(store), start_with="sh -c 'echo no such port; exit 3'")
     began = time.monotonic()
 
-    call._start(store)
+    start(call, store)
     call._started[store][0].wait(10)
     with pytest.raises(CommandFailed, match="no such port"):
-        call._start(store)
+        start(call, store)
 
-    assert time.monotonic() - began < upgrade.SERVICE_SECONDS_MAX
+    assert time.monotonic() - began < upgrade_acts.SERVICE_SECONDS_MAX
 
 
 def test_words_of_the_start_command_are_filled_in_one_by_one() -> None:
     """A path with a blank stays one word, and braces of others stay as they are."""
-    found = upgrade.start_command("run '${HOME} {}' {store} b-{number}", Path("/my data/a"), 2)
+    found = upgrade_acts.start_command("run '${HOME} {}' {store} b-{number}", Path("/my data/a"), 2)
 
     assert found == ["run", "${HOME} {}", "/my data/a", "b-2"]
     for text in ("broken 'quote", " "):
         with pytest.raises(click.BadParameter):
-            upgrade.start_command(text, Path("/a"), 0)
+            upgrade_acts.start_command(text, Path("/a"), 0)
 
 
-class FakeAsker:
+class FakeBrokerQueries:
     """A broker that answers, keeps what it is told, and may fail before it does."""
 
     def __init__(self, settings: dict[str, str], *, fails: bool = False) -> None:
         self.kept = dict(settings)
         self._fails = fails
 
-    def __call__(self) -> FakeAsker:
+    def __call__(self) -> FakeBrokerQueries:
         return self
 
-    async def __aenter__(self) -> FakeAsker:
+    async def __aenter__(self) -> FakeBrokerQueries:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -166,7 +197,7 @@ class FakeAsker:
     async def settings(self, address: str) -> dict[str, str]:
         return self.kept
 
-    async def figures(self, address: str) -> dict[str, str]:
+    async def measurements(self, address: str) -> dict[str, str]:
         return {"bootTimestamp": "1000", "runtime": "[ 0 days, 0 hours, 0 minutes, 9 seconds ]"}
 
     async def change(self, address: str, changes: dict[str, str]) -> None:
@@ -180,12 +211,12 @@ def test_a_permission_says_nothing_of_whether_every_send_is_turned_away(
     monkeypatch: pytest.MonkeyPatch, value: int
 ) -> None:
     """Who had brokerPermission=4 before took sends all the same: giving that back opens the broker."""
-    broker = FakeAsker({ACCEPTS: "0", PERMISSION: "6"})
-    monkeypatch.setattr(upgrade_permission, "Asker", broker)
+    broker = FakeBrokerQueries({ACCEPTS: "0", PERMISSION: "6"})
+    monkeypatch.setattr(upgrade_acts, "BrokerQueries", broker)
 
-    asyncio.run(upgrade_permission.set_permission("h:1", 4, closes=True))
-    assert broker.kept == {ACCEPTS: str(10_000 + upgrade_permission.CLOSED_MS), PERMISSION: "4"}
-    asyncio.run(upgrade_permission.set_permission("h:1", value, closes=False))
+    asyncio.run(upgrade_acts.set_permission("h:1", 4, closes=True))
+    assert broker.kept == {ACCEPTS: str(10_000 + upgrade_acts.CLOSED_MS), PERMISSION: "4"}
+    asyncio.run(upgrade_acts.set_permission("h:1", value, closes=False))
     assert broker.kept == {ACCEPTS: "0", PERMISSION: str(value)}
 
 
@@ -194,10 +225,10 @@ def test_what_a_master_allowed_is_on_the_disk_before_it_is_told(
 ) -> None:
     """With its address, so that `--back` finds it; a broker that does not take it ends the command."""
     store = made(tmp_path / "a")
-    monkeypatch.setattr(upgrade_permission, "Asker", FakeAsker({ACCEPTS: "0"}, fails=True))
+    monkeypatch.setattr(upgrade_acts, "BrokerQueries", FakeBrokerQueries({ACCEPTS: "0"}, fails=True))
 
     with pytest.raises(CommandFailed, match="did not take brokerPermission=4"):
-        work(store)._do(SetPermission("h:1", 4, 4, str(store), closes=True), world_of(store))
+        carry_out(store, SetPermission("h:1", 4, 4, str(store), closes=True))
 
     note = read_note(store)
     assert note is not None
@@ -210,8 +241,8 @@ def test_a_closed_master_is_opened_again_with_what_it_allowed(
     """`--back` while it runs: 4 if it had 4, and no send is turned away any more."""
     store = made(tmp_path / "a")
     upgrade_files.write_note(store, Note("classic", "g", "h:1", True, 1, 4))
-    broker = FakeAsker({ACCEPTS: "99999", PERMISSION: "4"})
-    monkeypatch.setattr(upgrade_permission, "Asker", broker)
+    broker = FakeBrokerQueries({ACCEPTS: "99999", PERMISSION: "4"})
+    monkeypatch.setattr(upgrade_acts, "BrokerQueries", broker)
 
     said = go_back(monkeypatch, store, port_open=True)
 
@@ -231,17 +262,28 @@ def go_back(
     port_open: bool = False,
     problem: str = "",
 ) -> Back:
-    def look(self: UpgradeObserver, *, logs: bool) -> World:
+    async def observe(_: UpgradeObserver, *, logs: bool) -> World:
         assert not logs, "nobody needs to read logs for that"
         seen = world_of(store, replicas=replicas)
         stores = tuple(replace(each, port_open=port_open) for each in seen.stores)
         return replace(seen, stores=stores, controllers_problem=problem)
 
-    monkeypatch.setattr(UpgradeObserver, "look", look)
+    monkeypatch.setattr(UpgradeObserver, "observe", observe)
     said: list[str] = []
-    found = upgrade_back.go_back(replace(where(store), old_data=data), yes=True, say=said.append)
+    going = upgrade_back.go_back(replace(where(store), old_data=data), yes=True, say=said.append)
+    found = asyncio.run(going)
     assert found.left == tuple(said)
     return found
+
+
+def observed(monkeypatch: pytest.MonkeyPatch, *worlds: World) -> None:
+    """What is seen, one observation after the other."""
+    seen = iter(worlds)
+
+    async def observe(_: UpgradeObserver, *, logs: bool) -> World:
+        return next(seen)
+
+    monkeypatch.setattr(UpgradeObserver, "observe", observe)
 
 
 def test_a_permission_that_cannot_be_put_back_is_told(
@@ -267,9 +309,9 @@ def test_what_is_left_is_said_before_it_is_forgotten(tmp_path: Path, monkeypatch
         said.append(line)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(UpgradeObserver, "look", lambda self, **_: world_of(store))
+    observed(monkeypatch, world_of(store), world_of(store))
     with pytest.raises(KeyboardInterrupt):
-        upgrade_back.go_back(where(store), yes=True, say=die)
+        asyncio.run(upgrade_back.go_back(where(store), yes=True, say=die))
 
     assert "brokerPermission=4" in said[0]
     assert read_note(store) is not None
@@ -334,11 +376,11 @@ def test_a_folder_that_was_moved_comes_back_without_being_named_again(
     with monkeypatch.context() as dying:
         dying.setattr(upgrade_files, "put_aside", lambda folder: fail("died"))
         with pytest.raises(CommandFailed, match="died"):
-            work(store)._do(PutAside(str(data)), world_of(store))
+            carry_out(store, PutAside(str(data)))
     note = read_note(store)
     assert note is not None
     assert note.aside == (str(data),)
-    work(store)._do(PutAside(str(data)), world_of(store))
+    carry_out(store, PutAside(str(data)))
     assert not data.exists()
 
     said = go_back(monkeypatch, store)
@@ -354,12 +396,11 @@ def test_what_came_while_the_person_was_asked_stops_the_way_back(
     store = made(tmp_path / "a")
     upgrade_files.prepare(store, Note("classic", "g"), empty=True)
     known = GroupSeen(1, 1, (ReplicaSeen(1, "far:1", True, True),))
-    seen = iter([world_of(store), world_of(store, replicas=known)])
-    monkeypatch.setattr(UpgradeObserver, "look", lambda self, **_: next(seen))
+    observed(monkeypatch, world_of(store), world_of(store, replicas=known))
     monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
 
     with pytest.raises(CommandFailed, match="know g already"):
-        upgrade_back.go_back(where(store), yes=False, say=print)
+        asyncio.run(upgrade_back.go_back(where(store), yes=False, say=print))
 
     assert read_note(store) is not None
 
@@ -373,9 +414,13 @@ def test_a_manifest_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Pat
     (store / BACKUP).mkdir()
     (store / BACKUP / "manifest.json").mkdir()
 
-    for call in (lambda: work(store).look(), lambda: upgrade_back.go_back(where(store), yes=True, say=print)):
+    calls = (
+        lambda: UpgradeObserver(where(store)).observe(),
+        lambda: upgrade_back.go_back(where(store), yes=True, say=print),
+    )
+    for call in calls:
         with pytest.raises(CommandFailed, match=r"manifest\.json cannot be read") as told:
-            call()
+            asyncio.run(call())
         assert "repeat this" in told.value.advice
 
 
@@ -391,7 +436,7 @@ def test_a_disk_that_refuses_is_an_error_with_a_way_out(
     act = TakeNote(str(tmp_path), "h:1", True, 1)
 
     with pytest.raises(CommandFailed, match=r"manifest\.json .* No space left"):
-        work(tmp_path, yes=True)._do(act, world_of())
+        carry_out(tmp_path, act, world_of())
 
 
 @pytest.mark.parametrize(("address", "local"), [("127.0.0.1:1", True), ("192.0.2.1:1", False)])

@@ -70,7 +70,7 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
         found = compare_logs(whole, extent(whole), store, extent(store))
         if found.likeness is Likeness.APART:
             assert found.common_end == at, "it parts at the same place after every crash"
-            upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), found.common_end)
+            upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), found.common_end)
 
     through_crashes(cut, monkeypatch)
     found = read_old_store(store)
@@ -102,7 +102,7 @@ def test_going_back_survives_a_crash_at_every_change(
     def forward() -> None:
         note = upgrade_files.note_of(store, "classic", "g")
         if compare_logs(whole, extent(whole), store, extent(store)).likeness is Likeness.APART:
-            upgrade_files.cut_log(store, note, at)
+            upgrade_files.truncate_log(store, note, at)
         seen = StoreSeen(read_old_store(store), read_note(store))
         if not seen.prepared:
             upgrade_files.prepare(store, upgrade_files.note_of(store, "classic", "g"), empty=False)
@@ -225,7 +225,7 @@ def test_what_a_broker_wrote_after_a_cut_is_not_written_over_by_going_back(tmp_p
     """Refused, and nothing changed. Without the copy, the rest goes back, and what did not is said."""
     store = tmp_path / "a"
     at = made(store)[25].offset
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
     upgrade_files.prepare(store, upgrade_files.note_of(store, "classic", "g"), empty=False)
     written_at(store, at + 40)
     (store / "consumequeue").mkdir()
@@ -251,16 +251,16 @@ def test_a_second_cut_replaces_nothing_of_the_first(tmp_path: Path) -> None:
     """Queues that a broker built since, or another offset: refused, with what to move; nothing changed."""
     store = tmp_path / "a"
     places = made(store)
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
+    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
     before = tree(store)
 
     with pytest.raises(CommandFailed, match="cut off elsewhere before"):
-        upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), places[10].offset)
+        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[10].offset)
     assert tree(store) == before
     (store / "checkpoint").write_bytes(b"new")
     before = tree(store)
     with pytest.raises(CommandFailed, match="the store has another one by now") as told:
-        upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
+        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
 
     assert str(store / BACKUP / "checkpoint") in told.value.advice
     assert tree(store) == before
@@ -270,8 +270,10 @@ def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path:
     """The first copy stays, so that of a second cut has no place: refused, and nothing changed."""
     store = tmp_path / "a"
     at = made(store)[25].offset
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
-    upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)  # as after an interruption
+    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+    upgrade_files.truncate_log(
+        store, upgrade_files.note_of(store, "classic", "g"), at
+    )  # as after an interruption
     file = next(each for each in log_files(store) if each.begin <= at < each.begin + each.size)
     with file.path.open("r+b") as log:
         log.seek(at - file.begin + 40)
@@ -279,7 +281,7 @@ def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path:
     before = tree(store)
 
     with pytest.raises(CommandFailed, match="has other bytes by now") as told:
-        upgrade_files.cut_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
 
     assert str(store / BACKUP / "cut") in told.value.advice
     assert tree(store) == before

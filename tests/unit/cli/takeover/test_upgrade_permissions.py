@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from brokerset_cli.takeover.steps import StepState
-from brokerset_cli.takeover.upgrade_acts import (
-    SetPermission,
-)
 from brokerset_cli.takeover.upgrade_facts import (
     Flow,
+    SetPermission,
 )
 from brokerset_cli.takeover.upgrade_plan import plan_upgrade
 from brokerset_cli.takeover.upgrade_starting import bearer_of

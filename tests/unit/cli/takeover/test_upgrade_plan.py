@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 
 from brokerset_cli.takeover.steps import StepState
-from brokerset_cli.takeover.upgrade_acts import (
+from brokerset_cli.takeover.upgrade_facts import (
+    Comparison,
     CutLog,
+    Likeness,
     Prepare,
+    Presence,
     PutAside,
     StartBroker,
     TakeNote,
-)
-from brokerset_cli.takeover.upgrade_facts import (
-    Comparison,
-    Likeness,
-    Presence,
 )
 from brokerset_cli.takeover.upgrade_plan import Plan, logs_wanted, plan_upgrade
 from brokerset_formats.identity import BrokerIdentity

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from brokerset_cli.down import down
-from brokerset_cli.folder import CHANGE_LOCK, MANIFEST, MARKER, DataFolder
+from brokerset_cli.folder import CHANGE_LOCK, MANIFEST, DataFolder
 from brokerset_cli.folder import LOCK as UP_LOCK
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt import adopt
-from brokerset_cli.takeover.adopt_plan import Facts, GroupFacts, Replica
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.adopt_report import NO_CONTROLLERS, YOURS_EXIT, report
-from brokerset_cli.takeover.adoption import Adoption
 from brokerset_cli.takeover.adoption_journal import Finishing, Journal
-from brokerset_cli.takeover.broker_queries import Asker
 from brokerset_cli.takeover.cluster_observation import Cluster
-from brokerset_cli.takeover.steps import Step, StepState
-from brokerset_client.controller_admin import ControllerAdmin
+from brokerset_cli.takeover.steps import Standing, Step, blocked, done, ready, yours
 from brokerset_rig.held_file import held_by_another_process
 from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
 
-GUEST = GuestOf("127.0.0.1:2", "127.0.0.1:1")
+JOINED = GuestOf("127.0.0.1:2", "127.0.0.1:1")
 """Nobody listens there."""
 
 CLUSTER = Cluster("c", "n:1", "c:1", {})
@@ -62,24 +57,22 @@ def test_what_cannot_begin_says_why(tmp_path: Path, arguments: list[str], code: 
 
 
 @pytest.mark.parametrize(
-    ("state", "code"),
+    ("standing", "code"),
     [
-        (StepState.DONE, 0),
-        (StepState.READY, 0),
-        (StepState.YOURS, YOURS_EXIT),
-        (StepState.BLOCKED, 1),
+        (done(), 0),
+        (ready(), 0),
+        (yours("it runs", "stop it"), YOURS_EXIT),
+        (blocked("it runs", "stop it"), 1),
     ],
 )
 def test_the_exit_code_says_whose_turn_it_is(
-    state: StepState, code: int, capsys: pytest.CaptureFixture[str]
+    standing: Standing, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts see whether all is done, the person is asked, or something stands against it."""
-    steps = [Step("retire:g:1", "It is stopped.", state, hint="stop it")]
+    steps = [Step("retire:g:1", "It is stopped.", *standing)]
 
     assert report(CLUSTER, GROUPS, (), steps, {}, False) == code
-    assert ("retire:g:1: stop it" in capsys.readouterr().out) == (
-        state in (StepState.YOURS, StepState.BLOCKED)
-    )
+    assert ("retire:g:1: stop it" in capsys.readouterr().out) is (code > 0)
 
 
 def test_an_obstacle_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,98 +81,10 @@ def test_an_obstacle_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no broker names any controllers" in capsys.readouterr().err
 
 
-def mark(folder: Path) -> None:
-    """Make it the folder of the cluster's set."""
-    (folder / MARKER).write_text(json.dumps({"brokerSet": "adopted-c", "format": 1}))
-
-
-def test_two_calls_never_work_in_one_folder(tmp_path: Path) -> None:
-    """A second call would put back what the hand-over of the first has just changed, so it is kept out."""
-    mark(tmp_path)
-
-    with (
-        held_by_another_process(tmp_path / CHANGE_LOCK),
-        pytest.raises(CommandFailed, match="another command changes the set"),
-    ):
-        asyncio.run(_with_call(tmp_path, lambda call: call.go(back=False, last=None)))
-
-
-def test_a_set_that_a_call_before_has_started_is_taken_for_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`up` of a call that was cut off locks the folder a moment later: that is no failure of this call."""
-    mark(tmp_path)
-    step = Step("join", "Brokers start.", StepState.READY)
-    facts = Facts(GROUPS, 1)
-
-    with held_by_another_process(tmp_path / UP_LOCK):
-        asyncio.run(_with_call(tmp_path, lambda call: call._act(step, facts, back=False)))
-
-    assert "what an earlier call has started runs" in capsys.readouterr().err
-
-
-def test_a_set_that_does_not_start_is_a_failure(tmp_path: Path) -> None:
-    """When nothing runs afterwards, the reason is told."""
-    (tmp_path / "a-file-of-somebody").write_text("")
-    step = Step("join", "Brokers start.", StepState.READY)
-
-    with pytest.raises(CommandFailed, match="holds files that are not brokerset's"):
-        asyncio.run(_with_call(tmp_path, lambda call: call._act(step, Facts(GROUPS, 1), back=False)))
-
-
-IN_SYNC = GroupFacts("g", 1, (Replica(1, "h:1", True, True, False),), counted=frozenset({1}))
-DIED = GroupFacts("g", 1, (Replica(1, "h:1", False, True, False), Replica(2, "o:1", False, False, True)))
-
-
-@pytest.mark.parametrize("groups", [(IN_SYNC,), (DIED,)])
-def test_our_folder_goes_only_if_java_lives_when_ours_have_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[GroupFacts, ...]
-) -> None:
-    """Java's last broker died while ours stopped: nothing is cleaned, and the copy in the folder is kept."""
-    folder = tmp_path / "ours"
-    folder.mkdir()
-    mark(folder)
-    (folder / "messages").write_text("the last copy")
-
-    async def leave(call: Adoption) -> None:
-        async def seen() -> tuple[GroupFacts, ...]:
-            return groups
-
-        monkeypatch.setattr(call, "_groups", seen)
-        await call._leave(Facts((IN_SYNC,), 1, folder=True))
-
-    if groups == (IN_SYNC,):
-        asyncio.run(_with_call(folder, leave))
-    else:
-        with pytest.raises(CommandFailed, match="is kept"):
-            asyncio.run(_with_call(folder, leave))
-
-    assert folder.exists() is (groups == (DIED,))
-
-
-def test_what_the_stop_command_prints_is_no_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Standard output is the command's own JSON; the person still sees what their command prints."""
-    step = Step("retire:g:1", "It is stopped.", StepState.READY)
-
-    async def stop(folder: Path) -> None:
-        async with Asker() as asker, ControllerAdmin("127.0.0.1:1") as admin:
-            call = Adoption(
-                DataFolder(folder), asker, admin, CLUSTER,
-                host="h", replicas=None, stop_with="echo {address} {group} {id}", yes=True,
-            )  # fmt: skip
-            await call._act(step, Facts(GROUPS, 1), back=False)
-
-    asyncio.run(stop(tmp_path))
-
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert "h:1 g 1" in said.err
-
-
-def test_a_guest_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
+def test_a_joined_set_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
     """Another cluster that comes to the same name servers later is not taken for ours."""
-    mark(tmp_path)
     folder = DataFolder(tmp_path)
+    folder.claim("adopted-c").release()
     assert joined_set.cluster_of(folder) is None
 
     folder.write_memory(SetMemory(uid="u", joined_cluster_of=GuestOf("c:1", "n:1")))
@@ -189,17 +94,8 @@ def test_a_guest_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
     assert joined_set.cluster_of(folder) == "Trading"
 
 
-async def _with_call(folder: Path, work: Callable[[Adoption], Awaitable[object]]) -> None:
-    async with Asker() as asker, ControllerAdmin("127.0.0.1:1") as admin:
-        await work(
-            Adoption(
-                DataFolder(folder), asker, admin, CLUSTER, host="h", replicas=None, stop_with=None, yes=True
-            )
-        )
-
-
 def test_brokers_of_another_cluster_are_not_deleted_behind_its_back(tmp_path: Path) -> None:
-    """Its controllers would wait for their ids for ever, and nobody would know which settings to put back."""
+    """Its controllers would wait for their ids permanently, and nobody would know what to put back."""
     folder = DataFolder(tmp_path / "ours")
     folder.claim("adopted-c").release()
     Journal(folder.path).begin({"g": (1, 2)}, 2)
@@ -211,7 +107,9 @@ def test_brokers_of_another_cluster_are_not_deleted_behind_its_back(tmp_path: Pa
     assert folder.path.exists()
 
 
-def guest_folder(path: Path, *, moved: bool = False, joined_cluster_of: GuestOf | None = GUEST) -> DataFolder:
+def joined_folder(
+    path: Path, *, moved: bool = False, joined_cluster_of: GuestOf | None = JOINED
+) -> DataFolder:
     """A set whose groups were seen to be whole, with controllers of its own; nothing runs, nobody answers."""
     folder = DataFolder(path)
     folder.claim("adopted-c").release()
@@ -225,18 +123,18 @@ def guest_folder(path: Path, *, moved: bool = False, joined_cluster_of: GuestOf 
     )  # fmt: skip
     journal = Journal(path)
     journal.begin({"g": (1, 2)}, 2)
-    journal.finish(Finishing(GUEST.controllers, GUEST.name_servers, {"g": ()}, {"g": 5}))
+    journal.finish(Finishing(JOINED.controllers, JOINED.name_servers, {"g": ()}, {"g": 5}))
     if moved:
         journal.clients_have_moved()
     return folder
 
 
-@pytest.mark.parametrize("joined_cluster_of", [GuestOf("", GUEST.name_servers), None])
+@pytest.mark.parametrize("joined_cluster_of", [GuestOf("", JOINED.name_servers), None])
 def test_there_is_no_way_back_once_our_brokers_belong_to_our_controllers(
     tmp_path: Path, joined_cluster_of: GuestOf | None
 ) -> None:
     """It is refused with what goes on instead, and nothing is changed; `down --purge` says the same."""
-    folder = guest_folder(tmp_path / "ours", moved=True, joined_cluster_of=joined_cluster_of)
+    folder = joined_folder(tmp_path / "ours", moved=True, joined_cluster_of=joined_cluster_of)
     before = Journal(folder.path).read()
 
     back = CliRunner().invoke(adopt, ["--data", str(folder.path), "--back", "--clients-moved"])
@@ -252,7 +150,7 @@ def test_there_is_no_way_back_once_our_brokers_belong_to_our_controllers(
 
 def test_clients_leave_our_name_servers_before_these_go(tmp_path: Path) -> None:
     """They would have nobody to ask: `--back` is refused until it is said that they use Java's again."""
-    folder = guest_folder(tmp_path / "ours", moved=True)
+    folder = joined_folder(tmp_path / "ours", moved=True)
 
     refused = CliRunner().invoke(adopt, ["--data", str(folder.path), "--back"])
     remembered = Journal(folder.path).read()
@@ -260,7 +158,7 @@ def test_clients_leave_our_name_servers_before_these_go(tmp_path: Path) -> None:
     after = Journal(folder.path).read()
 
     assert refused.exit_code == 1
-    assert f"give them {GUEST.name_servers} again" in refused.output
+    assert f"give them {JOINED.name_servers} again" in refused.output
     assert remembered is not None
     assert remembered.clients_moved
     assert begun.exit_code == 1, "nobody answers at the addresses of the other cluster"
@@ -271,7 +169,7 @@ def test_clients_leave_our_name_servers_before_these_go(tmp_path: Path) -> None:
 
 def test_a_look_at_the_way_back_forgets_nothing(tmp_path: Path) -> None:
     """Only the command that acts gives up what was seen."""
-    folder = guest_folder(tmp_path / "ours")
+    folder = joined_folder(tmp_path / "ours")
     before = Journal(folder.path).read()
 
     CliRunner().invoke(adopt, ["--data", str(folder.path), "--back", "--look"])
@@ -282,7 +180,7 @@ def test_a_look_at_the_way_back_forgets_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--finish", "--look"]])
 def test_a_set_on_its_way_out_is_shown_and_nothing_is_done(tmp_path: Path, arguments: list[str]) -> None:
     """Without --finish, and with --look, the steps are shown; the first also says how it goes on."""
-    folder = guest_folder(tmp_path / "ours", joined_cluster_of=GuestOf("", GUEST.name_servers))
+    folder = joined_folder(tmp_path / "ours", joined_cluster_of=GuestOf("", JOINED.name_servers))
     before = Journal(folder.path).read(), folder.memory()
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), *arguments])
@@ -297,9 +195,9 @@ def test_a_set_on_its_way_out_is_shown_and_nothing_is_done(tmp_path: Path, argum
     assert (Journal(folder.path).read(), folder.memory()) == before
 
 
-def test_guests_whose_controllers_are_gone_cannot_start(tmp_path: Path) -> None:
-    """Their set does not run, and would wait for Java's controllers for ever: that is said, with 1."""
-    folder = guest_folder(tmp_path / "ours", moved=True)
+def test_a_joined_set_whose_controllers_are_gone_cannot_start(tmp_path: Path) -> None:
+    """Their set does not run, and would wait for Java's controllers permanently: that is said, with 1."""
+    folder = joined_folder(tmp_path / "ours", moved=True)
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), "--finish", "--yes"])
 
@@ -310,7 +208,7 @@ def test_guests_whose_controllers_are_gone_cannot_start(tmp_path: Path) -> None:
 
 def test_the_end_of_the_end_can_be_repeated(tmp_path: Path) -> None:
     """A call that was killed behind the last step is given again: nothing is left to do, with 0."""
-    folder = guest_folder(tmp_path / "ours", joined_cluster_of=None)
+    folder = joined_folder(tmp_path / "ours", joined_cluster_of=None)
     Journal(folder.path).end()
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), "--finish", "--yes"])
@@ -324,7 +222,7 @@ def test_the_end_of_the_end_can_be_repeated(tmp_path: Path) -> None:
 
 def test_a_second_call_is_kept_out_of_the_end(tmp_path: Path) -> None:
     """Two calls would stop and start the same brokers; the way back is kept out as well."""
-    folder = guest_folder(tmp_path / "ours")
+    folder = joined_folder(tmp_path / "ours")
     before = Journal(folder.path).read()
 
     with held_by_another_process(folder.path / CHANGE_LOCK):
@@ -338,7 +236,7 @@ def test_a_second_call_is_kept_out_of_the_end(tmp_path: Path) -> None:
 
 def test_whose_the_brokers_are_is_never_changed_while_up_runs(tmp_path: Path) -> None:
     """`up` would write what it remembers over it, and go on with the other controllers."""
-    folder = guest_folder(tmp_path / "ours")
+    folder = joined_folder(tmp_path / "ours")
     before = folder.memory()
 
     with (
@@ -349,7 +247,7 @@ def test_whose_the_brokers_are_is_never_changed_while_up_runs(tmp_path: Path) ->
 
     assert folder.memory() == before
     joined_set.under_own_controllers(folder)
-    assert folder.memory().joined_cluster_of == GuestOf("", GUEST.name_servers)
+    assert folder.memory().joined_cluster_of == GuestOf("", JOINED.name_servers)
 
 
 def test_a_join_that_was_cut_off_at_once_has_joined_nobody(tmp_path: Path) -> None:

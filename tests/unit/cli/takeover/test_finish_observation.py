@@ -15,10 +15,10 @@ from brokerset_cli.rebuilding import with_next_ids
 from brokerset_cli.replication_view import BrokerFacts, SlaveFacts
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adoption_journal import Journal
-from brokerset_cli.takeover.broker_queries import Asker
+from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.finish_acts import FinishActs
-from brokerset_cli.takeover.finish_observation import FinishObserver, as_brokers_say, as_ours_say, standing_of
-from brokerset_cli.takeover.finish_plan import Standing
+from brokerset_cli.takeover.finish_observation import FinishObserver, as_brokers_say, as_ours_say, owner_of
+from brokerset_cli.takeover.finish_plan import Owner
 from brokerset_client.controller_admin import BrokerLook, ControllersUnavailable
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
@@ -91,9 +91,8 @@ def test_our_controllers_tell_of_a_group() -> None:
     """A master counts while it lives, a replica while it lives and is in the set."""
     both = as_ours_say(state(), 2)
     alone = as_ours_say(state(sync_state_set=(3,)), 2)
-    dead = as_ours_say(
-        state(replicas=(replace(state().replicas[0], standing="dead"), state().replicas[1])), 2
-    )
+    one, other = state().replicas
+    dead = as_ours_say(state(replicas=(replace(one, standing="dead"), other)), 2)
 
     assert (both.known, both.master_id, both.ready) == (True, 3, 2)
     assert (alone.master_id, alone.ready) == (3, 1)
@@ -103,14 +102,14 @@ def test_our_controllers_tell_of_a_group() -> None:
 @pytest.mark.parametrize(
     ("joined_cluster_of", "standing"),
     [
-        (None, Standing.ORDINARY),
-        (GuestOf("j:9878", "j:9876"), Standing.GUEST),
-        (GuestOf("", "j:9876"), Standing.OWN),
+        (None, Owner.ORDINARY),
+        (GuestOf("j:9878", "j:9876"), Owner.JOINED),
+        (GuestOf("", "j:9876"), Owner.OWN),
     ],
 )
-def test_the_memory_says_whose_the_brokers_are(joined_cluster_of: GuestOf | None, standing: Standing) -> None:
+def test_the_memory_says_whose_the_brokers_are(joined_cluster_of: GuestOf | None, standing: Owner) -> None:
     """The same field that `up` plans from."""
-    assert standing_of(SetMemory("uid", joined_cluster_of=joined_cluster_of)) is standing
+    assert owner_of(SetMemory("uid", joined_cluster_of=joined_cluster_of)) is standing
 
 
 def test_addresses_of_ours_are_in_the_memory() -> None:
@@ -185,7 +184,7 @@ def test_a_group_that_lacks_a_broker_is_not_proposed(
     monkeypatch.setattr(FinishObserver, "who_answers", who_answers)
 
     async def rebuild() -> None:
-        async with Asker() as asker:
+        async with BrokerQueries() as asker:
             found = FinishObserver(folder, journal, asker)
             await FinishActs(folder, journal, asker, found).rebuild(["g"])
 

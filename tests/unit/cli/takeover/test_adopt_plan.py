@@ -13,11 +13,10 @@ from brokerset_cli.takeover.adopt_plan import (
     heir_of,
     plan_adoption,
     plan_return,
-    until_step,
     why_not_leave,
     why_not_retire,
 )
-from brokerset_cli.takeover.flow import Step, StepState, current
+from brokerset_cli.takeover.steps import Step, StepState, current, until_step
 
 
 def java(broker_id: int, *, alive: bool = True, in_sync: bool = True, answers: bool | None = None) -> Replica:
@@ -81,10 +80,12 @@ def test_the_next_step_of_an_adoption(state: Facts, expected: tuple[str, StepSta
 
 
 def test_a_command_stops_brokers_instead_of_the_person() -> None:
-    """With a command that stops Java's brokers the step is ours."""
-    steps = plan_adoption(facts(group(*BOTH, master=3)), stop_with=True)
+    """With a command that stops Java's brokers the step is ours; once it ran it is waited for."""
+    given = replace(facts(group(*BOTH, master=3)), stop_with=True)
+    ran = replace(given, stopped=frozenset({"retire:broker-a:1"}))
 
-    assert now(steps) == ("retire:broker-a:1", StepState.READY)
+    assert now(plan_adoption(given)) == ("retire:broker-a:1", StepState.READY)
+    assert now(plan_adoption(ran)) == ("retire:broker-a:1", StepState.WAITING)
 
 
 def test_the_person_is_told_what_to_do() -> None:

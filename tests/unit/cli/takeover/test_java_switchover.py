@@ -1,4 +1,4 @@
-"""The hand-over from a living Java master to ours, cut off after each of its calls, while a client sends."""
+"""The switchover from a living Java master to ours, cut off after each of its calls, while a client sends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brokerset_cli.takeover.java_switchover import (
 )
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol.codes import ResponseCode
-from brokerset_rig.fake_handover import (
+from brokerset_rig.fake_switchover import (
     AT_FIRST,
     GROUP,
     JAVA,
@@ -33,17 +33,17 @@ from brokerset_rig.fake_handover import (
     begin_again,
     calls_of_one,
     go,
-    hand_over,
     journal_in,
     kill,
     later,
     pass_time,
     replica,
+    switchover,
 )
 
 
 def test_nothing_is_lost_and_the_settings_are_as_before(tmp_path: Path) -> None:
-    """A client that sends on during the hand-over loses nothing, and Java's settings are put back."""
+    """A client that sends on during the switchover loses nothing, and Java's settings are put back."""
     world, journal = World(), journal_in(tmp_path)
 
     pause = go(world, journal)
@@ -69,7 +69,7 @@ def test_a_call_that_was_killed_anywhere_is_put_right_by_the_next_one(tmp_path: 
 
         world.kill_at = -1
         again = Journal(folder)
-        asyncio.run(hand_over(world, again).put_back_all())
+        asyncio.run(switchover(world, again).put_back_all())
         closed_after = world.settings_now[PERMISSION]
         if world.master_address == JAVA:
             go(world, again)
@@ -89,18 +89,18 @@ def test_no_call_opens_a_java_master_while_an_election_may_come(deciding_ms: int
     first = 0
     while True:
         world = World(deciding_ms=deciding_ms, lag=100)
-        memory = Remembered(world)
-        if not kill(world, memory, first, go):
+        journal = Remembered(world)
+        if not kill(world, journal, first, go):
             break
         pass_time(world, gap_ms)
-        kill(world, memory, first % 7 * 9, begin_again)
+        kill(world, journal, first % 7 * 9, begin_again)
         with suppress(AnswerTimeout):
-            begin_again(world, memory)
+            begin_again(world, journal)
         later(world)
 
         assert (world.rash, world.lost) == (0, 0), first
         assert (world.master_address, world.settings_now) == (OURS, AT_FIRST), first
-        assert memory.changed == (), first
+        assert journal.changed == (), first
         first += 1 if first < 60 else 7  # from then on it only waits
 
     assert first > 40
@@ -120,7 +120,7 @@ def test_the_election_is_on_the_disk_before_it_is_asked_for(tmp_path: Path) -> N
         found.extend(each.elected_ms for each in Journal(tmp_path).changed)
         await world.elect(group, broker_id)
 
-    way = replace(hand_over(world, journal), elect=elect, wall_clock=lambda: 1_700_000_000.0)
+    way = replace(switchover(world, journal), elect=elect, wall_clock=lambda: 1_700_000_000.0)
     asyncio.run(way.to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
 
     assert found == [1_700_000_000_000]
@@ -144,7 +144,7 @@ def test_an_election_is_not_asked_for_without_end(tmp_path: Path) -> None:
         await asyncio.Event().wait()
 
     began = world.now_ms
-    way = replace(hand_over(world, journal), elect=never, elect_seconds=0.01)
+    way = replace(switchover(world, journal), elect=never, elect_seconds=0.01)
     with pytest.raises(CommandFailed, match="no answer to the election"):
         asyncio.run(way.to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
 
@@ -253,11 +253,11 @@ def test_a_broker_that_is_silent_gets_its_settings_back_later(tmp_path: Path) ->
     world.settings_now |= {PERMISSION: "4"}
     world.silent = True
 
-    left = asyncio.run(hand_over(world, journal).put_back_all())
+    left = asyncio.run(switchover(world, journal).put_back_all())
 
     assert [each.address for each in left] == [JAVA]
     world.silent = False
-    assert asyncio.run(hand_over(world, journal).put_back_all()) == ()
+    assert asyncio.run(switchover(world, journal).put_back_all()) == ()
     assert world.settings_now == AT_FIRST
 
 
@@ -268,15 +268,15 @@ def test_settings_are_back_when_they_are_seen(tmp_path: Path) -> None:
     world, journal = World(late={PERMISSION: "4"}), journal_in(tmp_path)
     journal.remember(Before("g", JAVA, AT_FIRST))
 
-    left = asyncio.run(hand_over(world, journal).put_back_all())
+    left = asyncio.run(switchover(world, journal).put_back_all())
 
     assert [each.address for each in left] == [JAVA]
-    assert asyncio.run(hand_over(world, journal).put_back_all()) == ()
+    assert asyncio.run(switchover(world, journal).put_back_all()) == ()
     assert (world.settings_now, journal.changed) == (AT_FIRST, ())
 
 
 def test_what_was_before_is_never_replaced_by_what_the_hand_over_made(tmp_path: Path) -> None:
-    """A second hand-over, which finds the broker closed, does not take that for its ordinary state."""
+    """A second switchover, which finds the broker closed, does not take that for its ordinary state."""
     journal = journal_in(tmp_path)
 
     journal.remember(Before("g", JAVA, AT_FIRST))

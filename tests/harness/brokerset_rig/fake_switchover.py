@@ -1,4 +1,4 @@
-"""A Java master that hands over to ours while a client sends, with a command that is killed at any step."""
+"""A Java master that is relieved by ours while a client sends, with a command that is killed at any step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.adoption_journal import Before, Journal
-from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION, HandOver, Memory
+from brokerset_cli.takeover.broker_queries import BrokerQueries
+from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION, Switchover
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol.bodies.replicas import EpochEntryCache
-from brokerset_protocol.headers.controller import SwitchOverResponse
 
 JAVA, OURS = "java:1", "ours:1"
 AT_FIRST = {PERMISSION: "6", ACCEPTS: "0"}
-LOOKS_UNTIL_HEARD = 40
+CALLS_UNTIL_HEARD = 40
 """Calls until the relieved Java master learns that it is one no more."""
 
 
@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class World:
+class World(BrokerQueries):
     """A Java master, a replica of ours one call behind it, and a client that sends before each call."""
 
     settings_now: dict[str, str] = field(default_factory=lambda: dict(AT_FIRST))
@@ -130,7 +130,7 @@ class World:
         self.late = {}
         self.rash += self.comes_ms > 0 and self.java_leads and not self.is_closed
 
-    async def figures(self, address: str) -> dict[str, str]:
+    async def measurements(self, address: str) -> dict[str, str]:
         self.check(address)
         seconds = self.now_ms // 1000
         text = f"[ 0 days, 0 hours, {seconds // 60} minutes, {seconds % 60} seconds ]"
@@ -151,9 +151,6 @@ class World:
         self.check(address)
         return self.is_closed
 
-    async def switch_over(self, address: str, group: str, to: int, seconds: float) -> SwitchOverResponse:
-        raise AssertionError("nobody hands over to Java here")
-
     async def elect(self, group: str, broker_id: int) -> None:
         self.tick()
         if self.refusal:
@@ -173,7 +170,7 @@ class World:
 
     def become_ours(self) -> None:
         self.lost += self.java_log - self.our_log
-        self.master_address, self.heard_in = OURS, LOOKS_UNTIL_HEARD
+        self.master_address, self.heard_in = OURS, CALLS_UNTIL_HEARD
 
     async def master(self, group: str) -> str | None:
         self.tick()
@@ -196,7 +193,7 @@ class World:
 
 
 @dataclass
-class Remembered:
+class Remembered(Journal):
     """What outlives the command, which may be killed right before and right after each change of it."""
 
     world: World
@@ -222,9 +219,9 @@ class Remembered:
         self.world.step()
 
 
-def hand_over(world: World, memory: Memory) -> HandOver:
-    return HandOver(
-        world, memory, world.elect, world.master, world.missing, lambda _: None, world.clock, world.sleep
+def switchover(world: World, journal: Journal) -> Switchover:
+    return Switchover(
+        world, journal, world.elect, world.master, world.missing, lambda _: None, world.clock, world.sleep
     )
 
 
@@ -243,12 +240,12 @@ def journal_in(folder: Path) -> Journal:
 
 def later(world: World) -> None:
     """Time goes by, and the client sends on."""
-    for _ in range(2 * LOOKS_UNTIL_HEARD):
+    for _ in range(2 * CALLS_UNTIL_HEARD):
         world.tick()
 
 
-def go(world: World, memory: Memory) -> float:
-    return asyncio.run(hand_over(world, memory).to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
+def go(world: World, journal: Journal) -> float:
+    return asyncio.run(switchover(world, journal).to_ours(GROUP, replica(JAVA, 1), replica(OURS, 2)))
 
 
 def calls_of_one(folder: Path) -> int:
@@ -257,18 +254,18 @@ def calls_of_one(folder: Path) -> int:
     return world.calls
 
 
-def begin_again(world: World, memory: Memory) -> None:
+def begin_again(world: World, journal: Journal) -> None:
     """What the next call does: it puts back first, and hands over if that is not done."""
-    asyncio.run(hand_over(world, memory).put_back_all())
+    asyncio.run(switchover(world, journal).put_back_all())
     if world.master_address == JAVA:
-        go(world, memory)
+        go(world, journal)
 
 
-def kill(world: World, memory: Memory, kill_at: int, call: Callable[[World, Memory], object]) -> bool:
+def kill(world: World, journal: Journal, kill_at: int, call: Callable[[World, Journal], object]) -> bool:
     """Let a call be killed at a step, counted from now on; whether it was, before it came to its end."""
     world.kill_at = world.calls + kill_at
     try:
-        call(world, memory)
+        call(world, journal)
     except Killed:
         return True
     except AnswerTimeout:

@@ -58,7 +58,7 @@ def test_an_ordinary_broker_has_nothing_against_it() -> None:
             "upgrade classic",
         ),
         (with_settings(enableDLegerCommitLog="true"), "dledger", "store migrate"),
-        (replace(JAVA, figures={"brokerVersionDesc": "V5_1_0"}), "too-old", "upgrade identity"),
+        (replace(JAVA, measurements={"brokerVersionDesc": "V5_1_0"}), "too-old", "upgrade identity"),
         (replace(JAVA, problem="connection refused"), "unreachable", "start it"),
         (with_settings(aclEnable="true"), "acl", "--accept acl"),
         (with_settings(storeType="defaultRocksDB"), "rocksdb", "--accept rocksdb"),
@@ -139,7 +139,7 @@ def test_name_servers_that_were_forgotten_are_a_warning() -> None:
 
 
 def test_copies_need_room() -> None:
-    """Too little room is an obstacle with both figures."""
+    """Too little room is an obstacle with both measurements."""
     assert disk_finding(10, 10, "d") == []
     assert "2.0 GiB free, and the copies need about 3.0 GiB" in disk_finding(3 << 30, 2 << 30, "d")[0].text
 
@@ -149,11 +149,11 @@ def test_copies_need_room() -> None:
 )
 def test_releases_are_read(text: str, release: tuple[int, ...]) -> None:
     """Releases are numbers; what is no release is nothing."""
-    assert BrokerAnswers("g", "h:1", figures={"brokerVersionDesc": text}).version == release
+    assert BrokerAnswers("g", "h:1", measurements={"brokerVersionDesc": text}).version == release
 
 
 @pytest.mark.parametrize(
-    ("figures", "expected"),
+    ("measurements", "expected"),
     [
         (
             {"bootTimestamp": "1000", "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"},
@@ -164,10 +164,10 @@ def test_releases_are_read(text: str, release: tuple[int, ...]) -> None:
     ],
 )
 def test_a_brokers_clock_is_its_start_and_how_long_it_runs(
-    figures: Mapping[str, str], expected: int | None
+    measurements: Mapping[str, str], expected: int | None
 ) -> None:
-    """The time at a broker follows from two of its figures."""
-    assert clock_ms(figures) == expected
+    """The time at a broker follows from two of its measurements."""
+    assert clock_ms(measurements) == expected
 
 
 def test_an_address_that_others_cannot_reach_is_an_obstacle() -> None:
