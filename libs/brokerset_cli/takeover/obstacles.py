@@ -5,11 +5,11 @@ Names of settings and topics are those of RocketMQ 5 (`BrokerConfig`, `MessageSt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from brokerset_cli.takeover.matrix import FIRST_WITH_IDS, release_of
 from brokerset_formats import names
 
 LMQ_PREFIX: Final = "%LMQ%"
@@ -18,6 +18,12 @@ CLOCK_MS_MAX: Final = 5_000
 """Clocks may be so far apart; brokers tell theirs to the second only."""
 
 TRUE: Final = "true"
+
+FIRST_WITH_IDS: Final = (5, 1, 1)
+"""From this release on brokers and controllers know persistent ids, as ours do; before, a broker is its
+address. No broker of one age works under controllers of the other ("Releases" in `docs/compatibility.md`)."""
+
+_RELEASE: Final = re.compile(r"[vV]?(\d+)[._](\d+)[._](\d+)(?:[-_].*)?")
 
 SETTINGS_OFF: Final = {
     "aclEnable": "acl",
@@ -83,15 +89,18 @@ class BrokerAnswers:
     @property
     def version(self) -> tuple[int, ...]:
         """Its release; empty when it does not say."""
-        try:
-            return release_of(self.measurements.get("brokerVersionDesc", ""))
-        except ValueError:
-            return ()
+        return release_of(self.measurements.get("brokerVersionDesc", ""))
 
     @property
     def is_ours(self) -> bool:
         """Whether it is a broker of this project, which tells more measurements."""
         return any(name.startswith("brokerset") for name in self.measurements)
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """A release as RocketMQ writes it, in numbers: `5.1.0`, `V4_9_7_SNAPSHOT`; empty for no version."""
+    found = _RELEASE.fullmatch(version.strip())
+    return tuple(map(int, found.groups())) if found is not None else ()
 
 
 def findings_of(broker: BrokerAnswers, accepted: Sequence[str] = ()) -> list[Finding]:

@@ -145,10 +145,18 @@ def test_copies_need_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "release"), [("V5_1_4", (5, 1, 4)), ("V5_3_0_SNAPSHOT", (5, 3, 0)), ("", ()), ("x", ())]
+    ("text", "release"),
+    [
+        ("4.9.7", (4, 9, 7)),
+        ("V4_9_8_SNAPSHOT", (4, 9, 8)),
+        ("5.1.0-SNAPSHOT", (5, 1, 0)),
+        ("5.10.0", (5, 10, 0)),
+        (" v5.2.0 ", (5, 2, 0)),
+        *((text, ()) for text in ("", "5", "5.1", "unknown", "5.1.x", "a5.1.1", "5.1.1.2")),
+    ],
 )
 def test_releases_are_read(text: str, release: tuple[int, ...]) -> None:
-    """Releases are numbers; what is no release is nothing."""
+    """In tables of mqadmin and in names of releases; what is no release is nothing."""
     assert BrokerAnswers("g", "h:1", measurements={"brokerVersionDesc": text}).version == release
 
 
