@@ -37,7 +37,7 @@ YOURS = 3
 COMMAND_SECONDS_MAX = 100.0
 
 
-class Guest(LocalSet):
+class JoinedSet(LocalSet):
     """Two brokers of a group, whose controllers are the host's."""
 
     def finish(self, *more: str, code: int = 0) -> dict[str, Any]:
@@ -91,10 +91,10 @@ joined_set.join(DataFolder(Path(folder)), cluster, manifest, "127.0.0.1", {{"{GR
 
 
 @pytest.fixture
-def guest(tmp_path: Path, host: LocalSet) -> Iterator[Guest]:
+def joined(tmp_path: Path, host: LocalSet) -> Iterator[JoinedSet]:
     """Our brokers have joined, and nobody else's are in their group."""
     state = host.state()
-    found = Guest(tmp_path / "ours")
+    found = JoinedSet(tmp_path / "ours")
     command = [sys.executable, "-c", JOIN, str(found.data), state["namesrv"], state["controllers"]]
     try:
         subprocess.run(command, check=True, timeout=COMMAND_SECONDS_MAX)
@@ -109,56 +109,56 @@ def current(answer: Mapping[str, Any]) -> str:
 
 
 def test_a_set_leaves_the_cluster_that_it_joined_whoever_kills_the_command(
-    tmp_path: Path, host: LocalSet, guest: Guest
+    tmp_path: Path, host: LocalSet, joined: JoinedSet
 ) -> None:
     """Killed at each piece of `own` it goes on; ids and messages stay, the host forgets ours, and may go."""
-    before = guest.status()
+    before = joined.status()
 
-    first = guest.finish(code=YOURS)
-    guest("send", "kept", "--count", str(MESSAGES), "--namesrv", first["nameServers"])
-    beside = guest.status()
-    again = guest.finish(code=YOURS)
+    first = joined.finish(code=YOURS)
+    joined("send", "kept", "--count", str(MESSAGES), "--namesrv", first["nameServers"])
+    beside = joined.status()
+    again = joined.finish(code=YOURS)
     for text in ("our brokers stop", "our brokers start under", "our controllers know"):
-        guest.killed_at(text, "--clients-moved")
-    last = guest.finish()
+        joined.killed_at(text, "--clients-moved")
+    last = joined.finish()
     host("down")
-    after = guest.until_healthy()
+    after = joined.until_healthy()
 
     assert current(first) == current(again) == "clients yours"
     assert first["nameServers"] in next(s["hint"] for s in first["steps"] if s["name"] == "clients")
     assert len(first["nameServers"].split(";")) == 3
     assert {broker["address"] for broker in beside["brokers"]} >= {
-        process["address"] for process in guest.processes("broker").values()
+        process["address"] for process in joined.processes("broker").values()
     }
     assert current(last) == ""
-    assert not (guest.data / "adoption.json").exists()
-    assert guest.memory().joined_cluster_of is None
+    assert not (joined.data / "adoption.json").exists()
+    assert joined.memory().joined_cluster_of is None
     assert identities(after) == identities(before)
     assert {member["brokerId"] for member in after["groups"][0]["replicas"]} == {1, 2}
     assert after["groups"][0]["nextBrokerId"] == 3
     assert after["groups"][0]["masterEpoch"] > before["groups"][0]["masterEpoch"]
     assert after["namesrv"] == first["nameServers"]
-    read = guest(
+    read = joined(
         "consume", "kept", "--group", "all", "--count", str(MESSAGES), "--from", "earliest", "--json",
         "--namesrv", first["nameServers"],
     )  # fmt: skip
     assert len(read.stdout.splitlines()) == MESSAGES
-    assert guest.finish()["steps"] == [], "a call too many finds nothing to do"
+    assert joined.finish()["steps"] == [], "a call too many finds nothing to do"
 
 
 @pytest.mark.slow
-def test_the_pause_is_told_and_the_host_forgets_who_left(host: LocalSet, guest: Guest) -> None:
+def test_the_pause_is_told_and_the_host_forgets_who_left(host: LocalSet, joined: JoinedSet) -> None:
     """Without a kill: the JSON has the seconds in which nobody took messages; the host has one group less.
 
     Our name servers know what the host's said of ordered topics. A set that was stopped on the way is started.
     """
     known = {group["brokerName"] for group in host.until_healthy()["groups"]}
     asyncio.run(order_topic(host.state()["namesrv"], f"{GROUP}:4"))
-    first = guest.finish(code=YOURS)
-    guest("down")
-    again = guest.finish(code=YOURS)
+    first = joined.finish(code=YOURS)
+    joined("down")
+    again = joined.finish(code=YOURS)
 
-    answer = guest.finish("--clients-moved")
+    answer = joined.finish("--clients-moved")
 
     assert current(first) == current(again) == "clients yours"
     assert current(answer) == ""
@@ -169,8 +169,8 @@ def test_the_pause_is_told_and_the_host_forgets_who_left(host: LocalSet, guest: 
     assert not any(group["replicas"] for group in left)
     for name_server in answer["nameServers"].split(";"):
         assert asyncio.run(order_topic(name_server)) == f"{GROUP}:4"
-    guest("down", "--purge", "--yes")
-    assert not guest.data.exists()
+    joined("down", "--purge", "--yes")
+    assert not joined.data.exists()
 
 
 async def order_topic(name_server: str, value: str | None = None) -> str | None:
@@ -182,12 +182,12 @@ async def order_topic(name_server: str, value: str | None = None) -> str | None:
 
 
 @pytest.mark.slow
-def test_a_set_whose_host_has_ended_leaves_it_all_the_same(host: LocalSet, guest: Guest) -> None:
+def test_a_set_whose_host_has_ended_leaves_it_all_the_same(host: LocalSet, joined: JoinedSet) -> None:
     """Once every group was seen to be ours the other controllers may be stopped: our brokers tell enough."""
-    guest.finish(code=YOURS)
+    joined.finish(code=YOURS)
     host("down")
 
-    answer = guest.finish("--clients-moved")
+    answer = joined.finish("--clients-moved")
 
     assert current(answer) == ""
-    assert guest.until_healthy()["groups"][0]["masterId"] is not None
+    assert joined.until_healthy()["groups"][0]["masterId"] is not None

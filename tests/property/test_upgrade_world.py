@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.steps import StepState, current
 from brokerset_cli.takeover.upgrade_facts import (
     Act,
@@ -15,14 +16,12 @@ from brokerset_cli.takeover.upgrade_facts import (
     Comparison,
     CutLog,
     Flow,
-    GroupSeen,
     Likeness,
     Note,
     OldStore,
     Prepare,
     Presence,
     PutAside,
-    ReplicaSeen,
     SetPermission,
     StartBroker,
     StoreSeen,
@@ -133,16 +132,16 @@ class Made:
         others = {each.name: compare(mine.log, each.log) for each in self.brokers if each is not mine}
         return replace(seen, comparisons=others)
 
-    def _replicas(self) -> GroupSeen | None:
+    def _replicas(self) -> GroupFacts | None:
         found = [each for each in self.brokers if each.broker_id is not None]
         if not found or not self.new_controllers:
             return None
         master = next((each for each in found if each.broker_id == self.master_id), None)
-        return GroupSeen(
+        return GroupFacts(
+            GROUP,
             self.master_id,
-            1,
             tuple(
-                ReplicaSeen(
+                Replica(
                     each.broker_id or 0,
                     each.address,
                     each.new_runs,

@@ -30,7 +30,7 @@ class Replica:
     """Whether the controllers hear it."""
 
     in_sync: bool
-    ours: bool
+    ours: bool = False
     """Whether it is a broker of the folder."""
 
     answers: bool = True

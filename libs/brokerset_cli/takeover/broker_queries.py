@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
+from brokerset_client.errors import (
+    AnswerTimeout,
+    BrokerUnreachable,
+    ClientError,
+    NameServerUnavailable,
+    RequestRefused,
+)
 from brokerset_client.instance import readable
 from brokerset_formats import fastjson
 from brokerset_formats.errors import FormatError
@@ -14,6 +20,7 @@ from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -80,6 +87,17 @@ class BrokerQueries:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(answer.code, answer.remark or "no reason given", address)
         return answer
+
+    async def cluster_info(self, name_servers: Iterable[str]) -> ClusterInfo:
+        """GET_BROKER_CLUSTER_INFO (106), of the first name server that answers."""
+        problem: ClientError | None = None
+        for address in name_servers:
+            try:
+                answer = await self.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+                return readable(ClusterInfo.from_json, answer.body)
+            except ClientError as error:
+                problem = error
+        raise problem or NameServerUnavailable(())
 
     async def answers(self, address: str) -> bool:
         """Whether something listens there."""

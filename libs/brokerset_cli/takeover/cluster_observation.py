@@ -28,7 +28,6 @@ from brokerset_formats import names
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.connections import ConsumerConnection
 from brokerset_protocol.bodies.replicas import ReplicasInfo
-from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode
 
 GROUPS_ASKED_MAX: Final = 1_000
@@ -66,7 +65,7 @@ async def find_cluster(
 
     Raises `ClientError` when no name server answers.
     """
-    info = await _cluster_info(brokers, name_servers)
+    info = await brokers.cluster_info(name_servers.split(";"))
     found: Find = []
     clusters = sorted(info.cluster_addr_table)
     if not info.broker_addr_table:
@@ -102,18 +101,6 @@ async def find_cluster(
                     )
                     found.append(Finding("controllers", text))
     return Cluster(clusters[0] if clusters else "", name_servers, controllers, masters), found
-
-
-async def _cluster_info(brokers: BrokerQueries, name_servers: str) -> ClusterInfo:
-    problem: ClientError | None = None
-    for address in name_servers.split(";"):
-        try:
-            answer = await brokers.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
-            return readable(ClusterInfo.from_json, answer.body)
-        except ClientError as error:
-            problem = error
-    assert problem is not None, "there is at least one address"
-    raise problem
 
 
 async def observe_groups(

@@ -91,16 +91,16 @@ class FinishActs:
         """Tell our controllers what the brokers of these groups hold; nothing of a group that lacks one."""
         memory, finishing = self.folder.memory(), self.journal.finishing
         next_ids = {} if finishing is None else finishing.next_ids
-        looks = []
+        answers = []
         for name in names:
             found = await self.observer.who_answers(memory, name)
             if len(found) >= len(memory.groups[name].numbers):  # else the longest log may be missing
-                looks += found
-        if not looks:
+                answers += found
+        if not answers:
             return
         async with ControllerAdmin(joined_set.own_controllers(memory)) as admin:
             known = [group.broker_name for group in await admin.groups() if group.replicas]
-            plan = plan_rebuild(looks, known)
+            plan = plan_rebuild(answers, known)
             if plan.obstacles:
                 raise CommandFailed(
                     f"our controllers cannot take the groups in: {'; '.join(plan.obstacles)}",

@@ -9,7 +9,6 @@ from typing import Final
 
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.readiness import ask
 from brokerset_cli.rebuilding import ask_broker
 from brokerset_cli.replication_view import BrokerFacts, look_at_brokers
 from brokerset_cli.takeover import joined_set
@@ -26,7 +25,6 @@ from brokerset_client.instance import readable
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
-from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_spec.set_memory import SetMemory
 
@@ -163,14 +161,14 @@ class FinishObserver:
         """Brokers of ours that a name server of ours does not know (106), in words."""
         found: dict[str, None] = {}
         for name_server in joined_set.name_servers_that_run(self.folder).split(";"):
-            known = await _registered(name_server)
-            if known is None:
+            try:
+                table = (await self.brokers.cluster_info([name_server])).broker_addr_table
+            except ClientError:
                 found[f"anybody at our name server {name_server}, which does not answer"] = None
                 continue
+            known = {address for data in table.values() for address in data.broker_addrs.values()}
             for group, addresses in joined_set.own_brokers(memory).items():
-                for address in addresses:
-                    if address not in known:
-                        found[f"{group} at {address}"] = None
+                found |= dict.fromkeys(f"{group} at {each}" for each in addresses if each not in known)
         return tuple(found)
 
     async def order_topics(self, facts: FinishFacts) -> dict[str, str]:
@@ -243,13 +241,13 @@ def _as_java_says(group: GroupFacts, memory: SetMemory) -> OwnGroup:
 
 
 def as_brokers_say(
-    name: str, wanted: int, looks: Sequence[BrokerLook], facts: dict[str, BrokerFacts]
+    name: str, wanted: int, answers: Sequence[BrokerLook], facts: dict[str, BrokerFacts]
 ) -> OwnGroup:
     """A group as its own brokers describe it: in sync is who is connected to the master, which counts it in.
 
     Nobody can change the set while no controllers answer, so a member that has gone is still in it.
     """
-    leaders = [each for each in looks if each.identity.master_epoch is not None]
+    leaders = [each for each in answers if each.identity.master_epoch is not None]
     master = max(leaders, key=lambda each: each.identity.master_epoch or 0, default=None)
     said = None if master is None else facts.get(master.address)
     in_sync: set[int] = set()
@@ -258,15 +256,15 @@ def as_brokers_say(
         in_sync = set(said.in_sync) & {*connected, master.identity.replica_id or 0}
     replicas = tuple(
         Replica(
-            look.identity.replica_id or 0,
-            look.address,
+            each.identity.replica_id or 0,
+            each.address,
             True,
-            look.identity.replica_id in in_sync,
+            each.identity.replica_id in in_sync,
             True,
             True,
-            look.identity.log_offset,
+            each.identity.log_offset,
         )
-        for look in looks
+        for each in answers
     )
     return OwnGroup(name, wanted, replicas, None if master is None else master.identity.replica_id)
 
@@ -288,15 +286,3 @@ def as_ours_say(state: GroupState, wanted: int) -> OwnGroup:
     living = {each.broker_id for each in replicas if each.alive}
     master = state.master_id if state.master_id in living else None
     return OwnGroup(state.broker_name, wanted, replicas, master, known=True)
-
-
-async def _registered(name_server: str) -> set[str] | None:
-    """Addresses of the brokers that a name server knows; None when it does not answer."""
-    answer = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
-    if answer is None or answer.code != ResponseCode.SUCCESS:
-        return None
-    try:
-        table = readable(ClusterInfo.from_json, answer.body).broker_addr_table
-    except ClientError:
-        return None
-    return {address for data in table.values() for address in data.broker_addrs.values()}

@@ -179,7 +179,7 @@ def _whole(facts: FinishFacts) -> Standing:
     if facts.changed:
         names = ", ".join(facts.changed)
         return yours(
-            f"{names} still has settings of a hand-over",
+            f"{names} still has settings of a switchover",
             f"start {names} once more, so that it gets its settings back, then give the "
             f"same command again; one that will never run again is taken out of {facts.folder}/adoption.json",
         )
@@ -243,8 +243,8 @@ def _stopping(facts: FinishFacts) -> Standing:
     if not facts.stopped_for_own:
         return waiting(problem) if problem else ready()
     hint = (
-        f"start ours as guests once more, `brokerset up --detach --data {facts.folder}`, so that "
-        "they get what they may lack; then the same command says what to do"
+        f"start ours under Java's controllers once more, `brokerset up --detach --data {facts.folder}`, so "
+        "that they get what they may lack; then the same command says what to do"
     )
     return blocked(problem, hint) if problem else ready("our brokers have stopped for it")
 
@@ -256,7 +256,7 @@ def why_not_own(facts: FinishFacts) -> str:
     Java broker got in sync in that moment, and was elected.
     """
     if facts.changed:
-        return f"{', '.join(facts.changed)} still has settings of a hand-over"
+        return f"{', '.join(facts.changed)} still has settings of a switchover"
     if not facts.groups:
         return "no group is known"
     for group in facts.groups:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
+from brokerset_cli.output import duration
 from brokerset_cli.takeover.log_compare import compare_digests, counted, digests
 from brokerset_cli.takeover.upgrade_facts import (
     Comparison,
@@ -23,6 +26,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 
 VERSION: Final = 1
+_COMPARISON: Final = TypeAdapter(Comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,7 @@ def facts_of(host: str, world: World, leader: str) -> bytes:
             "leader": names[leader],
             "slave": names[name],
             "slaveEnd": ends[name],
-            "likeness": found.likeness.value,
-            "commonEnd": found.common_end,
-            "cutMessages": found.cut_messages,
-            "cutBytes": found.cut_bytes,
-            "detail": found.detail,
-            "exact": found.exact,
+            **_COMPARISON.dump_python(found, mode="json", by_alias=True),
         }
         for name, found in sorted(world.comparisons.items())
         if leader in names
@@ -143,19 +142,8 @@ def _store_from(value: Mapping[str, Any]) -> StoreSeen:
 
 
 def _compared_from(value: Mapping[str, Any]) -> Compared:
-    return Compared(
-        str(value["leader"]),
-        str(value["slave"]),
-        int(value["slaveEnd"] or 0),
-        Comparison(
-            Likeness(value["likeness"]),
-            int(value["commonEnd"]),
-            int(value["cutMessages"]),
-            int(value["cutBytes"]),
-            str(value["detail"]),
-            bool(value.get("exact")),
-        ),
-    )
+    comparison = _COMPARISON.validate_python({"exact": False, **value})
+    return Compared(str(value["leader"]), str(value["slave"]), int(value["slaveEnd"] or 0), comparison)
 
 
 def comparisons_with(
@@ -197,6 +185,4 @@ def _as_seen_here(slave: StoreSeen, found: Comparison) -> Comparison:
 
 def as_of(facts: HostFacts, now_ms: int) -> str:
     """How old a file of facts is, as people say it."""
-    from brokerset_cli.output import duration
-
     return f"{facts.host}, {duration(max(0, now_ms - facts.written_ms) / 1000)} ago"

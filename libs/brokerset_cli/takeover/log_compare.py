@@ -30,7 +30,7 @@ def compare_logs(master: Path, master_extent: Extent, slave: Path, slave_extent:
     return Comparison(
         Likeness.LONGER if place is None else Likeness.APART,
         common,
-        sum(_count(log_files(slave), common, slave_extent.end)),
+        _count(log_files(slave), common, slave_extent.end),
         slave_extent.end - common,
     )
 
@@ -48,13 +48,18 @@ def _without_bytes(master: Extent, slave: Extent) -> Comparison | None:
     return None
 
 
+def _parts(files: list[LogFile], begin: int, end: int) -> Iterator[tuple[LogFile, int, int]]:
+    """The files that have a part of [begin, end), with the part's begin and end."""
+    for file in files:
+        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
+        if start < stop:
+            yield file, start, stop
+
+
 def _first_difference(one: list[LogFile], other: list[LogFile], begin: int, end: int) -> int | None:
     """The first offset of [begin, end) at which logs differ; a missing file differs."""
     others = {file.begin: file for file in other}
-    for file in one:
-        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
-        if start >= stop:
-            continue
+    for file, start, stop in _parts(one, begin, end):
         match = others.get(file.begin)
         if match is None or match.size != file.size:
             return start
@@ -63,11 +68,8 @@ def _first_difference(one: list[LogFile], other: list[LogFile], begin: int, end:
                 limit = min(at + COMPARED_BYTES, stop - file.begin)
                 a, b = left[at:limit], right[at:limit]
                 if a != b:
-                    return (
-                        file.begin
-                        + at
-                        + next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
-                    )
+                    place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+                    return file.begin + at + place
     return None
 
 
@@ -83,16 +85,13 @@ def _record_begin(files: list[LogFile], offset: int) -> int:
     return found
 
 
-def _count(files: list[LogFile], begin: int, end: int) -> Iterator[int]:
-    """Messages of each file in [begin, end); what fills a file up is none."""
-    for file in files:
-        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
-        if start < stop:
-            yield sum(
-                1
-                for at, to in records(file, start, verify=False)
-                if at < stop and to < file.begin + file.size
-            )
+def _count(files: list[LogFile], begin: int, end: int) -> int:
+    """Messages in [begin, end); what fills a file up is none."""
+    return sum(
+        at < stop and to < file.begin + file.size
+        for file, start, stop in _parts(files, begin, end)
+        for at, to in records(file, start, verify=False)
+    )
 
 
 def counted(slave: Path, slave_extent: Extent, found: Comparison) -> Comparison:
@@ -101,7 +100,7 @@ def counted(slave: Path, slave_extent: Extent, found: Comparison) -> Comparison:
         return found
     files = log_files(slave)
     common = _record_begin(files, found.common_end)
-    messages = sum(_count(files, common, slave_extent.end))
+    messages = _count(files, common, slave_extent.end)
     return replace(found, common_end=common, cut_messages=messages, cut_bytes=slave_extent.end - common)
 
 
@@ -124,11 +123,9 @@ def digests(store: Path, extent: Extent) -> dict[int, str]:
 
 def _digest(files: list[LogFile], begin: int, end: int) -> str:
     found = hashlib.sha256()
-    for file in files:
-        start, stop = max(begin, file.begin), min(end, file.begin + file.size)
-        if start < stop:
-            with mapped(file) as data:
-                found.update(memoryview(data)[start - file.begin : stop - file.begin].tobytes())
+    for file, start, stop in _parts(files, begin, end):
+        with mapped(file) as data:
+            found.update(memoryview(data)[start - file.begin : stop - file.begin].tobytes())
     return found.hexdigest()
 
 
@@ -137,7 +134,7 @@ def compare_digests(
 ) -> Comparison:
     """Compare the future master, here, with a slave of which another host wrote the digests.
 
-    Where they differ, only the block is known; the slave is looked at on its own host then. A slave that goes
+    Where they differ, only the block is known; the slave is read on its own host then. A slave that goes
     further than its master has a block with the master's end, of which nothing can be said.
     """
     early = _without_bytes(master_extent, slave_extent)

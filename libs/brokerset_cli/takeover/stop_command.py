@@ -29,8 +29,8 @@ TERM_SECONDS: Final = 5.0
 KILL_SECONDS: Final = 2.0
 """How long it is waited until killed processes are gone; one that hangs in the kernel may not go."""
 
-LOOK_SECONDS: Final = 0.05
-"""Pause between two looks."""
+POLL_SECONDS: Final = 0.05
+"""Pause between two checks of whether it runs."""
 
 STANDARD_ERROR: Final = 2
 
@@ -125,7 +125,7 @@ async def _problem(pid: int, seconds: float, clock: Callable[[], float], came: S
             return f"is interrupted by {signal.Signals(came[0]).name}"
         if clock() >= deadline:
             return f"has not ended after {seconds:g} s"
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     if result.si_code != os.CLD_EXITED:
         return f"was ended by {signal.Signals(result.si_status).name}"
     return f"ended with exit code {result.si_status}" if result.si_status else ""
@@ -145,7 +145,7 @@ async def _end(session: int, term_seconds: float, came: Sequence[int]) -> Ending
                 break
             if number is signal.SIGKILL:
                 _signal(session, number)  # one that was started in the last moment
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         gone.append(set(names) - living)
     ended, all_gone = gone
     return Ending(

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import ConfigDict, TypeAdapter, with_config
 from pydantic.alias_generators import to_camel
 
+from brokerset_cli.takeover.adopt_plan import GroupFacts
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 
@@ -143,6 +144,7 @@ class Likeness(StrEnum):
     """It cannot be seen from here."""
 
 
+@with_config(ConfigDict(alias_generator=to_camel))
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What two logs have in common. Offsets of the commit log."""
@@ -256,34 +258,6 @@ class BrokerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSeen:
-    """A replica of the group, as the new controllers tell (1006)."""
-
-    broker_id: int
-    address: str
-    alive: bool
-    in_sync: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """The group at the new controllers."""
-
-    master_id: int | None
-    master_epoch: int
-    replicas: tuple[ReplicaSeen, ...]
-
-    def replica(self, broker_id: int | None) -> ReplicaSeen | None:
-        return next((each for each in self.replicas if each.broker_id == broker_id), None)
-
-    @property
-    def living_master(self) -> ReplicaSeen | None:
-        """The elected master, if it is alive."""
-        found = self.replica(self.master_id) if self.master_id is not None else None
-        return found if found is not None and found.alive else None
-
-
-@dataclass(frozen=True, slots=True)
 class World:
     """All that is seen at one moment."""
 
@@ -300,8 +274,8 @@ class World:
     controllers_problem: str = ""
     """Why the new controllers cannot be used; empty when they serve."""
 
-    replicas: GroupSeen | None = None
-    """None when the new controllers do not know the group."""
+    replicas: GroupFacts | None = None
+    """What the new controllers say of the group (1006); None when they do not know it."""
 
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     """By the name of a store: how its log stands to the future master's."""

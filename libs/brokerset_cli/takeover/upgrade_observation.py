@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 
 from brokerset_cli.output import fail
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.host_facts import HostFacts, comparisons_with
 from brokerset_cli.takeover.log_compare import compare_logs
@@ -21,20 +22,17 @@ from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
     Flow,
-    GroupSeen,
     OldStore,
     Presence,
-    ReplicaSeen,
     StoreSeen,
     World,
 )
 from brokerset_cli.takeover.upgrade_plan import choose_leader, logs_wanted
 from brokerset_cli.takeover.upgrade_starting import bearer_of
-from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError
+from brokerset_client.errors import BrokerUnreachable, ClientError
 from brokerset_client.instance import readable
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo
-from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers import controller as fields
 
@@ -193,17 +191,14 @@ def _group_of(stores: Sequence[StoreSeen], brokers: dict[str, list[tuple[str, bo
 
 async def _registered(queries: BrokerQueries, namesrv: Sequence[str]) -> dict[str, list[tuple[str, bool]]]:
     """Group -> addresses of its brokers and whether each is master, by the first name server that answers."""
-    for address in namesrv:
-        try:
-            answer = await queries.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
-            table = readable(ClusterInfo.from_json, answer.body).broker_addr_table
-        except ClientError:
-            continue
-        return {
-            name: [(where, number == 0) for number, where in sorted(data.broker_addrs.items())]
-            for name, data in table.items()
-        }
-    return {}
+    try:
+        table = (await queries.cluster_info(namesrv)).broker_addr_table
+    except ClientError:
+        return {}
+    return {
+        name: [(where, number == 0) for number, where in sorted(data.broker_addrs.items())]
+        for name, data in table.items()
+    }
 
 
 async def _broker(queries: BrokerQueries, address: str, master: bool) -> BrokerSeen:
@@ -277,31 +272,24 @@ async def _old_controllers(queries: BrokerQueries, addresses: Sequence[str]) -> 
     """The worst of what is at these addresses. Controllers of 5.1.1 and later know 1012."""
     found = Presence.GONE
     header = fields.GetNextBrokerId(cluster_name="DefaultCluster", broker_name="-")
+    code = RequestCode.CONTROLLER_GET_NEXT_BROKER_ID
     for address in addresses:
         try:
-            answer = await queries.ask(
-                address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header, timeout=ANSWER_SECONDS
-            )
-        except BrokerUnreachable as error:
-            if not _refused(error):
-                found = Presence.UNKNOWN if found is Presence.GONE else found
-            continue
-        except (AnswerTimeout, ClientError):
-            found = Presence.UNKNOWN if found is Presence.GONE else found
+            answer = await queries.ask(address, code, header, timeout=ANSWER_SECONDS)
+        except ClientError as error:
+            # A refused connection says that nothing listens there, other errors that nothing is heard.
+            refused = isinstance(error, BrokerUnreachable) and "refused" in str(error).lower()
+            if found is Presence.GONE and not refused:
+                found = Presence.UNKNOWN
             continue
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             found = Presence.OLD
     return found
 
 
-def _refused(error: BrokerUnreachable) -> bool:
-    """Whether nothing listens there, as opposed to nothing being heard."""
-    return "refused" in str(error).lower()
-
-
 async def _new_controllers(
     queries: BrokerQueries, addresses: Sequence[str], group: str
-) -> tuple[str, GroupSeen | None]:
+) -> tuple[str, GroupFacts | None]:
     """Why they cannot be used (empty when they serve), and what they say of the group."""
     problem = "none was named"
     for address in addresses:
@@ -328,9 +316,9 @@ async def _new_controllers(
         if found is None:
             return "", None
         replicas = [
-            ReplicaSeen(each.broker_id, each.broker_address, each.alive, in_sync)
+            Replica(each.broker_id, each.broker_address, each.alive, in_sync)
             for members, in_sync in ((found.in_sync_replicas, True), (found.not_in_sync_replicas, False))
             for each in members
         ]
-        return "", GroupSeen(found.master_broker_id, found.master_epoch, tuple(replicas))
+        return "", GroupFacts(group, found.master_broker_id, tuple(replicas))
     return problem, None

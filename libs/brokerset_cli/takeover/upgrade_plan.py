@@ -41,9 +41,6 @@ from brokerset_cli.takeover.upgrade_facts import (
 )
 from brokerset_cli.takeover.upgrade_starting import in_sync, master_started, slaves_started, writable
 
-STOP_BACK: Final = "start the old brokers again"
-BACK: Final = "`--back`"
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -65,66 +62,71 @@ class Plan:
         return current(self.steps) is None
 
 
+_TITLES: Final = {
+    "stores": "the stores can be taken",
+    "old-controllers": "the old controllers are stopped; brokers serve on, and do not switch any more",
+    "controller-data": "the old controllers' data is moved aside",
+    "controllers": "new controllers run, and do not know the group",
+    "notes": "what only running brokers tell is written down: addresses, and who is master",
+    "read-only": "the master takes no more sends, and its slaves have all it has",
+    "slaves-stopped": "the old slaves are stopped",
+    "master-stopped": "then the old master is stopped",
+    "logs": "every slave's log is the beginning of its master's",
+    "epochs": "old epochs are moved aside, and all that is there becomes the first one",
+    "start-master": "the old master's broker starts first, with the new release, and is elected;"
+    " from here on there is no way back",
+    "start-slaves": "then the other brokers start",
+    "in-sync": "all are in sync",
+    "writable": "the master takes sends as it did before",
+}
+"""The steps in their order."""
+
+_BACK: Final = {
+    "old-controllers": "start the old controllers again",
+    "controllers": "stop them",
+    "slaves-stopped": "start the old brokers again",
+    "master-stopped": "start the old brokers again",
+    **dict.fromkeys(("controller-data", "notes", "read-only", "logs", "epochs"), "`--back`"),
+}
+"""How a step is undone."""
+
+_OF_ONE_FLOW: Final = {
+    "old-controllers": Flow.IDENTITY,
+    "controller-data": Flow.IDENTITY,
+    "read-only": Flow.CLASSIC,
+    "writable": Flow.CLASSIC,
+}
+
+
 def plan_upgrade(world: World) -> Plan:
     """Derive every step from the world."""
     leader, unknown = choose_leader(world)
-    classic = world.flow is Flow.CLASSIC
-    # While nobody knows who was master, all count as slaves; the log names it later.
-    all_stop = leader is None and any(each.locked for each in world.stores)
     slaves = _stopped(world, [each for each in world.stores if each is not leader])
-    old_controllers = "the old controllers are stopped; brokers serve on, and do not switch any more"
-    start_master = (
-        "the old master's broker starts first, with the new release, and is elected;"
-        " from here on there is no way back"
-    )
-    steps = [Step("stores", "the stores can be taken", *_usable(world))]
-    if not classic:
-        aside = "the old controllers' data is moved aside"
-        again = "start the old controllers again"
-        steps += [
-            Step("old-controllers", old_controllers, *_old_controllers(world), back=again),
-            Step("controller-data", aside, *_old_data(world), back=BACK),
-        ]
-    notes = "what only running brokers tell is written down: addresses, and who is master"
-    controllers = "new controllers run, and do not know the group"
-    steps += [
-        Step("controllers", controllers, *_controllers(world, leader), back="stop them"),
-        Step("notes", notes, *_noted(world), back=BACK),
+    standings = {
+        "stores": _usable(world),
+        "old-controllers": _old_controllers(world),
+        "controller-data": _old_data(world),
+        "controllers": _controllers(world, leader),
+        "notes": _noted(world),
+        "read-only": _read_only(world, leader),
+        "slaves-stopped": slaves,
+        "master-stopped": _stopped(world, [leader] if leader else []),
+        "logs": _logs(world, leader, unknown),
+        "epochs": _epochs(world, leader),
+        "start-master": master_started(world, leader),
+        "start-slaves": slaves_started(world, leader),
+        "in-sync": in_sync(world),
+        "writable": writable(world),
+    }
+    titles = dict(_TITLES)
+    if leader is None and slaves.detail and any(each.locked for each in world.stores):
+        # All of them count as slaves; who was master is named by its log later.
+        titles["slaves-stopped"] = "the old brokers are stopped"
+    steps = [
+        Step(name, title, *standings[name], back=_BACK.get(name, ""))
+        for name, title in titles.items()
+        if _OF_ONE_FLOW.get(name, world.flow) is world.flow
     ]
-    if classic:
-        read_only = "the master takes no more sends, and its slaves have all it has"
-        steps.append(Step("read-only", read_only, *_read_only(world, leader), back=BACK))
-    steps += [
-        Step(
-            "slaves-stopped",
-            "the old brokers are stopped" if all_stop and slaves.detail else "the old slaves are stopped",
-            *slaves,
-            back=STOP_BACK,
-        ),
-        Step(
-            "master-stopped",
-            "then the old master is stopped",
-            *_stopped(world, [leader] if leader else []),
-            back=STOP_BACK,
-        ),
-        Step(
-            "logs",
-            "every slave's log is the beginning of its master's",
-            *_logs(world, leader, unknown),
-            back=BACK,
-        ),
-        Step(
-            "epochs",
-            "old epochs are moved aside, and all that is there becomes the first one",
-            *_epochs(world, leader),
-            back=BACK,
-        ),
-        Step("start-master", start_master, *master_started(world, leader)),
-        Step("start-slaves", "then the other brokers start", *slaves_started(world, leader)),
-        Step("in-sync", "all are in sync", *in_sync(world)),
-    ]
-    if classic:
-        steps.append(Step("writable", "the master takes sends as it did before", *writable(world)))
     return Plan(in_order(steps), leader.name if leader is not None else "")
 
 
@@ -370,7 +372,7 @@ def _settled(world: World) -> bool:
     if not _all_prepared(world):
         return False
     known = any(each.store.identity is not None for each in world.stores)
-    elected = world.replicas is not None and world.replicas.living_master is not None
+    elected = world.replicas is not None and world.replicas.master is not None
     running = any(each.locked or each.starting for each in world.stores if each.here)
     return known or elected or running
 

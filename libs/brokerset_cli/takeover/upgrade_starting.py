@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.steps import Standing, blocked, done, ready, waiting, yours
 from brokerset_cli.takeover.upgrade_facts import (
     PERMISSION_READ,
     PERMISSION_WRITE,
-    GroupSeen,
-    ReplicaSeen,
     SetPermission,
     StartBroker,
     StoreSeen,
@@ -19,7 +18,7 @@ from brokerset_cli.takeover.upgrade_facts import (
 
 def master_started(world: World, leader: StoreSeen | None) -> Standing:
     """The old master's broker runs and leads."""
-    master = world.replicas.living_master if world.replicas is not None else None
+    master = world.replicas.master if world.replicas is not None else None
     here = [each for each in world.stores if each.here]
     if master is not None:
         if all(_replica(world, each) is not None for each in here):
@@ -46,7 +45,7 @@ def master_started(world: World, leader: StoreSeen | None) -> Standing:
     return yours(f"{leader.name} does not run", hint)
 
 
-def _leads(master: ReplicaSeen) -> str:
+def _leads(master: Replica) -> str:
     return f"{master.broker_id} at {master.address} leads"
 
 
@@ -54,7 +53,7 @@ def _id_of(store: StoreSeen | None) -> int | None:
     return None if store is None or store.store.identity is None else store.store.identity.broker_id
 
 
-def _right_master(world: World, leader: StoreSeen | None, master: ReplicaSeen) -> Standing:
+def _right_master(world: World, leader: StoreSeen | None, master: Replica) -> Standing:
     """Whether the one that was elected is the one that has everything."""
     wrong = [each.name for each in world.stores if each is not leader and _id_of(each) == master.broker_id]
     if _id_of(leader) == master.broker_id or (leader is not None and not leader.here and not wrong):
@@ -67,11 +66,11 @@ def _right_master(world: World, leader: StoreSeen | None, master: ReplicaSeen) -
     return blocked(f"{who} was elected, at {master.address}", hint)
 
 
-def _replica(world: World, each: StoreSeen) -> ReplicaSeen | None:
-    if world.replicas is None or each.store.identity is None:
-        return None
-    found = world.replicas.replica(each.store.identity.broker_id)
-    return found if found is not None and found.alive else None
+def _replica(world: World, each: StoreSeen) -> Replica | None:
+    """The living replica of a store, as the controllers know it."""
+    known = world.replicas.replicas if world.replicas is not None else ()
+    own = _id_of(each)
+    return next((one for one in known if one.alive and one.broker_id == own), None)
 
 
 def slaves_started(world: World, leader: StoreSeen | None) -> Standing:
@@ -101,7 +100,7 @@ def in_sync(world: World) -> Standing:
     return waiting(f"{whole} of {len(world.stores)} in sync{text}")
 
 
-def bearer_of(stores: Sequence[StoreSeen], group: GroupSeen | None) -> ReplicaSeen | None:
+def bearer_of(stores: Sequence[StoreSeen], group: GroupFacts | None) -> Replica | None:
     """Whose permission has to come back: that of the new broker on the store whose old broker was made
     read-only, whoever leads by now; the elected master's, as long as that one is not known.
 
@@ -114,7 +113,7 @@ def bearer_of(stores: Sequence[StoreSeen], group: GroupSeen | None) -> ReplicaSe
     addresses = {each.note.address for each in taken if each.note is not None}
     found = [each for each in group.replicas if each.broker_id in ids]
     found = found or [each for each in group.replicas if each.address in addresses]
-    return next((each for each in found if each.alive), group.living_master)
+    return next((each for each in found if each.alive), group.master)
 
 
 def writable(world: World) -> Standing:

@@ -199,7 +199,7 @@ class Producers:
 
 
 def settings_of(member: Member) -> dict[str, str]:
-    """The settings of a broker that a hand-over changes."""
+    """The settings of a broker that a switchover changes."""
     with wire.Client(member.port, 5.0) as client:
         lines = client.call(GET_CONFIG, {}).body.decode().splitlines()
     found = dict(line.split("=", 1) for line in lines if "=" in line)

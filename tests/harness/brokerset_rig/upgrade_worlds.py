@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.steps import StepState, current
 from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
     Flow,
-    GroupSeen,
     Likeness,
     Note,
     OldStore,
-    ReplicaSeen,
     StoreSeen,
     World,
 )
@@ -67,11 +66,13 @@ def prepared(**more: object) -> tuple[StoreSeen, StoreSeen]:
     )
 
 
-def group(*, master: int | None = 1, alive: bool = True, in_sync: bool = True, two: bool = True) -> GroupSeen:
-    replicas = [ReplicaSeen(1, M_ADDRESS, alive, True)]
+def group(
+    *, master: int | None = 1, alive: bool = True, in_sync: bool = True, two: bool = True
+) -> GroupFacts:
+    replicas = [Replica(1, M_ADDRESS, alive, True)]
     if two:
-        replicas.append(ReplicaSeen(2, S_ADDRESS, True, in_sync))
-    return GroupSeen(master, 1, tuple(replicas))
+        replicas.append(Replica(2, S_ADDRESS, True, in_sync))
+    return GroupFacts("broker-a", master, tuple(replicas))
 
 
 def now(plan: Plan) -> tuple[str, StepState]:

@@ -1,4 +1,4 @@
-"""A set that is a guest of another cluster, with real processes: controllers of its own beside, and leaving.
+"""A set that joined another cluster, with real processes: controllers of its own beside, and leaving.
 
 The other cluster is a set of ours. What is told there of Java's controllers and name servers holds for any.
 """
@@ -41,8 +41,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
         yield found
 
 
-def _guest(tmp_path: Path, name: str, joined_cluster_of: GuestOf) -> DataFolder:
-    """The folder of a guest that has not been started yet."""
+def _joined(tmp_path: Path, name: str, joined_cluster_of: GuestOf) -> DataFolder:
+    """The folder of a joined set that has not been started yet."""
     folder = DataFolder(tmp_path / "data")
     folder.claim(name).release()
     folder.write_memory(SetMemory(uid=name, joined_cluster_of=joined_cluster_of))
@@ -79,32 +79,32 @@ def _ports(state: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {p["name"]: (p["address"], p["namesrv"]) for p in state["processes"]}
 
 
-def test_a_guest_runs_controllers_of_its_own_and_its_brokers_register_with_the_name_servers_of_both(
+def test_a_joined_set_runs_controllers_of_its_own_and_its_brokers_register_with_the_name_servers_of_both(
     host: LocalSet, tmp_path: Path
 ) -> None:
     """The broker goes on as it is, under the controllers that it belonged to; also after a restart."""
     other = host.state()
-    folder = _guest(tmp_path, "guest", GuestOf(other["controllers"], other["namesrv"]))
-    with local_set(tmp_path, MANIFEST.format(name="guest", group="north")) as guest:
-        alone = guest.state()
+    folder = _joined(tmp_path, "joined", GuestOf(other["controllers"], other["namesrv"]))
+    with local_set(tmp_path, MANIFEST.format(name="joined", group="north")) as joined:
+        alone = joined.state()
 
         asyncio.run(run_own_controllers(folder, 2, namesrv_port=0))
-        state = guest.state()
+        state = joined.state()
         known = _known_at(state["namesrv"])
         asyncio.run(run_own_controllers(folder, 5))
-        again = guest.state()
+        again = joined.state()
         groups = _groups_of(other["controllers"])
-        own = ";".join(p["address"] for p in guest.processes("controller").values())
+        own = ";".join(p["address"] for p in joined.processes("controller").values())
         empty = _groups_of(own)
         with pytest.raises(CommandFailed, match="the brokers of this set belong to the controllers at "):
             asyncio.run(use_own_name_servers(folder))
-        guest("down")
-        guest("up", "--detach")
-        restarted = guest.state()
+        joined("down")
+        joined("up", "--detach")
+        restarted = joined.state()
 
         assert [p["name"] for p in alone["processes"]] == ["north-0"]
         assert [p["name"] for p in state["processes"]] == ["controller-0", "controller-1", "north-0"]
-        assert guest.processes("broker")["north-0"]["restarts"] == 0
+        assert joined.processes("broker")["north-0"]["restarts"] == 0
         assert [p["pid"] for p in state["processes"][2:]] == [p["pid"] for p in alone["processes"]]
         own_name_servers = [p["namesrv"] for p in state["processes"][:2]]
         assert state["namesrv"].split(";") == [other["namesrv"], *own_name_servers]
@@ -119,14 +119,14 @@ def test_a_guest_runs_controllers_of_its_own_and_its_brokers_register_with_the_n
         assert _known_at(restarted["namesrv"]) == known
 
 
-def test_when_one_of_a_guests_controllers_cannot_start_none_runs_and_its_brokers_go_on(
+def test_when_one_of_a_joined_sets_controllers_cannot_start_none_runs_and_its_brokers_go_on(
     host: LocalSet, tmp_path: Path
 ) -> None:
     other = host.state()
-    folder = _guest(tmp_path, "unlucky", GuestOf(other["controllers"], other["namesrv"]))
+    folder = _joined(tmp_path, "unlucky", GuestOf(other["controllers"], other["namesrv"]))
     taken = int(other["namesrv"].rpartition(":")[2])
-    with local_set(tmp_path, MANIFEST.format(name="unlucky", group="east")) as guest:
-        before = guest.state()
+    with local_set(tmp_path, MANIFEST.format(name="unlucky", group="east")) as joined:
+        before = joined.state()
         with pytest.raises(CommandFailed, match=f"port {taken}, which the name server needs, is in use"):
             asyncio.run(run_own_controllers(folder, 2, namesrv_port=taken))
         (folder.path / "controllers" / "controller-1").mkdir(parents=True)
@@ -134,10 +134,10 @@ def test_when_one_of_a_guests_controllers_cannot_start_none_runs_and_its_brokers
 
         with pytest.raises(CommandFailed, match="controller-1 ended with exit code 1; its log is "):
             asyncio.run(run_own_controllers(folder, 2, namesrv_port=0))
-        after = guest.state()
+        after = joined.state()
         settings = (Path(after["processes"][0]["folder"]) / "broker.conf").read_text()
         asyncio.run(run_own_controllers(folder, 2, namesrv_port=0))
-        again = guest.state()
+        again = joined.state()
 
         assert after["processes"] == before["processes"]
         assert after["namesrv"] == before["namesrv"] == other["namesrv"]
@@ -149,7 +149,7 @@ def test_brokers_under_controllers_of_their_own_leave_another_clusters_name_serv
     host: LocalSet, tmp_path: Path
 ) -> None:
     other = host.state()
-    folder = _guest(tmp_path, "leaver", GuestOf("", other["namesrv"]))
+    folder = _joined(tmp_path, "leaver", GuestOf("", other["namesrv"]))
     with local_set(tmp_path, MANIFEST.format(name="leaver", group="west")) as leaver:
         before = leaver.state()
         known = _known_at(before["namesrv"])

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from brokerset_cli.main import main
 from brokerset_cli.output import CommandFailed, fail
 from brokerset_cli.takeover import upgrade, upgrade_acts, upgrade_back, upgrade_files
+from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
 from brokerset_cli.takeover.steps import Step, ready
@@ -24,10 +25,8 @@ from brokerset_cli.takeover.upgrade_facts import (
     Act,
     CutLog,
     Flow,
-    GroupSeen,
     Note,
     PutAside,
-    ReplicaSeen,
     SetPermission,
     StartBroker,
     StoreSeen,
@@ -71,7 +70,7 @@ def carry_out(store: Path, act: Act, world: World | None = None) -> None:
     asyncio.run(acts.carry_out(act, world_of(store) if world is None else world))
 
 
-def world_of(*stores: Path, replicas: GroupSeen | None = None) -> World:
+def world_of(*stores: Path, replicas: GroupFacts | None = None) -> World:
     seen = tuple(StoreSeen(read_old_store(each), read_note(each)) for each in stores)
     return World(Flow.CLASSIC, "g", seen, replicas=replicas)
 
@@ -256,7 +255,7 @@ def test_a_closed_master_is_opened_again_with_what_it_allowed(
 def go_back(
     monkeypatch: pytest.MonkeyPatch,
     store: Path,
-    replicas: GroupSeen | None = None,
+    replicas: GroupFacts | None = None,
     *,
     data: tuple[Path, ...] = (),
     port_open: bool = False,
@@ -323,7 +322,7 @@ def test_there_is_no_way_back_once_the_group_is_known_to_the_new_controllers(
     """A broker on another host has run already, and took messages perhaps."""
     store = made(tmp_path / "a")
     upgrade_files.prepare(store, Note("classic", "g"), empty=True)
-    known = GroupSeen(1, 1, (ReplicaSeen(1, "far:1", True, True),))
+    known = GroupFacts("g", 1, (Replica(1, "far:1", True, True),))
 
     with pytest.raises(CommandFailed, match="know g already"):
         go_back(monkeypatch, store, known)
@@ -395,7 +394,7 @@ def test_what_came_while_the_person_was_asked_stops_the_way_back(
     """The new broker was started before the answer: refused, nothing changed."""
     store = made(tmp_path / "a")
     upgrade_files.prepare(store, Note("classic", "g"), empty=True)
-    known = GroupSeen(1, 1, (ReplicaSeen(1, "far:1", True, True),))
+    known = GroupFacts("g", 1, (Replica(1, "far:1", True, True),))
     observed(monkeypatch, world_of(store), world_of(store, replicas=known))
     monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
 

@@ -26,6 +26,24 @@ from brokerset_rig.old_stores import (
 )
 
 
+def noted(store: Path) -> Note:
+    found = read_note(store)
+    assert found is not None
+    return found
+
+
+def prepare(store: Path, flow: str = "identity") -> None:
+    upgrade_files.prepare(store, upgrade_files.note_of(store, flow, "g"), empty=False)
+
+
+def truncate(store: Path, offset: int) -> None:
+    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), offset)
+
+
+def put_back(store: Path) -> None:
+    upgrade_files.put_back(store, noted(store))
+
+
 @pytest.mark.parametrize("epochs", [True, False])
 def test_preparing_survives_a_crash_at_every_change_and_can_be_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: bool
@@ -35,15 +53,11 @@ def test_preparing_survives_a_crash_at_every_change_and_can_be_put_back(
     made(store, epochs=epochs)
     before = tree(store)
 
-    def prepare() -> None:
-        upgrade_files.prepare(store, upgrade_files.note_of(store, "identity", "g"), empty=False)
-
-    crashes = through_crashes(prepare, monkeypatch)
+    crashes = through_crashes(lambda: prepare(store), monkeypatch)
     found = read_old_store(store)
-    note = read_note(store)
+    note = noted(store)
     assert crashes > 3
     assert found.epochs == ((0, 0),)
-    assert note is not None
     assert note.prepared
     assert set(note.moved) == ({"epochFileCheckpoint", "epochFileCheckpoint.bak"} if epochs else set())
     for name in note.moved:
@@ -70,7 +84,7 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
         found = compare_logs(whole, extent(whole), store, extent(store))
         if found.likeness is Likeness.APART:
             assert found.common_end == at, "it parts at the same place after every crash"
-            upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), found.common_end)
+            truncate(store, found.common_end)
 
     through_crashes(cut, monkeypatch)
     found = read_old_store(store)
@@ -82,9 +96,7 @@ def test_cutting_survives_a_crash_at_every_change_and_can_be_put_back(
     assert not any(log[at:])
     assert compare_logs(whole, extent(whole), store, extent(store)).likeness is Likeness.PREFIX
 
-    note = read_note(store)
-    assert note is not None
-    upgrade_files.put_back(store, note)
+    put_back(store)
     assert tree(store) == before
 
 
@@ -105,7 +117,7 @@ def test_going_back_survives_a_crash_at_every_change(
             upgrade_files.truncate_log(store, note, at)
         seen = StoreSeen(read_old_store(store), read_note(store))
         if not seen.prepared:
-            upgrade_files.prepare(store, upgrade_files.note_of(store, "classic", "g"), empty=False)
+            prepare(store, "classic")
 
     def back() -> None:
         note = read_note(store)
@@ -141,7 +153,7 @@ def test_old_epochs_in_the_backup_are_never_replaced(tmp_path: Path) -> None:
     """A broker ran in between and has others: refused, nothing changed. Who moves them keeps both."""
     store, elsewhere = tmp_path / "a", tmp_path / "elsewhere"
     made(store)
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    prepare(store)
     kept = store / BACKUP / "epochFileCheckpoint"
     first = kept.read_bytes()
     other_epochs(store, (1, 0), (4, 300), (9, 600))
@@ -156,9 +168,7 @@ def test_old_epochs_in_the_backup_are_never_replaced(tmp_path: Path) -> None:
     kept.rename(elsewhere)
     upgrade_files.prepare(store, note, empty=False)
     assert read_old_store(store).epochs == ((0, 0),)
-    now = read_note(store)
-    assert now is not None
-    upgrade_files.put_back(store, now)
+    put_back(store)
     assert read_old_store(store).epochs == ((1, 0), (4, 300), (9, 600))
     assert elsewhere.read_bytes() == first
 
@@ -168,16 +178,14 @@ def test_the_same_epochs_that_somebody_put_back_are_moved_again(tmp_path: Path) 
     store = tmp_path / "a"
     made(store)
     before = tree(store)
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    prepare(store)
     for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
         (store / name).write_bytes((store / BACKUP / name).read_bytes())
 
-    upgrade_files.prepare(store, upgrade_files.note_of(store, "identity", "g"), empty=False)
+    prepare(store)
 
     assert read_old_store(store).epochs == ((0, 0),)
-    note = read_note(store)
-    assert note is not None
-    upgrade_files.put_back(store, note)
+    put_back(store)
     assert tree(store) == before
 
 
@@ -187,11 +195,10 @@ def test_epochs_that_a_broker_wrote_since_are_kept_when_it_goes_back(tmp_path: P
     store = tmp_path / "a"
     made(store, epochs=epochs)
     before = tree(store)
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    prepare(store)
     (store / BACKUP / "epochFileCheckpoint.1").write_bytes(b"from before")
     other_epochs(store, (0, 0), (9, 600))
-    written, note = (store / "epochFileCheckpoint").read_bytes(), read_note(store)
-    assert note is not None
+    written, note = (store / "epochFileCheckpoint").read_bytes(), noted(store)
 
     said = upgrade_files.put_back(store, note)
 
@@ -208,8 +215,7 @@ def test_the_manifest_names_the_epoch_file_that_was_not_there_before(tmp_path: P
 
     upgrade_files.prepare(tmp_path / "a", Note("classic", "g"), empty=False)
 
-    note = read_note(tmp_path / "a")
-    assert note is not None
+    note = noted(tmp_path / "a")
     assert note.made == ("epochFileCheckpoint",)
 
 
@@ -225,12 +231,11 @@ def test_what_a_broker_wrote_after_a_cut_is_not_written_over_by_going_back(tmp_p
     """Refused, and nothing changed. Without the copy, the rest goes back, and what did not is said."""
     store = tmp_path / "a"
     at = made(store)[25].offset
-    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
-    upgrade_files.prepare(store, upgrade_files.note_of(store, "classic", "g"), empty=False)
+    truncate(store, at)
+    prepare(store, "classic")
     written_at(store, at + 40)
     (store / "consumequeue").mkdir()
-    before, note = tree(store), read_note(store)
-    assert note is not None
+    before, note = tree(store), noted(store)
 
     with pytest.raises(CommandFailed, match="was written since it was cut") as told:
         upgrade_files.put_back(store, note)
@@ -251,16 +256,16 @@ def test_a_second_cut_replaces_nothing_of_the_first(tmp_path: Path) -> None:
     """Queues that a broker built since, or another offset: refused, with what to move; nothing changed."""
     store = tmp_path / "a"
     places = made(store)
-    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
+    truncate(store, places[25].offset)
     before = tree(store)
 
     with pytest.raises(CommandFailed, match="cut off elsewhere before"):
-        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[10].offset)
+        truncate(store, places[10].offset)
     assert tree(store) == before
     (store / "checkpoint").write_bytes(b"new")
     before = tree(store)
     with pytest.raises(CommandFailed, match="the store has another one by now") as told:
-        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), places[25].offset)
+        truncate(store, places[25].offset)
 
     assert str(store / BACKUP / "checkpoint") in told.value.advice
     assert tree(store) == before
@@ -270,7 +275,7 @@ def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path:
     """The first copy stays, so that of a second cut has no place: refused, and nothing changed."""
     store = tmp_path / "a"
     at = made(store)[25].offset
-    upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+    truncate(store, at)
     upgrade_files.truncate_log(
         store, upgrade_files.note_of(store, "classic", "g"), at
     )  # as after an interruption
@@ -281,7 +286,7 @@ def test_what_a_broker_wrote_after_a_cut_is_not_cut_off_without_a_copy(tmp_path:
     before = tree(store)
 
     with pytest.raises(CommandFailed, match="has other bytes by now") as told:
-        upgrade_files.truncate_log(store, upgrade_files.note_of(store, "classic", "g"), at)
+        truncate(store, at)
 
     assert str(store / BACKUP / "cut") in told.value.advice
     assert tree(store) == before
@@ -310,10 +315,8 @@ def test_no_broker_can_start_while_a_store_is_changed(
 
     monkeypatch.setattr(upgrade_files, "_move", watched)
 
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
-    note = read_note(store)
-    assert note is not None
-    upgrade_files.put_back(store, note)
+    prepare(store)
+    put_back(store)
 
     assert free == [False] * 4
     assert may_be_locked(store)
@@ -323,10 +326,9 @@ def test_a_store_on_which_a_new_broker_has_run_is_not_put_back(tmp_path: Path) -
     """Also when it ran after the command had looked: what it took is nowhere else."""
     store = tmp_path / "a"
     made(store)
-    upgrade_files.prepare(store, Note("identity", "g"), empty=False)
+    prepare(store)
     (store / "brokerIdentity").write_bytes(b"whatever it is")
-    before, note = tree(store), read_note(store)
-    assert note is not None
+    before, note = tree(store), noted(store)
 
     with pytest.raises(CommandFailed, match="no way back"):
         upgrade_files.put_back(store, note)
@@ -360,8 +362,7 @@ def test_an_empty_log_gets_no_epoch(tmp_path: Path) -> None:
     upgrade_files.prepare(tmp_path / "a", Note("classic", "g"), empty=True)
 
     assert read_old_store(tmp_path / "a").epochs is None
-    note = read_note(tmp_path / "a")
-    assert note is not None
+    note = noted(tmp_path / "a")
     assert note.prepared
 
 
