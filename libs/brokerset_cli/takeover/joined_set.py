@@ -49,9 +49,9 @@ def make_manifest(
     """What our brokers are, with Java's settings that matter; raises `ManifestError`."""
     known = setting_fields(BrokerSettings)
     config = {
-        name: _typed(known[name], settings[name])
+        name: value
         for name in TAKEN_OVER
-        if name in known and settings.get(name) and _fits(known[name], settings[name])
+        if name in known and (value := _typed(known[name], settings.get(name, ""))) is not None
     }
     return read_manifest(
         {
@@ -68,15 +68,14 @@ def make_manifest(
     )
 
 
-def _fits(item: SettingField, text: str) -> bool:
+def _typed(item: SettingField, text: str) -> bool | int | str | None:
+    """A setting as a manifest has it; None for what our brokers cannot have."""
     try:
-        return item.problem(item.parse(text)) is None
+        value = item.parse(text)
     except ValueError:
-        return False
-
-
-def _typed(item: SettingField, text: str) -> bool | int | str:
-    value = item.parse(text)
+        return None
+    if not text or item.problem(value) is not None:
+        return None
     return value if isinstance(value, bool | int) else text
 
 
@@ -139,15 +138,12 @@ def join(
     """
     stored = stored_manifest(folder)
     manifest = manifest if stored is None else stored
-    lock = folder.claim(manifest.metadata.name)
-    try:
+    with folder.claim(manifest.metadata.name):
         memory = folder.memory()
         Journal(folder.path).begin(living, manifest.spec.replicas)
         if memory.joined_cluster_of is None:
             memory = replace(memory, joined_cluster_of=GuestOf(cluster.controllers, cluster.name_servers))
             folder.write_memory(memory)
-    finally:
-        lock.release()
     wishes = PortWishes()
     if not memory.broker_ports:
         wishes = choose_ports(host, PortWishes(None, 0, 0), kept=())
@@ -161,16 +157,12 @@ def under_own_controllers(folder: DataFolder) -> None:
     """
     name = folder.owner()
     assert name is not None, "a folder without a set has joined nobody"
-    lock = folder.claim(name)
-    try:
+    with folder.claim(name):
         memory = folder.memory()
         assert memory.controllers, "a set leaves other controllers for its own ones"
         assert memory.joined_cluster_of is not None, "an ordinary set has nobody to leave"
-        folder.write_memory(
-            replace(memory, joined_cluster_of=replace(memory.joined_cluster_of, controllers=""))
-        )
-    finally:
-        lock.release()
+        others = replace(memory.joined_cluster_of, controllers="")
+        folder.write_memory(replace(memory, joined_cluster_of=others))
 
 
 def start(folder: DataFolder) -> None:
@@ -199,14 +191,12 @@ def own_brokers(memory: SetMemory) -> dict[str, tuple[str, ...]]:
 
 def own_controllers(memory: SetMemory) -> str:
     """Addresses of the set's own controllers, joined by semicolons."""
-    ports = [each.controller_port for each in memory.controllers if each.ports]
-    return ";".join(f"{memory.host}:{port}" for port in ports)
+    return ";".join(f"{memory.host}:{each.controller_port}" for each in memory.controllers if each.ports)
 
 
 def own_name_servers(memory: SetMemory) -> str:
     """Addresses of the name servers in the set's own controllers, joined by semicolons."""
-    ports = [each.namesrv_port for each in memory.controllers if each.ports]
-    return ";".join(f"{memory.host}:{port}" for port in ports)
+    return ";".join(f"{memory.host}:{each.namesrv_port}" for each in memory.controllers if each.ports)
 
 
 def name_servers_that_run(folder: DataFolder) -> str:
@@ -223,15 +213,16 @@ def name_servers_that_run(folder: DataFolder) -> str:
 def folder_findings(folder: DataFolder) -> list[Finding]:
     """Whether the folder can take the set."""
     owner = folder.owner()
-    if owner is not None and (folder.path / MEMORY).exists() and folder.memory().joined_cluster_of is None:
-        if folder.memory().controllers:
+    text = ""
+    if owner is None and folder.path.exists() and any(folder.path.iterdir()):
+        text = f"{folder.path} holds files that are not brokerset's; give another --data"
+    elif owner is not None and (folder.path / MEMORY).exists():
+        memory = folder.memory()
+        if memory.joined_cluster_of is None and memory.controllers:
             text = (
                 f"{folder.path} has the BrokerSet {owner!r}, with controllers of its own; give another --data"
             )
-            return [Finding("folder", text)]
-    elif owner is None and folder.path.exists() and any(folder.path.iterdir()):
-        return [Finding("folder", f"{folder.path} holds files that are not brokerset's; give another --data")]
-    return []
+    return [Finding("folder", text)] if text else []
 
 
 def host_findings(host: str, brokers: Sequence[BrokerAnswers]) -> list[Finding]:
