@@ -16,8 +16,8 @@ from brokerset_operator.plan.objects import items, part
 from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_operator.store_jobs import labels
-from brokerset_operator.store_jobs.migration_facts import ObservedMigration
 from brokerset_operator.store_jobs.migration_plan import plan_migration
+from brokerset_operator.store_jobs.observed import ObservedMigration
 from brokerset_operator.store_reconciler import belongings, carry_out, meta_of, retried
 from brokerset_spec.manifest import ManifestError
 from brokerset_spec.problems import Problem

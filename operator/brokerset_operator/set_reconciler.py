@@ -18,7 +18,7 @@ from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
 from brokerset_operator.owners import AGAIN_SECONDS, NotOurs, Owners
 from brokerset_operator.plan import reasons
-from brokerset_operator.plan.draft import IDLE_SECONDS
+from brokerset_operator.plan.steps import IDLE_SECONDS
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 
 log = structlog.get_logger(__name__)

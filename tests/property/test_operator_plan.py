@@ -18,19 +18,18 @@ from brokerset_operator.model import actions, names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import (
-    controller_rollout,
     controllers,
     deciding,
     draining,
     facts,
     live_settings,
-    lost,
+    mending,
     rollout,
     scaling,
 )
-from brokerset_operator.plan.draft import Draft
-from brokerset_operator.plan.facts import Broker, GroupFacts
-from brokerset_operator.plan.objects import read_keeper
+from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
+from brokerset_operator.plan.pods import read_keeper
+from brokerset_operator.plan.steps import Finding, Steps, Unless
 from brokerset_operator.plan.workflow import Leaving
 from brokerset_sim.kubernetes_model import (
     BAD_IMAGE,
@@ -662,79 +661,85 @@ def test_a_schedule_is_the_same_each_time() -> None:
 # -- broken plans ----------------------------------------------------------------------------------------
 
 
-def _master_first() -> list[tuple[Any, str, Any]]:
-    def begin(draft: Draft, group: GroupFacts) -> None:
-        old = rollout.old_brokers(draft, group)
-        masters = [broker for broker in old if broker.master]
-        if rollout.why_not_now(draft, group, old[0]) is None:
-            rollout._write_down(draft, group, (masters or old)[0])
-
-    return [(rollout, "_begin", begin), (rollout, "_why_keep", lambda *_: None)]
+Patches = list[tuple[Any, str, Any]]
 
 
-def _in_sync_not_awaited() -> list[tuple[Any, str, Any]]:
+def _master_first() -> Patches:
     return [
-        (rollout, "why_not_now", lambda *_: None),
-        (rollout, "_is_back", lambda group, broker, begun, now: broker.pod is not None and broker.pod.ready),
+        (rollout.BrokerRoll, "leads", lambda self, pod: not self._broker(pod).master),
+        (rollout.BrokerRoll, "hand_over", lambda self, pod: rollout._write_down(self, pod)),
+        (rollout.BrokerRoll, "why_keep", lambda self, pod: None),
     ]
 
 
-def _all_slaves_at_once() -> list[tuple[Any, str, Any]]:
-    def begin(draft: Draft, group: GroupFacts) -> None:
-        for broker in rollout.old_brokers(draft, group):
-            if (
-                not broker.master
-                and broker.pod is not None
-                and rollout.why_not_now(draft, group, broker) is None
-            ):
-                draft.act(actions.DeletePod(broker.pod.name, broker.pod.uid, "all at once"))
-
-    return [(rollout, "_begin", begin)]
+def _in_sync_not_awaited() -> Patches:
+    return [
+        (rollout.BrokerRoll, "why_not_now", lambda self, pod: None),
+        (rollout.BrokerRoll, "is_back", lambda self, pod, begun: pod.ready),
+    ]
 
 
-def _pods_before_members() -> list[tuple[Any, str, Any]]:
-    decide = controllers.decide_controllers
+def _all_slaves_at_once() -> Patches:
+    plain = rollout.begin
 
-    def hasty(draft: Draft) -> int:
-        decide(draft)
-        return draft.facts.controllers.wanted
+    def begin(roll: rollout.Roll) -> Steps:
+        if isinstance(roll, rollout.ControllerRoll):
+            yield from plain(roll)
+            return
+        for pod in roll.old:
+            if not roll.leads(pod) and roll.why_not_now(pod) is None:
+                yield actions.DeletePod(pod.name, pod.uid, "all at once")
 
-    return [(deciding, "decide_controllers", hasty)]
+    return [(rollout, "begin", begin)]
 
 
-def _members_without_majority() -> list[tuple[Any, str, Any]]:
+def _pods_before_members() -> Patches:
+    number = controllers._number
+
+    def hasty(found: Facts) -> Finding[int]:
+        yield from number(found)
+        return found.controllers.wanted
+
+    return [(controllers, "_number", hasty)]
+
+
+def _members_without_majority() -> Patches:
     def removal(known: Any, node_id: int, why: str) -> tuple[actions.Action | None, str | None]:
         return actions.RemoveController(node_id, why), None
 
     return [(controllers, "_removal", removal)]
 
 
-def _no_fence() -> list[tuple[Any, str, Any]]:
-    def take_out(draft: Draft, group: GroupFacts, broker: Broker, leaving: Leaving) -> int:
+def _no_fence() -> Patches:
+    def take_out(found: Facts, group: GroupFacts, broker: Broker, leaving: Leaving) -> Finding[int]:
+        yield from ()
         return broker.ordinal
 
     return [(scaling, "_take_out", take_out)]
 
 
-def _claims_go() -> list[tuple[Any, str, Any]]:
+def _claims_go() -> Patches:
     leaving = scaling._leaving
 
-    def greedy(draft: Draft, group: GroupFacts, broker: Broker) -> Leaving:
+    def greedy(found: Facts, group: GroupFacts, broker: Broker) -> Leaving:
         claim = group.claims.get(broker.ordinal)
         if claim is None:
-            return leaving(draft, group, broker)
+            return leaving(found, group, broker)
         meta = claim["metadata"]
-        found = leaving(draft, group, broker)
-        return replace(found, claim_uid=meta["uid"], claim_resource=meta["name"])
+        return replace(leaving(found, group, broker), claim_uid=meta["uid"], claim_resource=meta["name"])
 
     return [(scaling, "_leaving", greedy)]
 
 
-def _undrained() -> list[tuple[Any, str, Any]]:
-    return [(draining, "_is_drained", lambda *_, **__: True)]
+def _undrained() -> Patches:
+    def drained(found: Facts, group: GroupFacts, *, highest: bool) -> Finding[bool]:
+        yield from ()
+        return True
+
+    return [(draining, "_is_drained", drained)]
 
 
-def _claims_go_with_their_group() -> list[tuple[Any, str, Any]]:
+def _claims_go_with_their_group() -> Patches:
     return [
         (deciding, "keeping_claims", lambda manifest: manifest),
         (draining, "claims_are_free", lambda group: True),
@@ -742,8 +747,8 @@ def _claims_go_with_their_group() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _kept_ids_cleaned() -> list[tuple[Any, str, Any]]:
-    def all_dead(draft: Draft, group: GroupFacts) -> list[int]:
+def _kept_ids_cleaned() -> Patches:
+    def all_dead(found: Facts, group: GroupFacts) -> list[int]:
         if group.state is None:
             return []
         return [
@@ -752,28 +757,38 @@ def _kept_ids_cleaned() -> list[tuple[Any, str, Any]]:
             if each.standing == "dead" and each.broker_id not in group.state.sync_state_set
         ]
 
-    return [(lost, "_lost", all_dead), (lost, "CERTAIN_SECONDS", 0.0)]
+    return [(mending, "lost_ids", all_dead), (mending, "CERTAIN_SECONDS", 0.0)]
 
 
-def _controllers_at_once() -> list[tuple[Any, str, Any]]:
-    def write_down(draft: Draft, pod: Any) -> None:
-        draft.act(actions.DeletePod(pod.name, pod.uid, "at once"))
+def _controllers_at_once() -> Patches:
+    plain = rollout._write_down
+
+    def write_down(roll: rollout.Roll, pod: Any) -> Finding[Any]:
+        if isinstance(roll, rollout.ControllerRoll):
+            yield actions.DeletePod(pod.name, pod.uid, "at once")
+            return None
+        return (yield from plain(roll, pod))
 
     return [
-        (controller_rollout, "why_not_now", lambda _: None),
-        (controller_rollout, "_write_down", write_down),
+        (rollout.ControllerRoll, "why_not_now", lambda self, pod=None: None),
+        (rollout, "_write_down", write_down),
     ]
 
 
-def _minimum_ignored() -> list[tuple[Any, str, Any]]:
+def _minimum_ignored() -> Patches:
     return [(scaling, "least_staying", lambda manifest, current: 0)]
 
 
-def _minimum_raised_early() -> list[tuple[Any, str, Any]]:
-    return [(live_settings, "_enough", lambda *_: True)]
+def _minimum_raised_early() -> Patches:
+    def keep(found: Facts, group: GroupFacts, broker: Broker, wanted: Mapping[str, str]) -> Steps:
+        for step in plain(found, group, broker, wanted):
+            yield from step.steps if isinstance(step, Unless) else (step,)
+
+    plain = live_settings._keep
+    return [(live_settings, "is_enough", lambda *_: True), (live_settings, "_keep", keep)]
 
 
-def _minimum_lowered_late() -> list[tuple[Any, str, Any]]:
+def _minimum_lowered_late() -> Patches:
     return [(scaling, "too_strict", lambda *_: None), (rollout, "too_strict", lambda *_: None)]
 
 
@@ -795,7 +810,7 @@ PLANNERS: Final[dict[str, Callable[[], Planner]]] = {
     "silent controllers are ignored": _Deaf,
 }
 
-VARIANTS: Final[dict[str, Callable[[], list[tuple[Any, str, Any]]]]] = {
+VARIANTS: Final[dict[str, Callable[[], Patches]]] = {
     "the master is deleted first": _master_first,
     "in-sync brokers are not waited for": _in_sync_not_awaited,
     "all slaves are deleted at once": _all_slaves_at_once,
@@ -814,7 +829,7 @@ VARIANTS: Final[dict[str, Callable[[], list[tuple[Any, str, Any]]]]] = {
 
 
 @contextmanager
-def patched(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
+def patched(patches: Patches) -> Iterator[None]:
     """The plan with a bug in it."""
     saved = [(where, name, getattr(where, name)) for where, name, _ in patches]
     try:

@@ -12,51 +12,63 @@ from brokerset_operator.model.actions import (
     RemoveController,
 )
 from brokerset_operator.plan import reasons
-from brokerset_operator.plan.draft import AT_ONCE_SECONDS, Draft
-from brokerset_operator.plan.facts import ControllerFacts
+from brokerset_operator.plan.facts import ControllerFacts, Facts
+from brokerset_operator.plan.steps import (
+    AT_ONCE_SECONDS,
+    Again,
+    Finding,
+    GoesOn,
+    Pods,
+    Remember,
+    Steps,
+    Waits,
+)
 
 
-def decide_controllers(draft: Draft) -> int:
-    """Take at most one step, and return how many controller pods there are to be.
+def follow_members(facts: Facts) -> Steps:
+    """Take at most one step, and say how many controller pods there are to be."""
+    yield Pods(None, (yield from _number(facts)))
 
-    A pod goes only when its number is no member any more; a pod comes before it is a member.
-    """
-    known = draft.facts.controllers
+
+def _number(facts: Facts) -> Finding[int]:
+    """A pod goes only when its number is no member any more; a pod comes before it is a member."""
+    known = facts.controllers
     if not known.own:
         return 0
     if not known.formed:
-        return _form(draft, known)
+        return (yield from _form(known))
     if not known.led:
-        draft.waits("no leading controller was confirmed: members and leaders of groups are left as they are")
+        yield Waits("no leading controller was confirmed: members and leaders of groups are left as they are")
         return max([known.current, known.wanted, *(n + 1 for n in known.pods)])
-    step, why_not = next_step(draft.facts.meta.name, draft.facts.meta.namespace, known)
+    step, why_not = next_step(facts.meta.name, facts.meta.namespace, known)
     if step is not None:
-        draft.act(step)
+        yield step
     if why_not is not None:
-        draft.waits(why_not)
+        yield Waits(why_not)
     members = frozenset(known.members)
     wanted = frozenset(range(known.wanted))
     if step is not None or members != wanted or known.voters != wanted:
-        draft.goes_on(
+        yield GoesOn(
             reasons.CHANGING_CONTROLLERS,
             f"controllers {_listed(known.voters)} vote; wanted are {_listed(wanted)}",
         )
     return max([known.wanted, *(n + 1 for n in members)])
 
 
-def _form(draft: Draft, known: ControllerFacts) -> int:
+def _form(known: ControllerFacts) -> Finding[int]:
     """Let the first pods come, until they lead."""
     # Without volumes the first members are those of the settings that each started with: their number stays.
-    number = draft.controller_replicas = known.first_pods
-    draft.goes_on(reasons.STARTING, retained_text(known) if known.retained else "the controllers start")
+    number = known.first_pods
+    yield Remember(None, {"controller_replicas": number})
+    yield GoesOn(reasons.STARTING, retained_text(known) if known.retained else "the controllers start")
     if not known.joins:
         for pod in (known.pods[n] for n in sorted(known.waiting & known.pods.keys())):
             if not pod.terminating:
-                draft.act(DeletePod(pod.name, pod.uid, "nobody has data: it must not wait for others"))
+                yield DeletePod(pod.name, pod.uid, "nobody has data: it must not wait for others")
     elif known.waiting >= frozenset(range(number)):
         # Nobody has data: that set was deleted before it began, and this one begins as a new one does.
-        draft.blank_controllers = True
-        draft.look(AT_ONCE_SECONDS)
+        yield Remember(None, {"blank_controllers": True})
+        yield Again(AT_ONCE_SECONDS)
     return number
 
 
@@ -71,8 +83,12 @@ def retained_text(known: ControllerFacts) -> str:
 
 def lost_majority(known: ControllerFacts) -> frozenset[int]:
     """Return the voters whose volumes are gone, when so many are that the others can never agree."""
-    gone = known.told - frozenset(known.claims) | known.told & known.waiting
-    return gone if known.told and len(known.told - gone) < majority(len(known.told)) else frozenset()
+    gone = known.last_known - frozenset(known.claims) | known.last_known & known.waiting
+    return (
+        gone
+        if known.last_known and len(known.last_known - gone) < majority(len(known.last_known))
+        else frozenset()
+    )
 
 
 def next_step(name: str, namespace: str, known: ControllerFacts) -> tuple[Action | None, str | None]:

@@ -1,46 +1,88 @@
-"""What to do about a BrokerSet now: `plan` looks at what is, and returns what is safe to do.
+"""What to do about a BrokerSet now: `plan` asks the rules, and puts in order what they answer.
 
-The rules, their order, and what must never happen are in DESIGN.md, "A round".
+The two tables say which rules there are, in which order they are asked, and in which stage their actions are
+carried out. What a rule remembers is seen by those below it. What must never happen is in DESIGN.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from brokerset_operator.model import names
-from brokerset_operator.model.actions import Plan
-from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.actions import Action, Fence, Plan, SwitchOver
+from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.plan import reasons
-from brokerset_operator.plan.controller_rollout import roll_controllers
-from brokerset_operator.plan.controllers import decide_controllers
-from brokerset_operator.plan.draft import BUSY_SECONDS, IDLE_SECONDS, Draft, begin
-from brokerset_operator.plan.draining import decide_drained, keeping_claims
-from brokerset_operator.plan.external import external_access, report_waiting
+from brokerset_operator.plan.controllers import follow_members
+from brokerset_operator.plan.draining import drain_groups, keeping_claims
+from brokerset_operator.plan.external import external_access, report_addresses
 from brokerset_operator.plan.facts import Facts, gather, renamed
 from brokerset_operator.plan.live_settings import keep_settings
-from brokerset_operator.plan.lost import forget_lost
-from brokerset_operator.plan.objects import part, template_of
+from brokerset_operator.plan.mending import free_stuck, mend_groups
+from brokerset_operator.plan.pods import template_of
 from brokerset_operator.plan.requests import serve_requests
-from brokerset_operator.plan.rollout import roll_brokers
-from brokerset_operator.plan.scaling import decide_size
-from brokerset_operator.plan.services import correct_master_service
-from brokerset_operator.plan.static import keep_objects
-from brokerset_operator.plan.status import events, group_problem, invalid_status, write_status
-from brokerset_operator.plan.stuck import free_stuck
-from brokerset_operator.plan.volumes import keep_volumes, with_fixed_fields_of
-from brokerset_operator.resources.settings_files import read_file
+from brokerset_operator.plan.rollout import roll_brokers, roll_controllers
+from brokerset_operator.plan.scaling import size_groups
+from brokerset_operator.plan.static import keep_objects, stateful_sets
+from brokerset_operator.plan.status import Told, events, invalid_status, write_status
+from brokerset_operator.plan.steps import (
+    IDLE_SECONDS,
+    Again,
+    Answers,
+    At,
+    GoesOn,
+    Pods,
+    Raise,
+    Remember,
+    Rule,
+    Stage,
+    Step,
+    Takes,
+    Unless,
+    Waits,
+)
+from brokerset_operator.plan.volumes import with_fixed_fields_of
+from brokerset_operator.plan.watching import learn, note_whole, report_failing, report_paused, report_progress
+from brokerset_operator.plan.workflow import Workflow
 from brokerset_operator.resources.wanted import Shape, wanted_objects
 
-Wanted = Callable[[Observed, Shape], tuple[Mapping[str, Any], ...]]
-"""Who says what objects a set of this shape has."""
+SHAPING: Final = (
+    Rule(Stage.OBJECTS, learn),
+    Rule(Stage.STUCK, free_stuck),
+    Rule(Stage.MEMBERS, follow_members),
+    Rule(Stage.SIZE, size_groups),
+    Rule(Stage.SIZE, drain_groups),
+)
+"""Rules that say how many pods there are to be; then it is known what objects the set consists of."""
 
-Manifests = tuple[Mapping[str, Any], ...]
+CARRYING_OUT: Final = (
+    Rule(Stage.OBJECTS, keep_objects),
+    Rule(Stage.ROLL, roll_controllers),
+    Rule(Stage.ROLL, roll_brokers),
+    Rule(Stage.MEND, mend_groups),
+    Rule(Stage.REQUESTS, serve_requests),
+    Rule(Stage.SETTINGS, keep_settings),
+    Rule(Stage.EVENTS, report_addresses),
+    Rule(Stage.EVENTS, report_progress),
+    Rule(Stage.EVENTS, report_failing),
+    Rule(Stage.EVENTS, note_whole),
+)
+
+PAUSED: Final = (
+    Rule(Stage.EVENTS, learn),
+    Rule(Stage.EVENTS, report_paused),
+    Rule(Stage.EVENTS, report_failing),
+    Rule(Stage.EVENTS, note_whole),
+)
+"""All of them while people have paused the set: none acts."""
+
+Wanted = Callable[[Observed, Shape], tuple[Object, ...]]
+"""Who says what objects a set of this shape has."""
 
 
 def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
-    """Return what to do now, the status, and when to look again.
+    """Return what to do now, the status, and when to reconcile again.
 
     Every action is safe on its own and may be repeated; `observed` may be a moment old, except for `status`,
     which must be as it was written last.
@@ -55,13 +97,14 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
         return _refuse(
             observed, f"{'; '.join(texts)}; a group keeps its name: put it back, or add it at the end"
         )
-    draft = begin(facts)
+    decided = Decided(facts)
     if observed.meta.annotations.get(names.PAUSED) == "true":
-        draft.progress.append((reasons.PAUSED, f"annotation {names.PAUSED}: nothing is changed"))
-        draft.requests = dict(part(observed.status, "requests"))
-        return _finish(draft)
-    _decide(draft, wanted)
-    return _finish(draft)
+        decided.follow(PAUSED)
+    else:
+        decided.follow(SHAPING)
+        decided.facts = _with_objects(decided.facts, decided.pods, wanted)
+        decided.follow(CARRYING_OUT)
+    return decided.finished()
 
 
 def _refuse(observed: Observed, message: str) -> Plan:
@@ -69,104 +112,110 @@ def _refuse(observed: Observed, message: str) -> Plan:
     return Plan(tuple(events(observed, status)), status, IDLE_SECONDS, (message,))
 
 
-def _decide(draft: Draft, wanted: Wanted) -> None:
-    facts, observed = draft.facts, draft.facts.observed
-    free_stuck(draft)
+@dataclass(slots=True)
+class Decided:
+    """What the rules have answered so far, ordered, and without what excludes each other."""
+
+    facts: Facts
+    actions: list[tuple[Stage, Action]] = field(default_factory=list)
+    told: Told = field(default_factory=Told)
+    notes: list[str] = field(default_factory=list)
+    again_seconds: float = IDLE_SECONDS
+    pods: list[Pods] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    """Scopes in which something is being done, see `Takes`."""
+
+    def follow(self, rules: Iterable[Rule]) -> None:
+        """Ask each of the rules, with what was decided before it."""
+        for rule in rules:
+            memory = self.facts.memory
+            for step in rule.steps(self.facts):
+                memory = self._take(step, rule.stage, memory)
+            self.facts = replace(self.facts, memory=memory)
+
+    def finished(self) -> Plan:
+        """The plan, with its status."""
+        status = write_status(self.facts, self.told)
+        self.actions += [(Stage.EVENTS, event) for event in events(self.facts.observed, status)]
+        ordered = tuple(action for _, action in sorted(self.actions, key=lambda one: one[0]))
+        return Plan(ordered, status, self.again_seconds, tuple(self.notes))
+
+    def _take(self, step: Step, stage: Stage, memory: Workflow) -> Workflow:
+        """Put one step where it belongs; returns what is remembered with it."""
+        match step:
+            case Unless(scope, steps, otherwise):
+                for each in otherwise if scope in self.taken else steps:
+                    memory = self._take(each, stage, memory)
+            case Takes(scope):
+                self.taken.add(scope)
+            case Remember(index, changes):
+                if index is None:
+                    return replace(memory, **changes)
+                work = replace(memory.groups.get(index, self.facts.groups[index].work), **changes)
+                return replace(memory, groups=dict(sorted({**memory.groups, index: work}.items())))
+            case GoesOn(reason, message, seconds):
+                self.told.progress.append((reason, message))
+                self._again(seconds)
+            case Waits(message, seconds):
+                self.notes.append(message)
+                self._again(seconds)
+            case Again(seconds):
+                self._again(seconds)
+            case Raise(condition, reason, message):
+                _, texts = self.told.raised.setdefault(condition, (reason, []))
+                if not any(message in text for text in texts):
+                    texts.append(message)
+            case Pods():
+                self.pods.append(step)
+            case Answers(requests):
+                self.told.requests = dict(requests)
+            case At(later, action):
+                self._act(later, action)
+            case _:
+                self._act(stage, step)
+        return memory
+
+    def _act(self, stage: Stage, action: Action) -> None:
+        self.actions.append((stage, action))
+        if isinstance(action, SwitchOver | Fence):
+            self.taken.add(action.group)
+
+    def _again(self, seconds: float) -> None:
+        self.again_seconds = min(self.again_seconds, seconds)
+
+
+# -- objects ---------------------------------------------------------------------------------------------
+
+
+def _with_objects(facts: Facts, pods: Iterable[Pods], wanted: Wanted) -> Facts:
+    """The set as it is to be now, with what it consists of then."""
     access = external_access(facts)
-    addresses = access.addresses if access is not None else None
-    first = replace(_shape_now(facts), external=addresses)
-    objects = wanted(observed, first)
-    draft.templates = {name: template_of(each) for name, each in _stateful_sets(objects).items()}
-    shape = replace(_decide_shape(draft), external=addresses)
-    # Objects go first: what a request may be refused for, a newer manifest may mend.
-    decided, draft.actions = draft.actions, []
-    if shape != first:
-        objects = wanted(observed, shape)
-    objects = _keeping_claims(facts, objects)
-    stateful_sets = _stateful_sets(objects)
-    draft.templates = {**draft.templates, **{n: template_of(each) for n, each in stateful_sets.items()}}
-    held = keep_volumes(draft, stateful_sets)
-    keep_objects(draft, objects, held)
-    draft.actions += decided
-    controllers_done = roll_controllers(draft)
-    roll_brokers(draft, controllers_done=controllers_done)
-    for group in facts.groups.values():
-        forget_lost(draft, group)
-        correct_master_service(draft, group)
-    serve_requests(draft)
-    files = {str(each["metadata"]["name"]): each for each in objects if each["kind"] == "ConfigMap"}
-    for group in facts.groups.values():
-        keep_settings(draft, group, read_file(files.get(group.resource, {})))
-    report_waiting(draft, access)
-    _watch(draft, shape)
-
-
-def _watch(draft: Draft, shape: Shape) -> None:
-    """Say what comes and goes by itself, and look again soon while something does."""
-    for group in draft.facts.groups.values():
-        if group.dropped:
-            continue
-        problem = group_problem(draft, group)
-        if problem is not None:
-            draft.look(BUSY_SECONDS)
-            if problem[0] in (reasons.CREATING, reasons.TOO_FEW_IN_SYNC, reasons.BROKERS_MISSING):
-                draft.goes_on(reasons.STARTING, problem[1])
-        ending = [broker for n, broker in group.brokers.items() if n >= shape.groups.get(group.index, 0)]
-        if any(broker.pod is not None for broker in ending):
-            draft.goes_on(reasons.SCALING, f"{len(ending)} brokers of {group.name} end")
-    if any(n >= shape.controller_replicas for n in draft.facts.controllers.pods):
-        draft.goes_on(reasons.CHANGING_CONTROLLERS, "controllers end that are no members any more")
-
-
-def _shape_now(facts: Facts) -> Shape:
-    """The set as it is, with what is not there yet at full size."""
-    known = facts.controllers
-    groups = {
-        index: group.current or group.wanted
-        for index, group in facts.groups.items()
-        if group.wanted or (group.keeper is not None and not group.keeper.deleting)
-    }
-    return Shape(
-        controller_replicas=(known.current or known.first_pods) if known.own else 0,
-        raft_join=known.joins,
-        groups=groups,
-        read_only_groups=frozenset(index for index in groups if facts.groups[index].dropped),
-    )
-
-
-def _decide_shape(draft: Draft) -> Shape:
-    facts = draft.facts
-    controllers = decide_controllers(draft)
-    sizes = {index: decide_size(draft, group) for index, group in facts.groups.items() if not group.dropped}
-    staying = decide_drained(draft)
-    return Shape(
-        controller_replicas=controllers,
+    numbers = {each.index: each.number for each in pods}
+    shape = Shape(
+        controller_replicas=numbers.pop(None, 0),
         raft_join=facts.controllers.joins,
-        groups=dict(sorted((sizes | staying).items())),
-        read_only_groups=frozenset(staying),
+        groups={index: numbers[index] for index in facts.groups if index in numbers},
+        read_only_groups=frozenset(each.index for each in pods if each.read_only and each.index is not None),
+        external=access.addresses if access is not None else None,
     )
+    objects = tuple(_keeping_claims(facts, each) for each in wanted(facts.observed, shape))
+    # A group that goes now has pods as well, of which it is asked whether they are old.
+    going = {
+        index: group.current
+        for index, group in facts.groups.items()
+        if index not in shape.groups and group.keeper is not None and not group.keeper.deleting
+    }
+    all_of_them = objects
+    if going:
+        all_of_them = wanted(facts.observed, replace(shape, groups={**shape.groups, **going}))
+    templates = {name: template_of(each) for name, each in stateful_sets(all_of_them).items()}
+    return replace(facts, shape=shape, objects=objects, templates=templates)
 
 
-def _keeping_claims(facts: Facts, objects: Manifests) -> Manifests:
-    """Objects as they are wanted; a group that is to go keeps its claims and its claim templates."""
-    going = {group.resource for group in facts.groups.values() if group.dropped}
-    there = facts.observed.stateful_sets
-    found: list[Mapping[str, Any]] = []
-    for each in objects:
-        name = str(each["metadata"]["name"])
-        if each["kind"] == "StatefulSet" and name in going:
-            kept = with_fixed_fields_of(each, there[name]) if name in there else each
-            found.append(keeping_claims(kept))
-        else:
-            found.append(each)
-    return tuple(found)
-
-
-def _stateful_sets(objects: Manifests) -> dict[str, Mapping[str, Any]]:
-    return {str(each["metadata"]["name"]): each for each in objects if each["kind"] == "StatefulSet"}
-
-
-def _finish(draft: Draft) -> Plan:
-    status = write_status(draft)
-    actions = (*draft.actions, *events(draft.facts.observed, status), *draft.last)
-    return Plan(actions, status, draft.look_again_seconds, tuple(draft.notes))
+def _keeping_claims(facts: Facts, manifest: Object) -> Object:
+    """An object as it is wanted; a group that is to go keeps its claims and its claim templates."""
+    name, there = str(manifest["metadata"]["name"]), facts.observed.stateful_sets
+    going = any(group.dropped and group.resource == name for group in facts.groups.values())
+    if manifest["kind"] != "StatefulSet" or not going:
+        return manifest
+    return keeping_claims(with_fixed_fields_of(manifest, there[name]) if name in there else manifest)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.model import names
-from brokerset_operator.plan.draft import WAIT_SECONDS, Draft
 from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
-from brokerset_operator.plan.objects import Pod, items, part, text
+from brokerset_operator.plan.objects import items, part, text
+from brokerset_operator.plan.pods import Pod
+from brokerset_operator.plan.steps import WAIT_SECONDS, Steps, Waits
 from brokerset_operator.resources.external_access import ADDRESSES_FILE, NAMESRV, REMOTING
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.external_routes import ExternalAddresses, place_of
@@ -45,10 +46,11 @@ def external_access(facts: Facts) -> ExternalAccess | None:
     return _Reading(facts, external).everything()
 
 
-def report_waiting(draft: Draft, access: ExternalAccess | None) -> None:
-    """Look again soon while addresses are missing; a load balancer that comes is told by its Service."""
+def report_addresses(facts: Facts) -> Steps:
+    """Reconcile again soon while addresses are missing; a load balancer that comes is told by its Service."""
+    access = external_access(facts)
     if access is not None and access.missing:
-        draft.waits(f"clients outside: {'; '.join(access.missing)}", WAIT_SECONDS)
+        yield Waits(f"clients outside: {'; '.join(access.missing)}", WAIT_SECONDS)
 
 
 def external_status(access: ExternalAccess) -> dict[str, Any]:

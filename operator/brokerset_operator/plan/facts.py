@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerset_operator.model import names
+from brokerset_operator.model.actions import SwitchOver
 from brokerset_operator.model.observed import Meta, Object, Observed
-from brokerset_operator.plan.objects import (
-    Keeper,
-    Pod,
-    items,
-    kept_by_stateful_set,
-    part,
-    read_keeper,
-    read_pod,
-    seconds,
-    text,
-)
+from brokerset_operator.plan.objects import items, kept_by_stateful_set, part, seconds, text
+from brokerset_operator.plan.pods import Keeper, Pod, Template, read_keeper, read_pod
 from brokerset_operator.plan.workflow import GroupWork, Workflow, read_workflow
 from brokerset_operator.resources.set_facts import OWNER_UID, owner_uid_of
+from brokerset_operator.resources.wanted import Shape
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_spec.manifest import BrokerSet
 
@@ -52,6 +45,12 @@ class Broker:
     def settled(self) -> bool:
         """Whether its pod runs, undisturbed, and its broker is alive and in sync."""
         return self.replica is not None and self.in_sync and self.pod is not None and not self.pod.terminating
+
+    @property
+    def can_lead(self) -> bool:
+        """Whether it can become master at once."""
+        ready = self.settled and not self.fenced and not self.master
+        return ready and self.replica is not None and not self.replica.stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +117,32 @@ class GroupFacts:
         led = self.state is not None and (self.state.master_epoch > 0 or bool(self.state.sync_state_set))
         return not self.work.led and not led
 
+    def successor(self, limit: int, *, without: int | None = None) -> Broker | None:
+        """The best that can take over: wanted, then with the longest log, then the first.
+
+        Only those with a lower ordinal than `limit` count, and not the one `without`.
+        """
+        found = [b for n, b in self.brokers.items() if n < limit and n != without and b.can_lead]
+        return min(
+            found,
+            key=lambda b: (
+                b.ordinal >= self.wanted,
+                -(b.replica.max_offset or 0) if b.replica is not None else 0,
+                b.ordinal,
+            ),
+            default=None,
+        )
+
+    def switch_over(self, to: Broker, why: str) -> SwitchOver:
+        """Let a broker of a group that has a master take over, in the epoch that this was decided on."""
+        assert self.state is not None, "its master is known"
+        return SwitchOver(self.name, to.broker_id, self.state.master_epoch, why)
+
+    def named_in(self, annotation: str | None) -> bool:
+        """Whether an annotation's list names it, by its broker name or its StatefulSet's."""
+        listed = [part.strip() for part in (annotation or "").split(",")]
+        return self.name in listed or self.resource in listed
+
     @property
     def contested(self) -> str | None:
         """Why nothing of it may be touched: data that belongs to somebody else, or is there twice."""
@@ -165,7 +190,7 @@ class ControllerFacts:
 
     caught_up: frozenset[int]
 
-    told: frozenset[int]
+    last_known: frozenset[int]
     """Who votes, as the one with the longest log knows it, led or not."""
 
     @property
@@ -217,9 +242,23 @@ class Facts:
     observed: Observed
     manifest: BrokerSet
     workflow: Workflow
+    """As an earlier reconcile has written it."""
+
     controllers: ControllerFacts
     groups: Mapping[int, GroupFacts]
     """By index, ascending."""
+
+    memory: Workflow
+    """What is to be remembered, as far as it is decided."""
+
+    shape: Shape | None = None
+    """What is to be there now, as soon as it is decided."""
+
+    objects: tuple[Object, ...] = ()
+    """What the set of that shape consists of."""
+
+    templates: Mapping[str, Template] = field(default_factory=dict)
+    """The newest pod templates by StatefulSet."""
 
     @property
     def meta(self) -> Meta:
@@ -230,6 +269,10 @@ class Facts:
     def now(self) -> float:
         """Seconds since 1970."""
         return self.observed.now
+
+    def work_of(self, group: GroupFacts) -> GroupWork:
+        """What is remembered of a group, with what is decided by now."""
+        return self.memory.groups.get(group.index, group.work)
 
     def group_named(self, name: str) -> GroupFacts | None:
         """The group with this broker name, or whose StatefulSet has this name."""
@@ -247,6 +290,7 @@ def gather(observed: Observed) -> Facts:
         observed=observed,
         manifest=manifest,
         workflow=workflow,
+        memory=workflow,
         controllers=_controllers(observed, manifest, workflow),
         groups={index: _group(observed, manifest, workflow, index) for index in indices},
     )
@@ -370,7 +414,7 @@ def _controllers(observed: Observed, manifest: BrokerSet, workflow: Workflow) ->
         answering=frozenset(said.answers) - said.waiting_to_join - ending,
         waiting=said.waiting_to_join,
         caught_up=said.caught_up,
-        told=frozenset(member.node_id for member in longest.members if member.voter)
+        last_known=frozenset(member.node_id for member in longest.members if member.voter)
         if longest
         else frozenset(),
     )

@@ -14,8 +14,10 @@ from brokerset_operator.kube.patches import covers, digest
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, ObjectRef
 from brokerset_operator.model.observed import Object, Observed
-from brokerset_operator.plan.draft import Draft
+from brokerset_operator.plan.facts import Facts
 from brokerset_operator.plan.objects import owned_by, part
+from brokerset_operator.plan.steps import At, Stage, Steps
+from brokerset_operator.plan.volumes import keep_volumes
 from brokerset_operator.resources.external_access import closed, is_open
 
 SENT_ANNOTATION: Final = f"{names.DOMAIN}/sent"
@@ -40,15 +42,16 @@ MONITORING: Final = frozenset({"PodMonitor", "PrometheusRule"})
 """Kinds of another project, which may refuse ours: nothing that brokers need waits for them."""
 
 
-def keep_objects(draft: Draft, wanted: Iterable[Mapping[str, Any]], held: frozenset[str]) -> None:
-    """Send what differs, delete what is too much; the StatefulSets of `held` are left as they are.
+def keep_objects(facts: Facts) -> Steps:
+    """Let volumes grow, send what differs, delete what is too much.
 
     What may be refused goes last: objects of another project's kinds, and ways in from outside.
     """
-    observed = draft.facts.observed
+    observed = facts.observed
+    held = yield from keep_volumes(facts, stateful_sets(facts.objects))
     there = dict(_there(observed))
     seen = set()
-    for manifest in wanted:
+    for manifest in facts.objects:
         kind, name = str(manifest["kind"]), str(part(manifest, "metadata")["name"])
         seen.add((kind, name))
         if kind == "StatefulSet" and name in held:
@@ -58,19 +61,24 @@ def keep_objects(draft: Draft, wanted: Iterable[Mapping[str, Any]], held: frozen
         if send is None:
             continue
         if not (kind in MONITORING or is_open(manifest)):
-            draft.act(send)
+            yield send
             continue
         if found is None and kind not in MONITORING and (inner := closed(manifest)) is not None:
-            draft.act(ApplyObject(with_mark(inner)))
-        draft.last.append(send)
+            yield ApplyObject(with_mark(inner))
+        yield At(Stage.REFUSABLE, send)
     for (kind, name), found in there.items():
-        if kind in API_VERSIONS and (kind, name) not in seen and _may_go(draft, found):
+        if kind in API_VERSIONS and (kind, name) not in seen and _may_go(facts, found):
             meta = part(found, "metadata")
             uid = meta.get("uid")
             ref = ObjectRef(
                 str(found.get("apiVersion") or API_VERSIONS[kind]), kind, name, str(uid) if uid else None
             )
-            draft.act(DeleteObject(ref, "the manifest no longer asks for it"))
+            yield DeleteObject(ref, "the manifest no longer asks for it")
+
+
+def stateful_sets(objects: Iterable[Object]) -> dict[str, Object]:
+    """Return the StatefulSets among objects, by name."""
+    return {str(each["metadata"]["name"]): each for each in objects if each["kind"] == "StatefulSet"}
 
 
 def to_send(manifest: Mapping[str, Any], found: Object | None) -> ApplyObject | None:
@@ -109,11 +117,11 @@ def _there(observed: Observed) -> Iterator[tuple[tuple[str, str], Object]]:
         yield (kind, name), observed.other[key]
 
 
-def _may_go(draft: Draft, found: Object) -> bool:
+def _may_go(facts: Facts, found: Object) -> bool:
     """Whether an object is our own, and nobody needs it any more."""
     meta = part(found, "metadata")
     labels = part(meta, "labels")
-    observed = draft.facts.observed
+    observed = facts.observed
     ours = labels.get("app.kubernetes.io/managed-by") == names.FIELD_MANAGER
     if not ours or not owned_by(found, observed.meta.uid) or meta.get("deletionTimestamp") is not None:
         return False
@@ -121,4 +129,4 @@ def _may_go(draft: Draft, found: Object) -> bool:
     if group is not None and any(pod.startswith(f"{group}-") for pod in observed.pods):
         return False
     # A set that goes over to another set's controllers keeps its own until somebody removes them.
-    return labels.get(names.COMPONENT_LABEL) != "controller" or draft.facts.controllers.keeper is None
+    return labels.get(names.COMPONENT_LABEL) != "controller" or facts.controllers.keeper is None

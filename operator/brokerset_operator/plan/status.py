@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -10,19 +11,14 @@ from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import owner, reasons
 from brokerset_operator.plan.controllers import lost_majority, retained_text
-from brokerset_operator.plan.draft import WAIT_SECONDS, Draft
 from brokerset_operator.plan.external import external_access, external_status
-from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, GroupFacts
-from brokerset_operator.plan.live_settings import minimum_of
-from brokerset_operator.plan.objects import Pod, items, time_text
-from brokerset_operator.plan.pods import why_failing
+from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, Facts, GroupFacts
+from brokerset_operator.plan.objects import items, time_text
+from brokerset_operator.plan.problems import failing, group_problem, is_being_created, trouble
 from brokerset_operator.plan.workflow import write_workflow
 
 Verdict = tuple[bool, str, str]
 """Whether a condition holds, why in one word, and what to know about it."""
-
-FIRST_EPOCH: Final = 1
-"""Master epoch of a group's first master; a group that had to elect another one has begun."""
 
 MESSAGE_CHARACTERS_MAX: Final = 4096
 """Longest message of a condition."""
@@ -31,13 +27,22 @@ PROBLEM_CHARACTERS_MAX: Final = 1024
 """Longest text on what is wrong with one broker."""
 
 
-def write_status(draft: Draft) -> dict[str, Any]:
-    """Return the whole status of a set with a valid manifest; what is seen whole is remembered to be so."""
-    facts = draft.facts
-    for group in facts.groups.values():
-        if not group.dropped and not group.work.whole and group_problem(draft, group) is None:
-            draft.remember(group, whole=True)
-    verdicts = _verdicts(draft)
+@dataclass(slots=True)
+class Told:
+    """What the rules tell people."""
+
+    progress: list[tuple[str, str]] = field(default_factory=list)
+    """Reason and message of everything that goes on; the first reason counts."""
+
+    raised: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    """Conditions that are there only while they are true, with reason and messages."""
+
+    requests: dict[str, Any] = field(default_factory=dict)
+
+
+def write_status(facts: Facts, told: Told) -> dict[str, Any]:
+    """Return the whole status of a set with a valid manifest."""
+    verdicts = _verdicts(facts, told)
     shown = [group for group in facts.groups.values() if group.wanted or group.keeper is not None]
     known = facts.controllers
     controllers: dict[str, Any] = {
@@ -63,7 +68,7 @@ def write_status(draft: Draft) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {
         "observedGeneration": facts.meta.generation,
-        "phase": _phase(draft, verdicts),
+        "phase": _phase(facts, verdicts),
         "masters": ",".join(masters),
         "epochs": ",".join(str(group.state.master_epoch) for group in shown if group.state is not None),
         "groupCount": len(wanted),
@@ -72,13 +77,13 @@ def write_status(draft: Draft) -> dict[str, Any]:
         "selector": ",".join(f"{key}={value}" for key, value in _first_brokers(facts.meta.name).items()),
         "conditions": [*conditions(facts.observed, verdicts), *_others_conditions(facts.observed)],
         "controllers": controllers,
-        "groups": [_group(draft, group) for group in shown],
-        "workflow": write_workflow(draft.workflow),
+        "groups": [_group(facts, group) for group in shown],
+        "workflow": write_workflow(facts.memory),
     }
     if (access := external_access(facts)) is not None:
         found["external"] = external_status(access)
-    if draft.requests:
-        found["requests"] = draft.requests
+    if told.requests:
+        found["requests"] = told.requests
     return found | _owner(facts.observed)
 
 
@@ -163,96 +168,19 @@ def events(observed: Observed, status: Mapping[str, Any]) -> list[EmitEvent]:
     return found
 
 
-def group_problem(draft: Draft, group: GroupFacts) -> tuple[str, str] | None:
-    """Return why a wanted group is not as the manifest wants it; a pod that we replace is no reason."""
-    if group.contested is not None:
-        return reasons.CONFLICT, group.contested
-    if group.state is None or group.virgin:
-        there = sum(broker.replica is not None for broker in group.brokers.values())
-        return (
-            reasons.CREATING,
-            f"{group.name} has no master yet: {there} of {group.wanted} brokers registered"
-            f"{_causes(draft, group)}",
-        )
-    if group.master is None:
-        advice = group.state.advice or "its brokers start, or move"
-        return reasons.NO_MASTER, f"{group.name} has no living master: {advice}{_causes(draft, group)}"
-    least = minimum_of(draft, group, group.master)
-    if least is None:
-        least = draft.facts.manifest.min_in_sync_of(min(group.wanted, max(group.current, 1)))
-    creating = _is_being_created(draft, group)
-    if len(group.living_in_sync) < least:
-        return (
-            reasons.CREATING if creating else reasons.TOO_FEW_IN_SYNC,
-            f"{group.name} refuses sends: {len(group.living_in_sync)} in sync, and {least} must be"
-            f"{_causes(draft, group)}",
-        )
-    replacing = draft.work_of(group).replacing
-    missing = [
-        f"{group.resource}-{ordinal}"
-        for ordinal in range(group.wanted)
-        if (broker := group.brokers.get(ordinal)) is None
-        or not (broker.fenced or (broker.settled and _failing(draft, broker.pod) is None))
-    ]
-    # One that is being replaced is missed for a moment by design, but not when it does not come back.
-    missing = [
-        pod
-        for pod in missing
-        if replacing is None or pod != replacing.pod or _does_not_come_back(draft, group, pod)
-    ]
-    if missing:
-        narrow = "; one loss more, and it refuses sends" if len(group.living_in_sync) <= least else ""
-        message = f"not in sync: {', '.join(missing)}{_causes(draft, group, missing)}{narrow}"
-        return reasons.CREATING if creating else reasons.BROKERS_MISSING, message
-    return None
-
-
-def _is_being_created(draft: Draft, group: GroupFacts) -> bool:
-    """Whether a group has not begun: it elects a master when all have registered, in sync they are later."""
-    epoch = group.state.master_epoch if group.state is not None else 0
-    return not draft.work_of(group).whole and epoch <= FIRST_EPOCH
-
-
-def _causes(draft: Draft, group: GroupFacts, missing: list[str] | None = None) -> str:
-    """What is known of brokers that are of no use, of `missing` or of all."""
-    causes = [
-        f"{broker.pod.name}: {why}"
-        for broker in group.brokers.values()
-        if broker.pod is not None
-        if missing is None or broker.pod.name in missing
-        if (why := _trouble(draft, broker.pod)) is not None
-    ]
-    return f" ({'; '.join(causes)})" if causes else ""
-
-
-def _trouble(draft: Draft, pod: Pod) -> str | None:
-    """Why a broker is of no use: its pod does not run, or what it says itself."""
-    return pod.broken or draft.facts.observed.troubles.get(pod.name) or _failing(draft, pod)
-
-
-def _failing(draft: Draft, pod: Pod | None) -> str | None:
-    return why_failing(pod, draft.facts.now) if pod is not None else None
-
-
-def _does_not_come_back(draft: Draft, group: GroupFacts, name: str) -> bool:
-    pods = (broker.pod for broker in group.brokers.values())
-    return any(pod is not None and pod.name == name and _failing(draft, pod) is not None for pod in pods)
-
-
-def _verdicts(draft: Draft) -> dict[str, Verdict]:
-    facts = draft.facts
+def _verdicts(facts: Facts, told: Told) -> dict[str, Verdict]:
     wanted = [group for group in facts.groups.values() if not group.dropped]
-    problems = [problem for group in wanted if (problem := group_problem(draft, group)) is not None]
-    controllers = _controllers(draft)
+    problems = [problem for group in wanted if (problem := group_problem(facts, group)) is not None]
+    controllers = _controllers(facts)
     if not facts.controllers.led:
         problems.insert(0, controllers[1:])
     elif not controllers[0]:
-        new = all(_is_being_created(draft, group) for group in wanted)
+        new = all(is_being_created(facts, group) for group in wanted)
         problems.append((reasons.CREATING if new else reasons.CONTROLLERS_MISSING, controllers[2]))
     fewer = [
         f"{g.name} has {g.current} brokers, wanted are {g.wanted}" for g in wanted if g.current != g.wanted
     ]
-    ready: Verdict = (True, reasons.AS_WANTED, _whole_but(draft, wanted))
+    ready: Verdict = (True, reasons.AS_WANTED, _whole_but(facts, wanted))
     if problems:
         ready = (False, problems[0][0], "; ".join(message for _, message in problems))
     elif fewer:
@@ -262,12 +190,12 @@ def _verdicts(draft: Draft) -> dict[str, Verdict]:
     if bad:
         degraded = (True, bad[0][0], "; ".join(message for _, message in bad))
     progress: Verdict = (False, reasons.DONE, "")
-    if draft.progress:
-        told = [reason for reason, _ in draft.progress]
-        asks = reasons.WAITING_FOR_APPROVAL in told
-        reason = reasons.WAITING_FOR_APPROVAL if asks else told[0]
-        going = reason not in (reasons.PAUSED,)
-        progress = (going, reason, "; ".join(dict.fromkeys(message for _, message in draft.progress)))
+    if told.progress:
+        going = [reason for reason, _ in told.progress]
+        asks = reasons.WAITING_FOR_APPROVAL in going
+        reason = reasons.WAITING_FOR_APPROVAL if asks else going[0]
+        message = "; ".join(dict.fromkeys(message for _, message in told.progress))
+        progress = (reason != reasons.PAUSED, reason, message)
     contested = [group.contested for group in facts.groups.values() if group.contested is not None]
     found: dict[str, Verdict] = {
         reasons.READY: ready,
@@ -276,16 +204,16 @@ def _verdicts(draft: Draft) -> dict[str, Verdict]:
         reasons.CONTROLLERS_READY: controllers,
         reasons.IDENTITY_CONFLICT: _conflict(facts.groups.values(), contested),
     }
-    for kind, (reason, message) in sorted(draft.raised.items()):
-        found[kind] = (True, reason, message)
+    for kind, (reason, messages) in sorted(told.raised.items()):
+        found[kind] = (True, reason, "; ".join(messages))
     return found
 
 
-def _whole_but(draft: Draft, groups: list[GroupFacts]) -> str:
+def _whole_but(facts: Facts, groups: list[GroupFacts]) -> str:
     """What is true of groups without a problem: which brokers are not in sync because that is wanted."""
     fenced, replaced = [], []
     for group in groups:
-        replacing = draft.work_of(group).replacing
+        replacing = facts.work_of(group).replacing
         for ordinal in range(group.wanted):
             broker, pod = group.brokers.get(ordinal), f"{group.resource}-{ordinal}"
             if broker is not None and broker.fenced:
@@ -315,12 +243,12 @@ def _conflict(groups: Any, contested: list[str]) -> Verdict:
     return True, reason, f"{'; '.join(dict.fromkeys(contested))}. {advice}"
 
 
-def _controllers(draft: Draft) -> Verdict:
-    known = draft.facts.controllers
+def _controllers(facts: Facts) -> Verdict:
+    known = facts.controllers
     if not known.led:
         broken = [f"{pod.name}: {pod.broken}" for pod in known.pods.values() if pod.broken is not None]
         causes = f" ({'; '.join(broken)})" if broken else ""
-        ref = draft.facts.manifest.spec.controllers.ref
+        ref = facts.manifest.spec.controllers.ref
         if ref is not None:
             message = f"no controller of BrokerSet {ref.name} leads: see its condition ControllersReady"
             return False, reasons.CONTROLLERS_SILENT if known.formed else reasons.CREATING, message
@@ -333,16 +261,14 @@ def _controllers(draft: Draft) -> Verdict:
         return False, reasons.CONTROLLERS_SILENT, message
     if not known.own:
         return True, reasons.AS_WANTED, "those of another set lead"
-    begun = draft.controller
-    failing = {n: why for n, pod in known.pods.items() if (why := _failing(draft, pod)) is not None}
-    if failing:
-        draft.look(WAIT_SECONDS)  # nothing is heard of it when one has run for long enough
-    silent = [n for n in range(known.wanted) if n not in known.voting or n in failing]
+    begun = facts.memory.controllers
+    crashing = {n: why for n, pod in known.pods.items() if (why := failing(facts, pod)) is not None}
+    silent = [n for n in range(known.wanted) if n not in known.voting or n in crashing]
     replaced = begun is not None and all(begun.pod.endswith(f"-{n}") for n in silent)
-    stuck = any(n in failing for n in silent)
+    stuck = any(n in crashing for n in silent)
     if (silent and (stuck or not replaced)) or len(known.members) > known.wanted:
         listed = ", ".join(map(str, silent)) or "none"
-        causes = "; ".join(f"{known.pods[n].name}: {failing[n]}" for n in silent if n in failing)
+        causes = "; ".join(f"{known.pods[n].name}: {crashing[n]}" for n in silent if n in crashing)
         return (
             False,
             reasons.CONTROLLERS_MISSING,
@@ -355,7 +281,7 @@ def _controllers(draft: Draft) -> Verdict:
 def _not_formed(known: ControllerFacts, causes: str) -> Verdict:
     if known.retained and (gone := lost_majority(known)):
         message = (
-            f"controllers {_listed(known.told)} voted, and the volumes of {_listed(gone)} are gone: the"
+            f"controllers {_listed(known.last_known)} voted, and the volumes of {_listed(gone)} are gone: the"
             " others are no majority. Bring these volumes back; if they are gone for good delete the claims"
             " and pods of all controllers of this set, then run `brokerset controller rebuild`, which asks"
             " the brokers what they know"
@@ -369,7 +295,7 @@ def _listed(numbers: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def _phase(draft: Draft, verdicts: Mapping[str, Verdict]) -> str:
+def _phase(facts: Facts, verdicts: Mapping[str, Verdict]) -> str:
     ready, progressing = verdicts[reasons.READY], verdicts[reasons.PROGRESSING]
     if progressing[1] == reasons.PAUSED:
         return "Paused"
@@ -383,7 +309,7 @@ def _phase(draft: Draft, verdicts: Mapping[str, Verdict]) -> str:
     return "Ready" if ready[0] else words.get(ready[1], "Degraded")
 
 
-def _group(draft: Draft, group: GroupFacts) -> dict[str, Any]:
+def _group(facts: Facts, group: GroupFacts) -> dict[str, Any]:
     state, master = group.state, group.master
     found: dict[str, Any] = {"name": group.name}
     if state is None:
@@ -398,7 +324,7 @@ def _group(draft: Draft, group: GroupFacts) -> dict[str, Any]:
         one: dict[str, Any] = {"id": replica.broker_id}
         if broker is not None and broker.pod is not None:
             one["pod"] = broker.pod.name
-            if (why := _trouble(draft, broker.pod)) is not None:
+            if (why := trouble(facts, broker.pod)) is not None:
                 one["problem"] = why[:PROBLEM_CHARACTERS_MAX]
         alive = replica.standing == ALIVE
         word = "master" if replica.broker_id == state.master_id else "slave"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import part
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
-from brokerset_operator.store_jobs.audit_facts import ObservedAudit
-from brokerset_operator.store_jobs.audit_work import Asked, Run, Share
+from brokerset_operator.store_jobs.audit_work import Asked, Run, Share, read_request
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
 from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
+from brokerset_operator.store_jobs.observed import ObservedAudit
+from brokerset_operator.store_jobs.outcomes import Summary
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.store_audit_manifest import StoreAudit
 from brokerset_spec.store_job_parts import Executors
@@ -34,6 +35,9 @@ HAS_VIEW: Final = f"{names.DOMAIN}/has-controllers"
 
 MAP_BYTES_MAX: Final = 1_000_000
 """Largest map that a ConfigMap takes: the API server allows 1 MiB for the whole object."""
+
+ROUNDS_MAX: Final = 2
+"""Rounds of queries: for the records of a stretch, and for what stands at the first that differs."""
 
 REDUCE_SECONDS_MAX: Final = 3600
 """The reduce reads small files only."""
@@ -116,6 +120,25 @@ def look_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> J
 def store_url(share: Share) -> str:
     """Where a replica's store is in the pods of its Jobs, as findings name it."""
     return f"{STORES_MOUNT}/{share.pod}/{STORE_FOLDER}"
+
+
+def queries(run: Run, summaries: Iterable[Summary]) -> tuple[Asked, ...]:
+    """The next round of queries; none when the comparisons want nothing, or would only ask the same again."""
+    number = run.round + 1
+    if number > ROUNDS_MAX:
+        return ()
+    by_url = {store_url(share): share for share in run.shares if share.failed is None}
+    found = []
+    for summary in summaries:
+        for each in summary.further:
+            share = by_url.get(str(each.get("url")))
+            if share is None:
+                continue
+            asked = read_request(each, number, share.pod)
+            known = {(one.pod, one.lists, one.shows) for one in run.asked}
+            if (asked.lists or asked.shows) and (asked.pod, asked.lists, asked.shows) not in known:
+                found.append(asked)
+    return tuple(found)
 
 
 def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> NewObject:

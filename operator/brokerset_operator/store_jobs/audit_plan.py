@@ -1,6 +1,6 @@
-"""What to do about a StoreAudit now: `plan_audit` looks at what is, and returns what is safe to do.
+"""What to do about a StoreAudit now: `plan_audit` decides from what is observed what is safe.
 
-A run is written into the status one round before its first Job is made, so that a second operator, or
+A run is written into the status one reconcile before its first Job is made, so that a second operator, or
 the same one after a crash, goes on with it and does not begin another. Its Jobs are named after its number.
 """
 
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from brokerset_operator.kube.kinds import kind_named
-from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent, ObjectRef
-from brokerset_operator.model.observed import Object
-from brokerset_operator.plan.objects import part, text, time_text
+from brokerset_operator.model.actions import ApplyObject, EmitEvent
+from brokerset_operator.plan.objects import time_text
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels, reasons
-from brokerset_operator.store_jobs.audit_facts import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.audit_jobs import (
     MAP_BYTES_MAX,
     look_job,
@@ -26,38 +23,33 @@ from brokerset_operator.store_jobs.audit_jobs import (
     map_job_name,
     map_name,
     map_object,
+    queries,
     reduce_job,
     reduce_job_name,
     report_name,
 )
-from brokerset_operator.store_jobs.audit_requests import questions
 from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
 from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
 from brokerset_operator.store_jobs.conditions import Verdict
-from brokerset_operator.store_jobs.job_objects import job_object
 from brokerset_operator.store_jobs.job_parts import JobFacts
-from brokerset_operator.store_jobs.outcomes import (
-    Outcome,
-    Summary,
-    has_ended,
-    merged,
-    outcome_of,
-    pods_of,
-    read_summary,
-)
+from brokerset_operator.store_jobs.observed import ObservedAudit, Replica
+from brokerset_operator.store_jobs.outcomes import Summary, has_ended, merged, read_summary
 from brokerset_operator.store_jobs.schedule import Schedule, read_schedule
-from brokerset_operator.store_jobs.spark_pods import executor_objects
+from brokerset_operator.store_jobs.sequence import (
+    BUSY_SECONDS,
+    IDLE_SECONDS,
+    SOON_SECONDS,
+    Action,
+    JobPlan,
+    deletion,
+    invalid,
+    made,
+    why_no_jobs,
+)
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_audit_manifest import StoreAudit
 
-SOON_SECONDS: Final = 0.2
-"""Until a run that was just written down goes on."""
-
-BUSY_SECONDS: Final = 15.0
-"""Between two looks while Jobs run, of which a watch tells as well."""
-
 WAIT_SECONDS: Final = 30.0
-IDLE_SECONDS: Final = 3600.0
 
 LATE_SECONDS: Final = 30.0
 """So long a run whose time is over waits for its Jobs, whose time is over as well, to end with their logs."""
@@ -69,16 +61,11 @@ GIVEN_UP_SECONDS: Final = 600.0
 
 DAY_SECONDS: Final = 86_400
 
-Action = ApplyObject | DeleteObject | EmitEvent
-
 
 @dataclass(frozen=True, slots=True)
-class AuditPlan:
-    """One round's decision."""
+class AuditPlan(JobPlan):
+    """One reconcile's decision."""
 
-    actions: tuple[Action, ...]
-    status: Mapping[str, Any]
-    look_again_seconds: float
     on_set: Verdict | None = None
     """What the condition `AuditPassed` of the BrokerSet has to say; None for nothing."""
 
@@ -87,7 +74,7 @@ class AuditPlan:
 
 
 def plan_audit(observed: ObservedAudit) -> AuditPlan:
-    """Return what to do now, the status, and when to look again.
+    """Return what to do now, the status, and when to reconcile again.
 
     Every action is safe on its own and may be repeated; `observed` may be a moment old, except for `status`,
     which must be as it was written last.
@@ -96,12 +83,11 @@ def plan_audit(observed: ObservedAudit) -> AuditPlan:
         return AuditPlan((), dict(observed.status), IDLE_SECONDS)
     status = begin_status(observed)
     if observed.manifest is None:
-        said = "; ".join(map(str, observed.problems)) or "the manifest cannot be read"
-        return _refused(observed, status, said)
+        return _refused(observed, status, invalid(observed)[2])
     schedule = read_schedule(observed.manifest.spec.schedule, observed.manifest.spec.time_zone)
     if isinstance(schedule, Problem):
         return _refused(observed, status, str(schedule))
-    return _Round(observed, observed.manifest, schedule, status).decide()
+    return _Decision(observed, observed.manifest, schedule, status).decide()
 
 
 def combined(own: Verdict | None, others: Mapping[str, Verdict]) -> Verdict | None:
@@ -117,7 +103,7 @@ def _refused(observed: ObservedAudit, status: AuditStatus, message: str) -> Audi
     return AuditPlan((), status.written(work), IDLE_SECONDS, combined(status.passed, observed.others))
 
 
-class _Round:
+class _Decision:
     """One decision on a valid manifest."""
 
     def __init__(
@@ -130,13 +116,13 @@ class _Round:
         self.status = status
         self.work: Work = read_work(observed.status)
         self.actions: list[Action] = []
-        self.look = IDLE_SECONDS
+        self.again = IDLE_SECONDS
         self.began = False
         self.waits_for: dict[str, str] = {}
         """By pod of a broker: why the Job that reads its volume does not go on."""
 
     def decide(self) -> AuditPlan:
-        """Go through a round."""
+        """Decide everything."""
         self._note_schedule()
         problem = self._problem()
         wanted = self._wanted_now()
@@ -144,7 +130,7 @@ class _Round:
             if problem is None:
                 self._begin(*wanted)
             else:
-                self._look(WAIT_SECONDS)
+                self._again(WAIT_SECONDS)
         if self.work.run is not None and not self.began:
             self._go_on(self.work.run, problem)
         self._clear_away()
@@ -154,7 +140,7 @@ class _Round:
         return AuditPlan(
             (*self.actions, *self.status.events()),
             status,
-            self.look,
+            self.again,
             combined(self.status.passed, self.observed.others),
             tuple(self.status.set_events()),
         )
@@ -198,7 +184,7 @@ class _Round:
     def _begin(self, reason: str, due: int) -> None:
         if self.work.run is not None:
             if reason == "Request" and self.audit.spec.concurrency_policy == "Forbid":
-                self._look(BUSY_SECONDS)  # after the one that is on
+                self._again(BUSY_SECONDS)  # after the one that is on
                 return
             self._end(self.work.run, Ending(reasons.REPLACED, "a newer run took its place"))
         audited = self.observed.audited
@@ -214,7 +200,7 @@ class _Round:
             self.work = self.work.at(since=float(due))
             self.status.scheduled(float(due))
         self.began = True
-        self._look(SOON_SECONDS)
+        self._again(SOON_SECONDS)
 
     def _full_is_due(self) -> bool:
         days, last = self.audit.spec.full_every_days, self.status.last_full
@@ -230,7 +216,7 @@ class _Round:
         if problem is not None and problem[1] in (reasons.SET_MISSING, reasons.NO_IMAGE):
             self._end(run, Ending(reasons.FAILED, problem[2]))
             return
-        self._look(min(BUSY_SECONDS, deadline - self.observed.now + 1))
+        self._again(min(BUSY_SECONDS, deadline - self.observed.now + 1))
         if run.step == "map":
             run = self._map(run)
             self.work = self.work.at(run=run)
@@ -239,9 +225,9 @@ class _Round:
                     said = "; ".join(f"{share.pod}: {share.failed}" for share in run.shares)
                     self._end(run, Ending(reasons.FAILED, f"no replica could be read: {said}"))
                     return
-                # Written down first, as every step; the Job is made in the next round.
+                # Written down first, as every step; the Job is made in the next reconcile.
                 self.work = self.work.at(run=replace(run, step="reduce"))
-                self._look(SOON_SECONDS)
+                self._again(SOON_SECONDS)
         elif run.step == "look":
             self.work = self.work.at(run=self._look_on(run))
         else:
@@ -251,7 +237,7 @@ class _Round:
         """End a run whose time is over as soon as its Jobs have: what is ended from outside loses its log."""
         own = [job for job in self.observed.jobs.values() if labels.run_of(job) == run.number]
         if self.observed.now < deadline + LATE_SECONDS and not all(map(has_ended, own)):
-            self._look(LATE_LOOK_SECONDS)
+            self._again(LATE_LOOK_SECONDS)
             return
         said = f"it took longer than limits.deadlineSeconds, {self.audit.spec.limits.deadline_seconds} s"
         whys = {share.pod: share.failed or share.noted or self._why_late(share, run) for share in run.shares}
@@ -261,7 +247,7 @@ class _Round:
     def _why_late(self, share: Share, run: Run) -> str:
         if self._is_read(run, share):
             return ""
-        return self._outcome(map_job_name(self.name, run.number, share)).message
+        return self.observed.outcome(map_job_name(self.name, run.number, share)).message
 
     def _map(self, run: Run) -> Run:
         shares = []
@@ -283,7 +269,7 @@ class _Round:
         self, facts: JobFacts, share: Share, waits: bool, kept: Callable[[str], NewObject]
     ) -> str | None:
         """Make the Job of a replica, or keep what it said; `waits`: for too long by now. As `_map_one`."""
-        outcome = self._outcome(facts.name)
+        outcome = self.observed.outcome(facts.name)
         match outcome.state:
             case "done":
                 found = self.observed.results.get(facts.name)
@@ -292,13 +278,13 @@ class _Round:
                 if len(found.encode()) > MAP_BYTES_MAX:
                     return f"its result has more than {MAP_BYTES_MAX} bytes, which no ConfigMap takes"
                 self.actions.append(ApplyObject(kept(found)))
-                self._look(SOON_SECONDS)
+                self._again(SOON_SECONDS)
             case "failed":
                 return outcome.message or "its Job failed"
             case "missing":
                 replica = self._replica(share)
                 if replica is not None and replica.running:
-                    self._make(facts)
+                    self.actions += made(self.observed, facts)
                 elif waits:
                     return "its broker does not run"
             case _:
@@ -310,7 +296,7 @@ class _Round:
         return None
 
     def _look_on(self, run: Run) -> Run:
-        """Get a round of questions on; what nobody answers is left out, and the stretch is told."""
+        """Get a round of queries on; what nobody answers is left out, and the stretch is told."""
         by_pod = {share.pod: share for share in run.shares}
         waits = self.observed.now - run.asked_at >= GIVEN_UP_SECONDS
         asked, open_ = [], False
@@ -327,7 +313,7 @@ class _Round:
             asked.append(each)
         if open_:
             return replace(run, asked=tuple(asked))
-        self._look(SOON_SECONDS)
+        self._again(SOON_SECONDS)
         return replace(run, asked=tuple(asked), step="reduce")
 
     def _keeping(self, run: Run, share: Share, number: int) -> Callable[[str], NewObject]:
@@ -350,12 +336,12 @@ class _Round:
                 summaries[index] = found
         if len(summaries) < len(read):
             return
-        asked = questions(run, summaries.values())
+        asked = queries(run, summaries.values())
         if asked:
             # Written down first, as every step.
             run = replace(run, step="look", asked=(*run.asked, *asked), asked_at=self.observed.now)
             self.work = self.work.at(run=run)
-            self._look(SOON_SECONDS)
+            self._again(SOON_SECONDS)
             return
         silent = "; ".join(f"{each.pod} did not answer: {each.failed}" for each in run.asked if each.failed)
         self._end(run, Ending(reasons.PASSED, silent, merged(summaries.values()), report))
@@ -366,12 +352,12 @@ class _Round:
         """What the comparison of a group gave, why there is none, or None while it is on."""
         number = max((each.number for each in run.answered(index)), default=0)
         name = reduce_job_name(self.name, run.number, index, number)
-        outcome = self._outcome(name)
+        outcome = self.observed.outcome(name)
         match outcome.state:
             case "missing":
                 if not all(self._is_read(run, share) for share in shares):
                     return "maps of replicas were deleted before they were compared"
-                self._make(reduce_job(self.observed, run, shares, report))
+                self.actions += made(self.observed, reduce_job(self.observed, run, shares, report))
             case "failed":
                 return f"the comparison of {shares[0].group} failed: {outcome.message}"
             case "done":
@@ -385,15 +371,7 @@ class _Round:
     def _end(self, run: Run, ending: Ending) -> None:
         self.status.ended(run, ending)
         self.work = self.work.at(run=None)
-        self._look(SOON_SECONDS)
-
-    def _make(self, facts: JobFacts) -> None:
-        if facts.executors.instances:
-            for each in executor_objects(facts, self.observed.spark_role):
-                key = f"{each['kind']}/{each['metadata']['name']}"
-                if key not in self.observed.other and each["metadata"]["name"] not in self.observed.maps:
-                    self.actions.append(ApplyObject(each))
-        self.actions.append(ApplyObject(job_object(facts)))
+        self._again(SOON_SECONDS)
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
@@ -406,24 +384,15 @@ class _Round:
             step = labels.step_of(job)
             if number == current:
                 continue
-            failed = self._outcome(name).state == "failed"
+            failed = self.observed.outcome(name).state == "failed"
             if number in kept and (step == labels.REDUCE or failed):
                 continue
-            self._delete(job, "its run is over")
-        everything = {f"ConfigMap/{name}": each for name, each in self.observed.maps.items()}
-        for _, each in sorted((everything | dict(self.observed.other)).items()):
+            self.actions += deletion(job, "its run is over")
+        for _, each in sorted(self.observed.objects.items()):
             if labels.run_of(each) != current:
-                self._delete(each, "its run is over")
+                self.actions += deletion(each, "its run is over")
 
-    def _delete(self, live: Object, why: str) -> None:
-        meta = part(live, "metadata")
-        if meta.get("deletionTimestamp") is not None:
-            return
-        kind = kind_named(str(live["apiVersion"]), str(live["kind"]))
-        ref = ObjectRef(kind.api_version, kind.kind, str(meta["name"]), text(meta.get("uid")))
-        self.actions.append(DeleteObject(ref, why))
-
-    # -- looking ------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------
 
     def _problem(self) -> Verdict | None:
         """Why no run can begin now."""
@@ -432,16 +401,9 @@ class _Round:
             named, namespace = spec.broker_set_ref.name, self.observed.meta.namespace
             where = f"there is no BrokerSet {named} in namespace {namespace}"
             return "False", reasons.SET_MISSING, f"{where}; create it, or correct brokerSetRef"
-        if not (spec.image or self.observed.image):
-            advice = "give spec.image, or install the operator with spark.image"
-            return "False", reasons.NO_IMAGE, f"it is not known which image the jobs run; {advice}"
-        if spec.executors.instances and not self.observed.spark_role:
-            advice = "install it with spark.executors=true, or leave executors out"
-            return (
-                "False",
-                reasons.EXECUTORS_FORBIDDEN,
-                f"the operator may not give jobs the right to make pods; {advice}",
-            )
+        problem = why_no_jobs(self.observed, spec.image, spec.executors, "jobs run")
+        if problem is not None:
+            return problem
         if audited.problem is not None:
             return "False", *audited.problem
         if not audited.replicas:
@@ -463,10 +425,7 @@ class _Round:
             upcoming = self.schedule.next_after(self.observed.now)
         self.status.next_at = None if upcoming is None else time_text(upcoming)
         if upcoming is not None:
-            self._look(max(SOON_SECONDS, upcoming - self.observed.now + 0.5))
-
-    def _outcome(self, job: str) -> Outcome:
-        return outcome_of(self.observed.jobs.get(job), pods_of(job, self.observed.pods))
+            self._again(max(SOON_SECONDS, upcoming - self.observed.now + 0.5))
 
     def _is_read(self, run: Run, share: Share) -> bool:
         return self._is_there(run, map_name(self.name, share))
@@ -476,12 +435,11 @@ class _Round:
         return found is not None and labels.run_of(found) == run.number
 
     def _replica(self, share: Share) -> Replica | None:
-        audited: AuditedSet | None = self.observed.audited
-        found = audited.replicas if audited is not None else ()
+        found = self.observed.audited.replicas if self.observed.audited is not None else ()
         return next((replica for replica in found if replica.pod == share.pod), None)
 
-    def _look(self, seconds: float) -> None:
-        self.look = min(self.look, max(SOON_SECONDS, seconds))
+    def _again(self, seconds: float) -> None:
+        self.again = min(self.again, max(SOON_SECONDS, seconds))
 
 
 def _share(replica: Replica) -> Share:

@@ -9,17 +9,15 @@ from typing import Any, Final
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.plan.objects import items, part, seconds, text, time_text
 from brokerset_operator.store_jobs import reasons
-from brokerset_operator.store_jobs.audit_facts import ObservedAudit
 from brokerset_operator.store_jobs.audit_jobs import store_url
 from brokerset_operator.store_jobs.audit_work import Run, Work, write_work
 from brokerset_operator.store_jobs.conditions import Verdict, condition, find, verdict_of
-from brokerset_operator.store_jobs.outcomes import FINDINGS_KEPT, Summary
+from brokerset_operator.store_jobs.observed import ObservedAudit
+from brokerset_operator.store_jobs.outcomes import EVENT_CHARACTERS_MAX, FINDINGS_KEPT, Summary, error_text
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
 UNREAD: Final = "replica-unread"
 """Code of the finding that a replica could not be read."""
-
-EVENT_CHARACTERS_MAX: Final = 900
 
 BROKERS_KEPT: Final = 256
 """Replicas of which the status says how they fared."""
@@ -163,19 +161,6 @@ def begin_status(observed: ObservedAudit) -> AuditStatus:
     found._kept = {name: before[name] for name in names if name in before}
     found.last_full = seconds(before.get("lastFullTime"))
     return found
-
-
-def error_text(finding: Mapping[str, Any]) -> str:
-    """A finding in one line: code, where, and what happened."""
-    where = str(finding.get("store") or "")
-    if finding.get("file"):
-        where = f"{where} {finding['file']}".strip()
-    if finding.get("offset") is not None:
-        where = f"{where} at {finding['offset']}".strip()
-    told = (
-        f"{finding['code']}: {where}: {finding['text']}" if where else f"{finding['code']}: {finding['text']}"
-    )
-    return told[:EVENT_CHARACTERS_MAX]
 
 
 def _found(run: Run, ending: Ending) -> tuple[list[Mapping[str, Any]], int, dict[str, int], int]:

@@ -10,7 +10,7 @@ from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
 from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
-from brokerset_operator.store_jobs.migration_facts import ObservedMigration
+from brokerset_operator.store_jobs.observed import ObservedMigration
 from brokerset_spec.store_job_parts import Executors, bytes_of
 from brokerset_spec.store_migration_manifest import StoreMigration
 
@@ -50,7 +50,7 @@ def target_claim(observed: ObservedMigration) -> NewObject:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
-def migrate_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
+def migrate_job(observed: ObservedMigration) -> JobFacts:
     """The Job that copies."""
     migration = manifest_of(observed)
     spec = migration.spec
@@ -78,11 +78,10 @@ def migrate_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
         mounts=mounts,
         engine=spec.engine,
         executors=spec.executors,
-        deadline_seconds=deadline_seconds,
     )
 
 
-def verify_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
+def verify_job(observed: ObservedMigration) -> JobFacts:
     """The Job that reads the new store."""
     migration = manifest_of(observed)
     spec = migration.spec
@@ -93,7 +92,6 @@ def verify_job(observed: ObservedMigration, deadline_seconds: int) -> JobFacts:
         step=labels.VERIFY,
         command=[*command, *engine_options("processes", spec.limits, Executors())],
         mounts=[Mounted(name="target", claim=migration.target_claim, path=TARGET_MOUNT)],
-        deadline_seconds=deadline_seconds,
     )
 
 
@@ -121,5 +119,6 @@ def _facts(observed: ObservedMigration, **more: Any) -> JobFacts:
         run=RUN,
         image=migration.spec.image or observed.image,
         limits=migration.spec.limits,
+        deadline_seconds=migration.spec.limits.deadline_seconds,
         **more,
     )

@@ -29,6 +29,9 @@ REQUESTS_MAX: Final = 16
 
 CODES_MAX: Final = 64
 
+EVENT_CHARACTERS_MAX: Final = 900
+"""Longest text of an Event."""
+
 _LEVELS: Final = ("error", "warning", "info")
 
 
@@ -96,11 +99,6 @@ class Summary:
     further: tuple[Mapping[str, Any], ...] = ()
     """What a comparison wants to know of replicas to say more."""
 
-    @property
-    def worst(self) -> str:
-        """Code of the worst finding; empty without any."""
-        return str(self.findings[0]["code"]) if self.findings else ""
-
 
 def read_summary(said: str) -> Summary | None:
     """Read what a job said at its end; None for what is no summary."""
@@ -130,6 +128,19 @@ def read_summary(said: str) -> Summary | None:
         _number(found.get("bytesRead")),
         tuple(items(found, "further")[:REQUESTS_MAX]),
     )
+
+
+def error_text(finding: Mapping[str, Any]) -> str:
+    """A finding in one line: code, where, and what happened."""
+    where = str(finding.get("store") or "")
+    if finding.get("file"):
+        where = f"{where} {finding['file']}".strip()
+    if finding.get("offset") is not None:
+        where = f"{where} at {finding['offset']}".strip()
+    told = (
+        f"{finding['code']}: {where}: {finding['text']}" if where else f"{finding['code']}: {finding['text']}"
+    )
+    return told[:EVENT_CHARACTERS_MAX]
 
 
 def merged(summaries: Iterable[Summary]) -> Summary:

@@ -9,8 +9,7 @@ import pytest
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, MoveLeadership, Plan, SwitchOver
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.plan.objects import read_pod
-from brokerset_operator.plan.pods import STALE_SECONDS
+from brokerset_operator.plan.pods import STALE_SECONDS, read_pod
 from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes, carry_on, condition, is_done, of
 
 Settled = Callable[..., Kubernetes]

@@ -14,8 +14,8 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import ApplyObject, DeletePod, EmitEvent, Fence, Plan
 from brokerset_operator.model.observed import Meta, Observed, Operator
 from brokerset_operator.plan.deciding import plan
-from brokerset_operator.plan.objects import Pod, read_pod, time_text
-from brokerset_operator.plan.pods import why_failing
+from brokerset_operator.plan.objects import time_text
+from brokerset_operator.plan.pods import Pod, read_pod, why_failing
 from brokerset_operator.plan.static import is_as_sent, to_send, with_mark
 from brokerset_operator.plan.workflow import Workflow, read_workflow, write_workflow
 from brokerset_sim.kubernetes_model import Kubernetes, carry_on, condition, is_done, of

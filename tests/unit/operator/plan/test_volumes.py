@@ -17,7 +17,8 @@ from brokerset_operator.model.actions import (
     ResizeClaim,
 )
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.plan.objects import read_pod, size_of
+from brokerset_operator.plan.objects import size_of
+from brokerset_operator.plan.pods import read_pod
 from brokerset_sim.kubernetes_model import Kubernetes, carry_on, condition, is_done
 
 Settled = Callable[..., Kubernetes]

@@ -20,8 +20,9 @@ from brokerset_operator.migrations import users_of
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.conditions import find
-from brokerset_operator.store_jobs.migration_facts import ObservedMigration
-from brokerset_operator.store_jobs.migration_plan import MigrationPlan, plan_migration
+from brokerset_operator.store_jobs.migration_plan import plan_migration
+from brokerset_operator.store_jobs.observed import ObservedMigration
+from brokerset_operator.store_jobs.sequence import JobPlan
 from brokerset_spec.store_migration_manifest import read_store_migration
 
 
@@ -33,7 +34,7 @@ class World:
         self.made: list[dict[str, Any]] = []
         self.events: list[EmitEvent] = []
 
-    def round(self, **changes: Any) -> MigrationPlan:
+    def round(self, **changes: Any) -> JobPlan:
         self.observed = replace(self.observed, **changes)
         plan = plan_migration(self.observed)
         jobs, target = dict(self.observed.jobs), self.observed.target_claim

@@ -11,9 +11,8 @@ from typing import Any
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels
-from brokerset_operator.store_jobs.audit_facts import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, plan_audit
-from brokerset_operator.store_jobs.migration_facts import ObservedMigration
+from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, ObservedMigration, Replica
 from brokerset_spec.store_audit_manifest import read_store_audit
 from brokerset_spec.store_migration_manifest import read_store_migration
 
