@@ -19,24 +19,10 @@ from brokerset_operator.plan.objects import owned_by, part
 from brokerset_operator.plan.steps import At, Stage, Steps
 from brokerset_operator.plan.volumes import keep_volumes
 from brokerset_operator.resources.external_access import closed, is_open
+from brokerset_operator.resources.set_facts import API_VERSIONS
 
 SENT_ANNOTATION: Final = f"{names.DOMAIN}/sent"
 """Hash of the manifest that an object was last sent from."""
-
-API_VERSIONS: Final = {
-    "ConfigMap": "v1",
-    "EndpointSlice": "discovery.k8s.io/v1",
-    "NetworkPolicy": "networking.k8s.io/v1",
-    "PodDisruptionBudget": "policy/v1",
-    "PodMonitor": "monitoring.coreos.com/v1",
-    "PrometheusRule": "monitoring.coreos.com/v1",
-    "Role": "rbac.authorization.k8s.io/v1",
-    "RoleBinding": "rbac.authorization.k8s.io/v1",
-    "Service": "v1",
-    "ServiceAccount": "v1",
-}
-"""Kinds that are deleted when they are not wanted any more. StatefulSets and claims never are by this."""
-
 
 MONITORING: Final = frozenset({"PodMonitor", "PrometheusRule"})
 """Kinds of another project, which may refuse ours: nothing that brokers need waits for them."""
@@ -67,7 +53,12 @@ def keep_objects(facts: Facts) -> Steps:
             yield ApplyObject(with_mark(inner))
         yield At(Stage.REFUSABLE, send)
     for (kind, name), found in there.items():
-        if kind in API_VERSIONS and (kind, name) not in seen and _may_go(facts, found):
+        # StatefulSets, and claims, are never deleted by this.
+        if (
+            kind in API_VERSIONS.keys() - {"StatefulSet"}
+            and (kind, name) not in seen
+            and _may_go(facts, found)
+        ):
             meta = part(found, "metadata")
             uid = meta.get("uid")
             ref = ObjectRef(

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.resources.live_settings import restarting
+from brokerset_operator.resources.pod_parts import from_pod
 from brokerset_operator.resources.pod_template import (
     ProcessFacts,
     disruption_budget,
-    from_pod,
     headless_service,
     stateful_set,
 )

@@ -7,12 +7,11 @@ from typing import Final
 
 from brokerset_operator.model import names
 from brokerset_operator.resources import external_access
+from brokerset_operator.resources.pod_parts import from_pod, service_ports
 from brokerset_operator.resources.pod_template import (
     ProcessFacts,
     disruption_budget,
-    from_pod,
     headless_service,
-    service_ports,
     stateful_set,
 )
 from brokerset_operator.resources.quantities import smaller
@@ -99,14 +98,10 @@ def controller_objects(
 
 def _name_server_service(facts: SetFacts) -> NewObject:
     """One address for clients, which leads to controllers that are ready."""
-    return facts.an_object(
-        "v1",
-        "Service",
+    return facts.a_service(
         names.namesrv_service(facts.name),
+        service_ports({"namesrv": names.NAMESRV_PORT}),
         component=COMPONENT,
-        spec={
-            "type": "ClusterIP",
-            "selector": names.selector(facts.name, COMPONENT),
-            "ports": service_ports({"namesrv": names.NAMESRV_PORT}),
-        },
+        selector=names.selector(facts.name, COMPONENT),
+        type="ClusterIP",
     )

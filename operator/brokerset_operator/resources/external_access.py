@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerset_operator.model import names
-from brokerset_operator.resources.pod_template import service_ports
+from brokerset_operator.resources.pod_parts import service_ports
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 from brokerset_operator.resources.settings_files import broker_name
 from brokerset_protocol.external_routes import ExternalAddresses
@@ -66,29 +66,19 @@ def external_objects(facts: SetFacts, groups: Mapping[int, int]) -> tuple[NewObj
     external = facts.manifest.spec.external
     if external is None:
         return ()
-    name_servers = facts.an_object(
-        "v1",
-        "Service",
+    (port,) = service_ports({NAMESRV: names.NAMESRV_PORT})
+    name_servers = facts.a_service(
         names.namesrv_external_service(facts.name),
+        [{**port, "targetPort": names.NAMESRV_EXTERNAL_PORT}],
         component=COMPONENT,
-        spec={
-            "selector": names.selector(facts.name, "controller"),
-            "ports": [
-                {
-                    "name": NAMESRV,
-                    "port": names.NAMESRV_PORT,
-                    "targetPort": names.NAMESRV_EXTERNAL_PORT,
-                    "protocol": "TCP",
-                }
-            ],
-        },
+        selector=names.selector(facts.name, "controller"),
     )
     found = [_open(name_servers, external, external.name_servers, NAMESRV)]
     if external.per_broker:
         found += [
             _open(_broker_service(facts, pod), external, external.broker(pod), REMOTING)
             for index, replicas in sorted(groups.items())
-            for pod in _pods(facts, index, replicas)
+            for pod in (names.broker_pod(facts.name, index, ordinal) for ordinal in range(replicas))
         ]
     return tuple(found)
 
@@ -113,20 +103,12 @@ def addresses_file(addresses: ExternalAddresses | None) -> dict[str, str]:
     return {ADDRESSES_FILE: addresses.to_json().decode()} if addresses is not None else {}
 
 
-def _pods(facts: SetFacts, index: int, replicas: int) -> Iterable[str]:
-    return (names.broker_pod(facts.name, index, ordinal) for ordinal in range(replicas))
-
-
 def _broker_service(facts: SetFacts, pod: str) -> NewObject:
-    return facts.an_object(
-        "v1",
-        "Service",
+    return facts.a_service(
         names.broker_external_service(pod),
+        service_ports({REMOTING: names.REMOTING_PORT}),
         component=COMPONENT,
-        spec={
-            "selector": {**names.selector(facts.name, "broker"), POD_NAME_LABEL: pod},
-            "ports": service_ports({REMOTING: names.REMOTING_PORT}),
-        },
+        selector={**names.selector(facts.name, "broker"), POD_NAME_LABEL: pod},
     )
 
 

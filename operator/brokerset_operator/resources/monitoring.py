@@ -52,7 +52,6 @@ def monitoring_objects(
     if asked.rules and RULE in installed.api_kinds:
         found.append(
             facts.an_object(
-                f"{API_GROUP}/v1",
                 "PrometheusRule",
                 facts.name,
                 spec={"groups": groups},
@@ -63,7 +62,6 @@ def monitoring_objects(
 
 def _pod_monitor(facts: SetFacts) -> NewObject:
     return facts.an_object(
-        f"{API_GROUP}/v1",
         "PodMonitor",
         facts.name,
         spec={

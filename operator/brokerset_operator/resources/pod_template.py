@@ -25,19 +25,29 @@ it slow in the second in which it takes over.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerset_operator.model import names
-from brokerset_operator.resources.hashing import config_hash
+from brokerset_operator.resources.pod_parts import (
+    amounts,
+    container_ports,
+    container_security,
+    from_pod,
+    given_only,
+    placement,
+    pod_security,
+    service_ports,
+    token_mount,
+    token_volume,
+)
 from brokerset_operator.resources.quantities import canonical
 from brokerset_operator.resources.set_facts import OWNER_UID, NewObject, SetFacts
 from brokerset_operator.resources.settings_files import DATA_FOLDER, SETTINGS_FOLDER
 from brokerset_spec.pod_template import PodTemplate, Resources
-
-USER_ID: Final = 10001
-"""User and group of every process, and group of its volume; the image has the same."""
 
 TMP_SIZE: Final = "64Mi"
 """Most that a process may write to `/tmp`; today they write nothing there."""
@@ -45,11 +55,12 @@ TMP_SIZE: Final = "64Mi"
 REVISIONS_KEPT: Final = 3
 """Old pod templates that a StatefulSet remembers; with `OnDelete` nothing goes back to them by itself."""
 
-TOKEN_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where programs look for the token of their pod's account."""
 
-TOKEN_SECONDS: Final = 3607
-"""Lifetime of a token as Kubernetes itself chooses it; the kubelet renews it in time."""
+HASH_CHARACTERS: Final = 16
+"""64 bits: nobody tries to find two templates with the same hash, and people can read it out."""
+
+NOT_ROLLED: Final = frozenset({"raftJoin", "controllerDLegerPeers", "raftPeers", "expectedReplicas"})
+"""Settings that only count when a pod has no data yet: a change of them restarts nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +117,16 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
     return template
 
 
+def config_hash(template: Mapping[str, Any], settings: Mapping[str, str]) -> str:
+    """Hash a pod template, without the hash's own annotation, and those settings that take a restart.
+
+    Settings go by their outside names. The order of keys does not matter, and `NOT_ROLLED` does not count.
+    """
+    counted = {name: text for name, text in settings.items() if name not in NOT_ROLLED}
+    text = json.dumps([template, counted], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:HASH_CHARACTERS]
+
+
 def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas: int) -> NewObject:
     """A StatefulSet whose pods are replaced by nobody but the operator, one volume claim for each."""
     claim: NewObject = {
@@ -116,7 +137,6 @@ def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas:
     if process.storage_class is not None:
         claim["storageClassName"] = process.storage_class
     return facts.an_object(
-        "apps/v1",
         "StatefulSet",
         name,
         component=process.component,
@@ -151,26 +171,21 @@ def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas:
 
 def headless_service(facts: SetFacts, process: ProcessFacts, name: str) -> NewObject:
     """Gives each pod its DNS name at once: who is not ready must be reachable to become so."""
-    return facts.an_object(
-        "v1",
-        "Service",
+    return facts.a_service(
         name,
+        service_ports(process.ports),
         component=process.component,
         group=process.group,
-        spec={
-            "type": "ClusterIP",
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": names.selector(facts.name, process.component, process.group),
-            "ports": service_ports(process.ports),
-        },
+        selector=names.selector(facts.name, process.component, process.group),
+        type="ClusterIP",
+        clusterIP="None",
+        publishNotReadyAddresses=True,
     )
 
 
 def disruption_budget(facts: SetFacts, process: ProcessFacts, name: str) -> NewObject:
     """Whoever drains nodes may take one pod at a time, and none while one is not ready."""
     return facts.an_object(
-        "policy/v1",
         "PodDisruptionBudget",
         name,
         component=process.component,
@@ -182,51 +197,21 @@ def disruption_budget(facts: SetFacts, process: ProcessFacts, name: str) -> NewO
     )
 
 
-def service_ports(ports: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The ports of a Service that leads to the same ports of pods."""
-    return [
-        {"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports.items()
-    ]
-
-
-def from_pod(name: str, path: str) -> dict[str, Any]:
-    """An environment variable with a fact about the pod itself."""
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
 def _pod_spec(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> NewObject:
     spec: NewObject = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": process.grace_seconds,
         "topologySpreadConstraints": _spread(facts, process, given),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [_container(facts, process, given)],
         "volumes": _volumes(process),
-        **_placement(given),
+        **given_only({"affinity": dict(given.affinity), "priorityClassName": given.priority_class_name}),
+        **placement(given),
     }
     if process.service_account is not None:
         spec["serviceAccountName"] = process.service_account
     return spec
-
-
-def _placement(given: PodTemplate) -> NewObject:
-    """Where pods may run, and what pulls their image, as far as the manifest says."""
-    found: NewObject = {
-        "affinity": dict(given.affinity),
-        "nodeSelector": dict(given.node_selector),
-        "tolerations": [each.model_dump(by_alias=True, exclude_defaults=True) for each in given.tolerations],
-        "imagePullSecrets": [{"name": each.name} for each in given.image_pull_secrets],
-        "priorityClassName": given.priority_class_name,
-    }
-    return {name: value for name, value in found.items() if value}
 
 
 def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> NewObject:
@@ -236,21 +221,15 @@ def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> Ne
         {"name": "tmp", "mountPath": "/tmp"},
     ]
     if process.service_account is not None:
-        mounts.append({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True})
+        mounts.append(token_mount())
     return {
         "name": process.component,
         "image": facts.image,
         "command": ["python", "-m", process.module, "-c", f"{SETTINGS_FOLDER}/{process.settings_file}"],
         "env": [*_variables(given), *process.environment],
-        "ports": [
-            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in process.ports.items()
-        ],
-        "resources": _resources(process),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "ports": container_ports(process.ports),
+        "resources": amounts(process.resources, process.requests),
+        "securityContext": container_security(),
         "startupProbe": _probe("/healthz", period=1, timeout=2, failures=process.startup_seconds_max),
         "livenessProbe": _probe("/healthz", period=10, timeout=5, failures=6),
         "readinessProbe": _probe("/readyz", period=2, timeout=2, failures=3),
@@ -265,30 +244,12 @@ def _variables(given: PodTemplate) -> list[NewObject]:
     ]
 
 
-def _resources(process: ProcessFacts) -> NewObject:
-    asked, limits = _amounts(process.resources.requests), _amounts(process.resources.limits)
-    # A default request above a limit would be refused; a limit alone is a request as well.
-    requests = {name: amount for name, amount in process.requests.items() if name not in limits}
-    found: NewObject = {"requests": {**requests, **asked}, "limits": limits}
-    return {name: amounts for name, amounts in found.items() if amounts}
-
-
-def _amounts(given: Mapping[str, str | int]) -> dict[str, str]:
-    return {name: canonical(amount) for name, amount in given.items()}
-
-
 def _volumes(process: ProcessFacts) -> Sequence[NewObject]:
     found: list[NewObject] = [
         {"name": "settings", "configMap": {"name": process.config_map}},
         {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
     ]
-    if process.service_account is not None:
-        sources: list[NewObject] = [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        ]
-        found.append({"name": "token", "projected": {"sources": sources}})
-    return found
+    return [*found, token_volume()] if process.service_account is not None else found
 
 
 def _probe(path: str, *, period: int, timeout: int, failures: int) -> NewObject:

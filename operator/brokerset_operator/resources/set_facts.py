@@ -14,6 +14,21 @@ from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
 """Annotation of every claim: the UID that its data is bound to."""
 
+API_VERSIONS: Final = {
+    "ConfigMap": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+    "StatefulSet": "apps/v1",
+}
+"""Kinds of objects that sets consist of."""
+
 NewObject = dict[str, Any]
 """An object as it is sent to the API server."""
 
@@ -51,7 +66,6 @@ class SetFacts:
 
     def an_object(
         self,
-        api_version: str,
         kind: str,
         name: str,
         *,
@@ -62,7 +76,7 @@ class SetFacts:
     ) -> NewObject:
         """An object of the set with labels and owner; `rest` has its other parts (`spec`, `data`, …)."""
         return {
-            "apiVersion": api_version,
+            "apiVersion": API_VERSIONS[kind],
             "kind": kind,
             "metadata": {
                 "name": name,
@@ -81,6 +95,22 @@ class SetFacts:
             },
             **rest,
         }
+
+    def a_service(
+        self,
+        name: str,
+        ports: list[NewObject],
+        *,
+        component: str,
+        group: str | None = None,
+        selector: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> NewObject:
+        """A Service of the set; without a selector somebody else says where it leads."""
+        given = {"selector": dict(selector)} if selector is not None else {}
+        return self.an_object(
+            "Service", name, component=component, group=group, spec={**spec, **given, "ports": ports}
+        )
 
 
 def facts_of(observed: Observed) -> SetFacts:

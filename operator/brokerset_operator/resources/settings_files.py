@@ -118,7 +118,6 @@ def controller_config_map(
 ) -> NewObject:
     """The ConfigMap of the controllers; `others` are further files."""
     return facts.an_object(
-        "v1",
         "ConfigMap",
         names.controller_set(facts.name),
         component="controller",
@@ -134,7 +133,6 @@ def broker_config_map(
     if read_only:
         settings = {**settings, "brokerPermission": str(READ_ONLY)}
     return facts.an_object(
-        "v1",
         "ConfigMap",
         name,
         component="broker",

@@ -11,11 +11,9 @@ from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.resources.brokers import broker_objects
 from brokerset_operator.resources.controllers import controller_objects
 from brokerset_operator.resources.external_access import external_objects, opened
-from brokerset_operator.resources.master_service import master_objects
 from brokerset_operator.resources.monitoring import monitoring_objects
-from brokerset_operator.resources.network import network_objects
-from brokerset_operator.resources.rights import rights_objects
 from brokerset_operator.resources.set_facts import facts_of
+from brokerset_operator.resources.surroundings import master_objects, network_objects, rights_objects
 from brokerset_protocol.external_routes import ExternalAddresses
 
 

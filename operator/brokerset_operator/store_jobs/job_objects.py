@@ -6,18 +6,25 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from brokerset_operator.resources.pod_template import TOKEN_FOLDER, TOKEN_SECONDS, from_pod
-from brokerset_operator.resources.quantities import amount_of, canonical
+from brokerset_operator.resources.pod_parts import (
+    amounts,
+    container_ports,
+    container_security,
+    from_pod,
+    placement,
+    pod_security,
+    token_mount,
+    token_volume,
+)
+from brokerset_operator.resources.quantities import amount_of
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
     Mounted,
     beside,
-    container_security,
     labels_of,
     metadata_of,
-    pod_security,
 )
 from brokerset_operator.store_jobs.outcomes import FINDINGS
 from brokerset_operator.store_jobs.pod_failures import CONTAINER
@@ -110,7 +117,6 @@ def job_object(facts: JobFacts) -> NewObject:
 
 
 def _pod_spec(facts: JobFacts) -> NewObject:
-    given = facts.placement
     spec: NewObject = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": max(1, facts.deadline_seconds),
@@ -120,15 +126,13 @@ def _pod_spec(facts: JobFacts) -> NewObject:
         "securityContext": pod_security(),
         "containers": [_container(facts)],
         "volumes": _volumes(facts),
-        "tolerations": [each.model_dump(by_alias=True, exclude_defaults=True) for each in given.tolerations],
-        "nodeSelector": dict(given.node_selector),
-        "imagePullSecrets": [{"name": each.name} for each in given.image_pull_secrets],
+        **placement(facts.placement),
     }
     if facts.beside_pod is not None:
         spec["affinity"] = beside({"statefulset.kubernetes.io/pod-name": facts.beside_pod})
     if facts.executors.instances:
         spec["serviceAccountName"] = account_name(facts.name)
-    return {name: value for name, value in spec.items() if value not in ({}, [])}
+    return spec
 
 
 def _container(facts: JobFacts) -> NewObject:
@@ -143,7 +147,7 @@ def _container(facts: JobFacts) -> NewObject:
         "image": facts.image,
         "command": ["python", "-m", "brokerset_spark", *facts.command],
         "env": variables,
-        "resources": _resources(facts.limits, SPARK_REQUESTS if facts.engine == "spark" else REQUESTS),
+        "resources": amounts(facts.limits.resources, SPARK_REQUESTS if facts.engine == "spark" else REQUESTS),
         "securityContext": container_security(),
         "terminationMessagePath": STATUS_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -159,14 +163,8 @@ def _container(facts: JobFacts) -> NewObject:
             *variables,
             {"name": "PYSPARK_SUBMIT_ARGS", "value": submit_arguments(facts)},
         ]
-        found["ports"] = [
-            {"name": "driver", "containerPort": DRIVER_PORT, "protocol": "TCP"},
-            {"name": "blocks", "containerPort": BLOCKS_PORT, "protocol": "TCP"},
-        ]
-        mounts += [
-            {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
-            {"name": "template", "mountPath": CONFIG_FOLDER, "readOnly": True},
-        ]
+        found["ports"] = container_ports({"driver": DRIVER_PORT, "blocks": BLOCKS_PORT})
+        mounts += [token_mount(), {"name": "template", "mountPath": CONFIG_FOLDER, "readOnly": True}]
     return found
 
 
@@ -179,14 +177,6 @@ def _mount(mounted: Mounted) -> NewObject:
     return found
 
 
-def _resources(limits: Limits, least: Mapping[str, str]) -> NewObject:
-    asked = {name: canonical(amount) for name, amount in limits.resources.requests.items()}
-    most = {name: canonical(amount) for name, amount in limits.resources.limits.items()}
-    requests = {name: amount for name, amount in least.items() if name not in most}
-    found: NewObject = {"requests": {**requests, **asked}, "limits": most}
-    return {name: amounts for name, amounts in found.items() if amounts}
-
-
 def _volumes(facts: JobFacts) -> list[NewObject]:
     found: list[NewObject] = []
     for each in facts.mounts:
@@ -196,10 +186,5 @@ def _volumes(facts: JobFacts) -> list[NewObject]:
         found.append({"name": each.name, "persistentVolumeClaim": claim})
     found += [*facts.volumes, {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}]
     if facts.executors.instances:
-        sources: list[NewObject] = [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        ]
-        found.append({"name": "token", "projected": {"sources": sources}})
-        found.append({"name": "template", "configMap": {"name": account_name(facts.name)}})
+        found += [token_volume(), {"name": "template", "configMap": {"name": account_name(facts.name)}}]
     return found

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from brokerset_operator.resources.pod_template import USER_ID
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
 from brokerset_spec.pod_template import PodTemplate
@@ -75,27 +74,6 @@ def metadata_of(facts: JobFacts, name: str) -> NewObject:
 def labels_of(facts: JobFacts) -> dict[str, str]:
     """Of an object that belongs to the job."""
     return labels.labels(facts.kind, facts.owner, run=facts.run, step=facts.step, **facts.labels)
-
-
-def pod_security() -> NewObject:
-    """As the brokers' user, whom the volumes belong to."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER_ID,
-        "runAsGroup": USER_ID,
-        "fsGroup": USER_ID,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> NewObject:
-    """Without any privilege, and with a file system that is read-only."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
 
 
 def beside(chosen: Mapping[str, str]) -> NewObject:

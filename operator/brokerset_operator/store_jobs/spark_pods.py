@@ -6,7 +6,13 @@ import json
 import math
 from typing import Final
 
-from brokerset_operator.resources.pod_template import TOKEN_FOLDER
+from brokerset_operator.resources.pod_parts import (
+    TOKEN_FOLDER,
+    container_security,
+    given_only,
+    placement,
+    pod_security,
+)
 from brokerset_operator.resources.quantities import amount_of, canonical
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
@@ -14,10 +20,8 @@ from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
     beside,
-    container_security,
     labels_of,
     metadata_of,
-    pod_security,
 )
 from brokerset_spec.store_job_parts import Executors, Limits
 
@@ -152,15 +156,12 @@ def _executor_template(facts: JobFacts) -> str:
         chosen = {"statefulset.kubernetes.io/pod-name": facts.beside_pod}
     elif not facts.mounts:
         chosen = {}
-    given = facts.placement
     spec: NewObject = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "affinity": beside(chosen) if chosen else {},
-        "tolerations": [each.model_dump(by_alias=True, exclude_defaults=True) for each in given.tolerations],
-        "nodeSelector": dict(given.node_selector),
-        "imagePullSecrets": [{"name": each.name} for each in given.image_pull_secrets],
+        **given_only({"affinity": beside(chosen) if chosen else None}),
+        **placement(facts.placement),
         "containers": [
             {
                 "name": EXECUTOR_CONTAINER,
@@ -175,6 +176,6 @@ def _executor_template(facts: JobFacts) -> str:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"labels": labels_of(facts)},
-        "spec": {name: value for name, value in spec.items() if value not in ({}, [])},
+        "spec": spec,
     }
     return json.dumps(template, indent=1, sort_keys=True)

@@ -8,7 +8,7 @@ nothing of the plan. `Kubernetes.observe` shows it as the operator sees it, part
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -788,44 +788,6 @@ class Kubernetes:
                 group.fenced.discard(n)
             case actions.SetPermission(permission=permission):
                 group.permission = permission
-
-
-def carry_on(
-    world: Kubernetes,
-    planner: Callable[[Observed], actions.Plan],
-    until: Callable[[Kubernetes], bool],
-    seconds_max: int = 400,
-) -> list[actions.Action]:
-    """A round each second, undisturbed, until something is so; returns what was done."""
-    done: list[actions.Action] = []
-    for _ in range(seconds_max):
-        if until(world):
-            return done
-        world.tick()
-        decided = planner(world.observe_now())
-        for action in decided.actions:
-            world.carry_out(action)
-        done += decided.actions
-        world.status = dict(decided.status)
-    raise AssertionError(f"not so after {seconds_max} s: {world.status}")
-
-
-def is_done(world: Kubernetes) -> bool:
-    """Whether nothing goes on, all pods are new, and the status is about today's manifest."""
-    quiet = condition(world.status, "Progressing") == ("False", "Done")
-    new = all(pod.image == world.image for pod in world.pods.values())
-    return quiet and new and world.status["observedGeneration"] == world.generation
-
-
-def of(kind: type[Action], done: Iterable[actions.Action]) -> list[Action]:
-    """The actions of one kind."""
-    return [action for action in done if isinstance(action, kind)]
-
-
-def condition(status: Mapping[str, Any], kind: str) -> tuple[str, str] | None:
-    """Status and reason of a condition."""
-    found = [c for c in status.get("conditions", ()) if c["type"] == kind]
-    return (found[0]["status"], found[0]["reason"]) if found else None
 
 
 def _copied(value: Any) -> Any:

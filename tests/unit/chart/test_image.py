@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_operator.resources.pod_template import USER_ID
+from brokerset_operator.resources.pod_parts import USER_ID
 from brokerset_operator.resources.settings_files import DATA_FOLDER
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE
 from brokerset_spark.termination import TERMINATION_LOG

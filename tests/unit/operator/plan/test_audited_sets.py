@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from brokerset_operator.model.actions import EmitEvent, Plan
+from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan.deciding import plan
 from brokerset_operator.quiescence import all_is_well
 from brokerset_operator.set_reconciler import is_final
-from brokerset_sim.kubernetes_model import Kubernetes
+from brokerset_sim.kubernetes_worlds import decide, settled
 from brokerset_spec.manifest import Problem
 
 
@@ -32,9 +31,7 @@ def audited(observed: Observed, holds: str) -> Observed:
 
 
 @pytest.mark.parametrize("holds", ["True", "False", "Unknown"])
-def test_the_condition_of_an_audit_stays_as_it_is(
-    settled: Callable[..., Kubernetes], decide: Callable[[Observed], Plan], holds: str
-) -> None:
+def test_the_condition_of_an_audit_stays_as_it_is(holds: str) -> None:
     """It is no news, keeps nobody busy, and does not make a set that is well look otherwise."""
     observed = audited(settled().observe_now(), holds)
 
@@ -48,7 +45,7 @@ def test_the_condition_of_an_audit_stays_as_it_is(
     assert is_final(decided, observed)
 
 
-def test_an_invalid_manifest_does_not_take_it_away(settled: Callable[..., Kubernetes]) -> None:
+def test_an_invalid_manifest_does_not_take_it_away() -> None:
     """The data is what it was."""
     observed = audited(settled().observe_now(), "False")
 

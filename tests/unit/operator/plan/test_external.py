@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,8 @@ from brokerset_operator.plan.facts import gather
 from brokerset_operator.plan.static import with_mark
 from brokerset_operator.resources.wanted import Shape, wanted_objects
 from brokerset_protocol.external_routes import ExternalAddresses
-from brokerset_sim.kubernetes_model import Kubernetes
+from brokerset_sim.kubernetes_worlds import settled
 from brokerset_spec.manifest import read_manifest
-
-Settled = Callable[..., Kubernetes]
 
 INSIDE = ("InternalIP", "10.9.0.1")
 
@@ -74,7 +72,7 @@ NODES = {f"node-{n}": (("InternalIP", f"10.9.0.{n}"), ("ExternalIP", f"192.0.2.{
 
 
 @pytest.fixture(name="at_rest")
-def at_rest_fixture(settled: Settled) -> Observed:
+def at_rest_fixture() -> Observed:
     """A set of three brokers and three controllers in which all is well; the master is `orders-0-0`."""
     return settled().observe_now()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,11 @@ import pytest
 from brokerset_broker.live_settings import decide_update
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, Fence, Plan, SwitchOver, TellSettings
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.resources.live_settings import LIVE, differing, restarting
-from brokerset_sim.kubernetes_model import Kubernetes, Pod, carry_on, is_done
+from brokerset_sim.kubernetes_model import Kubernetes, Pod
+from brokerset_sim.kubernetes_worlds import carry_on, decide, is_done, settled
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.setting_fields import setting_fields, value_text
-
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
 
 
 def told(plan: Plan) -> list[tuple[str, dict[str, str]]]:
@@ -49,26 +45,24 @@ def test_what_is_told_is_taken(name: str) -> None:
     assert settings == BrokerSettings()
 
 
-def test_a_changed_setting_is_told_and_nothing_is_restarted(settled: Settled, decide: Decide) -> None:
+def test_a_changed_setting_is_told_and_nothing_is_restarted() -> None:
     """Every broker hears of it, once; no pod is old, and nobody hands over."""
     world = settled()
 
     world.apply_manifest(config={"fileReservedTime": 48})
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert {pod.settings["fileReservedTime"] for pod in brokers(world)} == {"48"}
     assert sorted(a.pod for a in done if isinstance(a, TellSettings)) == [pod.name for pod in brokers(world)]
     assert not [a for a in done if isinstance(a, DeletePod | SwitchOver)]
 
 
-def test_a_setting_that_is_taken_out_of_the_manifest_gets_its_default(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_setting_that_is_taken_out_of_the_manifest_gets_its_default() -> None:
     """Also what somebody has changed at a running broker."""
     world = settled(config={"fileReservedTime": 48})
 
     world.apply_manifest(config={})
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
     brokers(world)[1].settings["fileReservedTime"] = "1"
     plan = decide(world.observe_now())
 
@@ -99,9 +93,7 @@ def test_name_servers_are_set_back_and_count_in_the_hash_as_before() -> None:
 @pytest.mark.parametrize(
     "other", [{"brokerName": "orders-1"}, {"ownerUid": "another"}], ids=lambda other: next(iter(other))
 )
-def test_another_broker_at_the_address_is_told_nothing(
-    settled: Settled, decide: Decide, other: dict[str, str]
-) -> None:
+def test_another_broker_at_the_address_is_told_nothing(other: dict[str, str]) -> None:
     """Addresses are used again: who answers must be of this group and this set."""
     world = settled()
     world.apply_manifest(config={"fileReservedTime": 48})
@@ -113,7 +105,7 @@ def test_another_broker_at_the_address_is_told_nothing(
     assert [pod for pod, _ in told(plan)] == ["orders-0-0", "orders-0-1"]
 
 
-def test_a_higher_minimum_waits_for_brokers_that_come(settled: Settled, decide: Decide) -> None:
+def test_a_higher_minimum_waits_for_brokers_that_come() -> None:
     """From two to three brokers the minimum rises to two, once all three are in sync; nothing restarts."""
     world = settled(replicas=2)
     seen: list[int] = []
@@ -124,7 +116,7 @@ def test_a_higher_minimum_waits_for_brokers_that_come(settled: Settled, decide: 
         return is_done(found)
 
     world.apply_manifest(replicas=3)
-    done = carry_on(world, decide, watch)
+    done = carry_on(world, watch)
 
     assert seen
     assert set(seen) == {3}
@@ -133,9 +125,7 @@ def test_a_higher_minimum_waits_for_brokers_that_come(settled: Settled, decide: 
 
 
 @pytest.mark.parametrize(("minimum", "tells"), [(2, False), (1, True)])
-def test_a_minimum_changes_with_a_broker_out_of_sync_only_downwards(
-    settled: Settled, decide: Decide, minimum: int, tells: bool
-) -> None:
+def test_a_minimum_changes_with_a_broker_out_of_sync_only_downwards(minimum: int, tells: bool) -> None:
     """With two of three in sync a higher minimum of two would leave none to spare: it waits, and says so."""
     world = settled(replication={"minInSyncReplicas": 3 - minimum})
     group = world.groups["orders-0"]
@@ -151,7 +141,7 @@ def test_a_minimum_changes_with_a_broker_out_of_sync_only_downwards(
     assert ("gets minInSyncReplicas=2 when" in progress["message"]) != tells
 
 
-def test_nothing_is_taken_down_before_a_lower_minimum_is_known(settled: Settled, decide: Decide) -> None:
+def test_nothing_is_taken_down_before_a_lower_minimum_is_known() -> None:
     """A master that wants three would refuse sends while one of three is replaced."""
     world = settled(replication={"minInSyncReplicas": 3})
     world.apply_manifest(replication={"minInSyncReplicas": 2})
@@ -161,11 +151,11 @@ def test_nothing_is_taken_down_before_a_lower_minimum_is_known(settled: Settled,
         return bool(told(plan)) and not [a for a in plan.actions if isinstance(a, DeletePod)]
 
     assert strict(decide(world.observe_now()))
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
     assert {pod.image for pod in brokers(world)} == {"v2"}
 
 
-def test_brokers_stay_while_the_master_does_not_tell_its_settings(settled: Settled, decide: Decide) -> None:
+def test_brokers_stay_while_the_master_does_not_tell_its_settings() -> None:
     """Who leads may still want as many in sync as before: nobody is fenced before that is known."""
     world = settled(replicas=4)
     world.apply_manifest(replicas=3)
@@ -179,7 +169,7 @@ def test_brokers_stay_while_the_master_does_not_tell_its_settings(settled: Settl
     assert any("does not tell at port" in note for note in plan.notes)
 
 
-def test_nothing_is_told_while_a_set_is_paused(settled: Settled, decide: Decide) -> None:
+def test_nothing_is_told_while_a_set_is_paused() -> None:
     """A person may change a running broker for a while."""
     world = settled()
     brokers(world)[0].settings["fileReservedTime"] = "1"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from brokerset_operator.model import names
-from brokerset_operator.model.actions import Plan
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan.owner import (
     BELIEVED_SECONDS,
     RENEWED_SECONDS,
@@ -21,7 +18,7 @@ from brokerset_operator.plan.owner import (
     refusal_text,
     refused,
 )
-from brokerset_sim.kubernetes_model import Kubernetes, condition
+from brokerset_sim.kubernetes_worlds import condition, decide, settled
 
 MINE, OTHER, THIRD = "system/mine", "elsewhere/other", "third/one"
 NOW = 1_800_000_000.0
@@ -107,9 +104,7 @@ def test_a_refusal_is_said_once_and_renewed_and_one_is_enough() -> None:
     assert refused(written, THIRD, "text", NOW + BELIEVED_SECONDS) is not None
 
 
-def test_the_owner_carries_a_refusal_over_until_nobody_renews_it(
-    settled: Callable[..., Kubernetes], decide: Callable[[Observed], Plan]
-) -> None:
+def test_the_owner_carries_a_refusal_over_until_nobody_renews_it() -> None:
     """The other operator is not asked: it may be gone, and cannot take its word back."""
     world = settled()
     given = world.observe_now()

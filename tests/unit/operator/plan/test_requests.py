@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from brokerset_operator.model import names
-from brokerset_operator.model.actions import Fence, Plan, SwitchOver
-from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.actions import Fence, SwitchOver
 from brokerset_operator.plan.requests import PATIENCE_SECONDS, Target, read_target
-from brokerset_sim.kubernetes_model import Kubernetes, carry_on
-
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
+from brokerset_sim.kubernetes_model import Kubernetes
+from brokerset_sim.kubernetes_worlds import carry_on, decide, settled
 
 
 def answer(world: Kubernetes, name: str) -> tuple[str, str]:
@@ -39,26 +34,24 @@ def test_targets_are_read(given: str, target: Target | None) -> None:
     assert read_target(given) == target
 
 
-def test_a_switch_over_is_done_once_for_each_value(settled: Settled, decide: Decide) -> None:
+def test_a_switch_over_is_done_once_for_each_value() -> None:
     """The annotation stays, and the next one with another value is acted on."""
     world = settled()
     group = world.groups["orders-0"]
     target = max(group.in_sync - {group.master})
 
     world.annotations[names.SWITCH_OVER] = f"orders-0/{target}"
-    done = carry_on(world, decide, lambda found: answer(found, "switchover")[0] == "Done")
+    done = carry_on(world, lambda found: answer(found, "switchover")[0] == "Done")
     epoch = group.epoch
     begun = world.now
-    carry_on(world, decide, lambda found: found.now > begun + 20)
+    carry_on(world, lambda found: found.now > begun + 20)
 
     assert group.master == target
     assert group.epoch == epoch
     assert {action.epoch for action in done if isinstance(action, SwitchOver)} == {epoch - 1}
 
 
-def test_a_switch_over_without_a_name_is_done_once_though_the_answer_was_lost(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_switch_over_without_a_name_is_done_once_though_the_answer_was_lost() -> None:
     """The epoch is written down first: when status is lost after the switch, it is not done again."""
     world = settled()
     group = world.groups["orders-0"]
@@ -68,7 +61,7 @@ def test_a_switch_over_without_a_name_is_done_once_though_the_answer_was_lost(
     for action in decide(world.observe_now()).actions:
         world.carry_out(action)  # and the operator dies before it writes the status
 
-    done = carry_on(world, decide, lambda found: answer(found, "switchover")[0] == "Done")
+    done = carry_on(world, lambda found: answer(found, "switchover")[0] == "Done")
 
     assert accepted == "Accepted"
     assert group.epoch == before + 1
@@ -83,22 +76,18 @@ def test_a_switch_over_without_a_name_is_done_once_though_the_answer_was_lost(
         ("orders-0/x", "Refused", "write <group>"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(
-    settled: Settled, decide: Decide, value: str, state: str, word: str
-) -> None:
+def test_what_cannot_be_done_is_refused_with_the_reason(value: str, state: str, word: str) -> None:
     """The message names what would be right."""
     world = settled()
 
     world.annotations[names.SWITCH_OVER] = value
-    carry_on(world, decide, lambda found: answer(found, "switchover")[0] != "")
+    carry_on(world, lambda found: answer(found, "switchover")[0] != "")
 
     assert answer(world, "switchover")[0] == state
     assert word in answer(world, "switchover")[1]
 
 
-def test_a_switch_over_to_a_broker_out_of_sync_waits_and_is_given_up(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_switch_over_to_a_broker_out_of_sync_waits_and_is_given_up() -> None:
     """It is done as soon as the target can; after ten minutes it fails."""
     world = settled()
     group = world.groups["orders-0"]
@@ -107,54 +96,54 @@ def test_a_switch_over_to_a_broker_out_of_sync_waits_and_is_given_up(
     group.in_sync.discard(target)
 
     world.annotations[names.SWITCH_OVER] = f"orders-0/{target}"
-    carry_on(world, decide, lambda found: answer(found, "switchover")[0] == "Waiting")
+    carry_on(world, lambda found: answer(found, "switchover")[0] == "Waiting")
     world.now += PATIENCE_SECONDS + 10
     for replica in group.replicas.values():
         replica.last_seen = world.now
-    carry_on(world, decide, lambda found: answer(found, "switchover")[0] == "Failed", 20)
+    carry_on(world, lambda found: answer(found, "switchover")[0] == "Failed", 20)
 
     assert "is not alive, in sync" in answer(world, "switchover")[1]
 
 
-def test_fences_follow_the_annotation(settled: Settled, decide: Decide) -> None:
+def test_fences_follow_the_annotation() -> None:
     """What is listed is fenced, what is no longer listed is taken in again."""
     world = settled()
     group = world.groups["orders-0"]
     slave = max(group.in_sync - {group.master})
 
     world.annotations[names.FENCE] = f"orders-0/{slave}"
-    carry_on(world, decide, lambda found: answer(found, "fence")[0] == "Done")
+    carry_on(world, lambda found: answer(found, "fence")[0] == "Done")
     fenced = set(group.fenced)
     world.annotations[names.FENCE] = ""
-    carry_on(world, decide, lambda found: "fence" not in found.status.get("requests", {}))
+    carry_on(world, lambda found: "fence" not in found.status.get("requests", {}))
 
     assert fenced == {slave}
     assert not group.fenced
 
 
-def test_a_fence_that_somebody_took_away_is_not_put_back(settled: Settled, decide: Decide) -> None:
+def test_a_fence_that_somebody_took_away_is_not_put_back() -> None:
     """Each value is acted on once."""
     world = settled()
     group = world.groups["orders-0"]
     slave = max(group.in_sync - {group.master})
     world.annotations[names.FENCE] = f"orders-0/{slave}"
-    carry_on(world, decide, lambda found: answer(found, "fence")[0] == "Done")
+    carry_on(world, lambda found: answer(found, "fence")[0] == "Done")
 
     group.fenced.clear()
     begun = world.now
-    done = carry_on(world, decide, lambda found: found.now > begun + 10)
+    done = carry_on(world, lambda found: found.now > begun + 10)
 
     assert not [action for action in done if isinstance(action, Fence)]
 
 
-def test_masters_and_the_last_slave_in_sync_are_not_fenced(settled: Settled, decide: Decide) -> None:
+def test_masters_and_the_last_slave_in_sync_are_not_fenced() -> None:
     """The answer says what to do first."""
     world = settled(replicas=2)
     group = world.groups["orders-0"]
     slave = max(group.in_sync - {group.master})
 
     world.annotations[names.FENCE] = f"orders-0/{group.master},orders-0/{slave}"
-    done = carry_on(world, decide, lambda found: answer(found, "fence")[0] == "Waiting")
+    done = carry_on(world, lambda found: answer(found, "fence")[0] == "Waiting")
 
     assert "switch over first" in answer(world, "fence")[1]
     assert "only the master would stay" in answer(world, "fence")[1]

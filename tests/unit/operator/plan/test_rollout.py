@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, MoveLeadership, Plan, SwitchOver
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan.pods import STALE_SECONDS, read_pod
-from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes, carry_on, condition, is_done, of
-
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
+from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
+from brokerset_sim.kubernetes_worlds import carry_on, condition, decide, is_done, of, settled
 
 
-def twice(world: Kubernetes, decide: Decide) -> Plan:
+def twice(world: Kubernetes) -> Plan:
     """What is decided in the second of two rounds, when the first one has written something down."""
     world.status = dict(decide(world.observe_now()).status)
     for action in decide(world.observe_now()).actions:
@@ -25,7 +20,7 @@ def twice(world: Kubernetes, decide: Decide) -> Plan:
     return decide(world.observe_now())
 
 
-def test_slaves_go_first_then_the_master_hands_over_and_goes_last(settled: Settled, decide: Decide) -> None:
+def test_slaves_go_first_then_the_master_hands_over_and_goes_last() -> None:
     """A roll replaces each slave once, switches over once, and then replaces the old master."""
     world = settled()
     group = world.groups["orders-0"]
@@ -34,7 +29,7 @@ def test_slaves_go_first_then_the_master_hands_over_and_goes_last(settled: Settl
     )
 
     world.image = "v2"
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     brokers = [
         a
@@ -49,13 +44,13 @@ def test_slaves_go_first_then_the_master_hands_over_and_goes_last(settled: Settl
     assert len({action.epoch for action in of(SwitchOver, done)}) == 1
 
 
-def test_controllers_go_first_and_their_leader_last(settled: Settled, decide: Decide) -> None:
+def test_controllers_go_first_and_their_leader_last() -> None:
     """No broker is touched before all controllers are new, and the leader hands over before it goes."""
     world = settled()
     leader = world.leader
 
     world.image = "v2"
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     deleted = list(dict.fromkeys(action.name for action in of(DeletePod, done)))
     assert all("controller" in name for name in deleted[:3])
@@ -63,7 +58,7 @@ def test_controllers_go_first_and_their_leader_last(settled: Settled, decide: De
     assert of(MoveLeadership, done)
 
 
-def test_a_pod_is_written_down_before_it_is_deleted(settled: Settled, decide: Decide) -> None:
+def test_a_pod_is_written_down_before_it_is_deleted() -> None:
     """The round that chooses a pod only writes it down; the next one deletes it, and it alone."""
     world = settled(controllers={"replicas": 1})
     world.apply_manifest(config={"flushIntervalCommitLog": 400})
@@ -91,9 +86,7 @@ def test_a_pod_is_written_down_before_it_is_deleted(settled: Settled, decide: De
 @pytest.mark.parametrize(
     "what", ["slave is out of sync", "no master", "controllers are silent", "pod is missing"]
 )
-def test_nothing_is_taken_down_while_a_group_is_not_whole(
-    settled: Settled, decide: Decide, what: str
-) -> None:
+def test_nothing_is_taken_down_while_a_group_is_not_whole(what: str) -> None:
     """No pod that runs is deleted while its group could not spare it."""
     world = settled()
     group = world.groups["orders-0"]
@@ -111,23 +104,23 @@ def test_nothing_is_taken_down_while_a_group_is_not_whole(
         case _:
             del world.pods[slave.name]
 
-    decided = twice(world, decide)
+    decided = twice(world)
 
     assert not [action for action in decided.actions if isinstance(action, DeletePod | SwitchOver)]
 
 
-def test_one_replica_is_restarted_in_place(settled: Settled, decide: Decide) -> None:
+def test_one_replica_is_restarted_in_place() -> None:
     """A group of one has nobody to hand over to: its pod is replaced, which is a pause."""
     world = settled(replicas=1)
 
     world.image = "v2"
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert not of(SwitchOver, done)
     assert "orders-0-0" in {action.name for action in of(DeletePod, done)}
 
 
-def test_a_supervised_roll_waits_for_approval_of_this_very_epoch(settled: Settled, decide: Decide) -> None:
+def test_a_supervised_roll_waits_for_approval_of_this_very_epoch() -> None:
     """The master is left alone until an annotation names its group and epoch, not an older one."""
     world = settled(update={"strategy": "supervised"})
     epoch = world.groups["orders-0"].epoch
@@ -136,33 +129,31 @@ def test_a_supervised_roll_waits_for_approval_of_this_very_epoch(settled: Settle
     def waiting(found: Kubernetes) -> bool:
         return condition(found.status, "Progressing") == ("True", "WaitingForApproval")
 
-    done = carry_on(world, decide, waiting)
+    done = carry_on(world, waiting)
     world.annotations[names.APPROVE] = f"orders-0/{epoch - 1}"
-    carry_on(world, decide, waiting)
+    carry_on(world, waiting)
     world.annotations[names.APPROVE] = f"orders-0/{epoch}"
-    rest = carry_on(world, decide, is_done)
+    rest = carry_on(world, is_done)
 
     assert not of(SwitchOver, done)
     assert of(SwitchOver, rest)
 
 
-def test_a_pod_that_does_not_start_stops_the_roll_and_the_old_manifest_heals_it(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_pod_that_does_not_start_stops_the_roll_and_the_old_manifest_heals_it() -> None:
     """Of a bad image one controller and no broker tries; with the old image again everything is new."""
     world = settled()
 
     world.image = BAD_IMAGE
-    carry_on(world, decide, lambda w: condition(w.status, "Progressing") == ("True", "RollWaits"))
+    carry_on(world, lambda w: condition(w.status, "Progressing") == ("True", "RollWaits"))
     broken = [pod.name for pod in world.pods.values() if pod.image == BAD_IMAGE]
     world.image = "v1"
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert len(broken) == 1
     assert "controller" in broken[0]
 
 
-def test_a_first_creation_with_a_bad_image_is_mended_by_a_good_one(settled: Settled, decide: Decide) -> None:
+def test_a_first_creation_with_a_bad_image_is_mended_by_a_good_one() -> None:
     """Old pods that do not run are replaced at once though no controller ever answered."""
     world = settled()
     fresh = Kubernetes(world.rng)
@@ -176,38 +167,34 @@ def test_a_first_creation_with_a_bad_image_is_mended_by_a_good_one(settled: Sett
         fresh.status = dict(decided.status)
 
     fresh.image = "v1"
-    carry_on(fresh, decide, is_done)
+    carry_on(fresh, is_done)
 
     assert condition(fresh.status, "Ready") == ("True", "AsWanted")
 
 
-def test_an_image_that_was_rewritten_on_its_way_in_is_no_reason_to_replace(
-    settled: Settled, decide: Decide
-) -> None:
+def test_an_image_that_was_rewritten_on_its_way_in_is_no_reason_to_replace() -> None:
     """A pod of the newest revision is new, whatever its image is called."""
     world = settled()
     for pod in world.pods.values():
         pod.image = f"mirror/{pod.image}"
 
-    decided = twice(world, decide)
+    decided = twice(world)
 
     assert not of(DeletePod, [*decided.actions])
     assert condition(decided.status, "Progressing") == ("False", "Done")
 
 
-def test_a_minimum_of_all_replicas_does_not_stop_a_roll(settled: Settled, decide: Decide) -> None:
+def test_a_minimum_of_all_replicas_does_not_stop_a_roll() -> None:
     """Where every broker must be in sync a roll pauses sends, and is done nevertheless."""
     world = settled(replication={"minInSyncReplicas": 3})
 
     world.image = "v2"
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert condition(world.status, "Ready") == ("True", "AsWanted")
 
 
-def test_a_fenced_broker_is_replaced_and_does_not_stop_the_roll_when_enough_stay(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_fenced_broker_is_replaced_and_does_not_stop_the_roll_when_enough_stay() -> None:
     """With four replicas one may be fenced, and all pods become new."""
     world = settled(replicas=4)
     group = world.groups["orders-0"]
@@ -216,14 +203,12 @@ def test_a_fenced_broker_is_replaced_and_does_not_stop_the_roll_when_enough_stay
     group.in_sync.discard(fenced)
 
     world.image = "v2"
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert group.fenced == {fenced}
 
 
-def test_a_stateful_set_whose_image_was_rewritten_is_no_reason_either(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_stateful_set_whose_image_was_rewritten_is_no_reason_either() -> None:
     """Whoever rewrites images of pods may do so with those of StatefulSets."""
     world = settled()
     for found in world.sets.values():
@@ -260,9 +245,7 @@ def test_only_the_own_container_tells_that_a_pod_does_not_run(own: str, broken: 
 
 
 @pytest.mark.parametrize(("seconds_ago", "waits"), [(0.0, True), (STALE_SECONDS + 1, False)])
-def test_a_start_that_was_written_down_too_late_stops_no_roll(
-    settled: Settled, decide: Decide, seconds_ago: float, waits: bool
-) -> None:
+def test_a_start_that_was_written_down_too_late_stops_no_roll(seconds_ago: float, waits: bool) -> None:
     """A later start than the remembered one never comes when that was the new pod's already."""
     world = settled()
     pod = world.pods["orders-0-2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,36 +25,32 @@ from brokerset_operator.model.actions import (
 from brokerset_operator.model.observed import Meta, Observed, Operator
 from brokerset_operator.plan.controllers import majority
 from brokerset_operator.plan.deciding import plan
-from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes, carry_on, condition, is_done, of
+from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
+from brokerset_sim.kubernetes_worlds import carry_on, condition, decide, is_done, of, settled
 from brokerset_spec.manifest import BrokerSet, read_manifest
 
 MANIFEST = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet"}
 
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
 
-
-def test_brokers_come_at_once(settled: Settled, decide: Decide) -> None:
+def test_brokers_come_at_once() -> None:
     """From three to five: both pods are made together, and nothing else is touched."""
     world = settled()
 
     world.apply_manifest(replicas=5)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert world.groups["orders-0"].in_sync == {1, 2, 3, 4, 5}
     assert not of(Fence, done)
     assert not of(SwitchOver, done)
 
 
-def test_brokers_leave_one_by_one_fenced_and_their_claims_and_ids_stay(
-    settled: Settled, decide: Decide
-) -> None:
+def test_brokers_leave_one_by_one_fenced_and_their_claims_and_ids_stay() -> None:
     """From five to three: the highest ordinal first; id and claim are kept, and come back together."""
     world = settled(replicas=5)
     ids = {pod.ordinal: pod.volume.broker_id for pod in world.pods.values() if "-0-" in pod.name}
 
     world.apply_manifest(replicas=3)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert [f.broker_id for f in of(Fence, done)][-1] == ids[3]
     assert not of(CleanBroker, done)
@@ -63,40 +58,40 @@ def test_brokers_leave_one_by_one_fenced_and_their_claims_and_ids_stay(
     assert "data-orders-0-4" in world.volumes
 
     world.apply_manifest(replicas=5)
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert world.groups["orders-0"].in_sync == set(ids.values())
     assert not world.groups["orders-0"].fenced
 
 
-def test_with_the_annotation_claims_go_and_their_ids_are_forgotten(settled: Settled, decide: Decide) -> None:
+def test_with_the_annotation_claims_go_and_their_ids_are_forgotten() -> None:
     """The claim is deleted first, then the id that was on it."""
     world = settled(replicas=5)
     world.annotations[names.DELETE_CLAIMS] = "true"
 
     world.apply_manifest(replicas=4)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert isinstance(next(a for a in done if isinstance(a, DeleteObject | CleanBroker)), DeleteObject)
     assert len(of(CleanBroker, done)) >= 1
     assert "data-orders-0-4" not in world.volumes
 
 
-def test_a_master_that_is_to_leave_hands_over_first(settled: Settled, decide: Decide) -> None:
+def test_a_master_that_is_to_leave_hands_over_first() -> None:
     """The master on the highest ordinal is never fenced nor removed: another one leads first."""
     world = settled()
     group = world.groups["orders-0"]
     group.master = world.pods["orders-0-2"].volume.broker_id
 
     world.apply_manifest(replicas=2)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     kinds = [type(a).__name__ for a in done if isinstance(a, SwitchOver | Fence)]
     assert kinds[0] == "SwitchOver"
     assert group.master in group.in_sync
 
 
-def test_scale_in_waits_while_too_few_would_stay_in_sync(settled: Settled, decide: Decide) -> None:
+def test_scale_in_waits_while_too_few_would_stay_in_sync() -> None:
     """With a dead slave the living one does not leave; an annotation that names the group lets it."""
     world = settled(replicas=3, replication={"minInSyncReplicas": 2})
     group = world.groups["orders-0"]
@@ -105,15 +100,15 @@ def test_scale_in_waits_while_too_few_would_stay_in_sync(settled: Settled, decid
     world.apply_manifest(replicas=2)
     stay.runs_at, stay.registered = world.now + 1000, False
 
-    carry_on(world, decide, lambda found: condition(found.status, "ScaleRefused") == ("True", "BelowMinimum"))
+    carry_on(world, lambda found: condition(found.status, "ScaleRefused") == ("True", "BelowMinimum"))
     refused = leaver.volume.broker_id in group.fenced
     world.annotations[names.BELOW_MINIMUM] = "orders-0"
-    carry_on(world, decide, lambda found: leaver.volume.broker_id in group.fenced)
+    carry_on(world, lambda found: leaver.volume.broker_id in group.fenced)
 
     assert not refused
 
 
-def test_a_dead_broker_may_leave(settled: Settled, decide: Decide) -> None:
+def test_a_dead_broker_may_leave() -> None:
     """The highest ordinal that has died and left the in-sync set is in nobody's way."""
     world = settled()
     world.groups["orders-0"].master = world.pods["orders-0-0"].volume.broker_id
@@ -121,56 +116,56 @@ def test_a_dead_broker_may_leave(settled: Settled, decide: Decide) -> None:
     gone.runs_at, gone.registered = world.now + 1000, False
 
     world.apply_manifest(replicas=2)
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert "orders-0-2" not in world.pods
 
 
-def test_the_second_broker_of_two_may_leave(settled: Settled, decide: Decide) -> None:
+def test_the_second_broker_of_two_may_leave() -> None:
     """From two to one: the fence leaves the master alone in sync, which the plan says it knows."""
     world = settled(replicas=2)
 
     world.apply_manifest(replicas=1)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert all(fence.force for fence in of(Fence, done))
     assert world.groups["orders-0"].in_sync == {world.groups["orders-0"].master}
 
 
-def test_a_lower_minimum_is_told_before_brokers_leave(settled: Settled, decide: Decide) -> None:
+def test_a_lower_minimum_is_told_before_brokers_leave() -> None:
     """From three to two the minimum falls to one: every broker takes it before one of them goes, unrolled."""
     world = settled()
 
     world.apply_manifest(replicas=2)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     kinds = [type(a).__name__ for a in done if type(a).__name__ in ("DeletePod", "TellSettings", "Fence")]
     assert list(dict.fromkeys(kinds)) == ["TellSettings", "Fence"]
     assert kinds.count("TellSettings") == 3
 
 
-def test_a_group_that_never_had_a_master_is_made_smaller_at_once(settled: Settled, decide: Decide) -> None:
+def test_a_group_that_never_had_a_master_is_made_smaller_at_once() -> None:
     """Nine brokers that no cluster has room for are taken back to one, which then becomes master."""
     world = Kubernetes(settled().rng)
     world.apply_manifest(replicas=9)
-    carry_on(world, decide, lambda found: found.leader is not None and len(found.pods) >= 8)
+    carry_on(world, lambda found: found.leader is not None and len(found.pods) >= 8)
     for pod in world.pods.values():
         if pod.name in ("orders-0-7", "orders-0-8"):
             pod.runs_at, pod.registered = world.now + 1000, False
 
     world.apply_manifest(replicas=1)
-    carry_on(world, decide, lambda found: condition(found.status, "Ready") == ("True", "AsWanted"))
+    carry_on(world, lambda found: condition(found.status, "Ready") == ("True", "AsWanted"))
 
     assert world.groups["orders-0"].expected == 1
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 5), (5, 3), (3, 1), (3, 2), (2, 4)])
-def test_controllers_follow_the_manifest(settled: Settled, decide: Decide, first: int, then: int) -> None:
+def test_controllers_follow_the_manifest(first: int, then: int) -> None:
     """Members are added, then vote; are removed, and only then their pods go."""
     world = settled(controllers={"replicas": first})
 
     world.apply_manifest(controllers={"replicas": then})
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert world.members == dict.fromkeys(range(then), True)
     assert len(world.controller_pods()) == then
@@ -178,28 +173,26 @@ def test_controllers_follow_the_manifest(settled: Settled, decide: Decide, first
     assert len(of(RemoveController, done)) == max(0, first - then)
 
 
-def test_a_leading_controller_that_is_to_go_hands_over(settled: Settled, decide: Decide) -> None:
+def test_a_leading_controller_that_is_to_go_hands_over() -> None:
     """Leadership moves to one that stays."""
     world = settled(controllers={"replicas": 5})
     world.leader = 4
 
     world.apply_manifest(controllers={"replicas": 3})
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert of(MoveLeadership, done)[0].to_node_id < 3
 
 
-def test_an_emptied_controller_is_taken_out_and_in_again(settled: Settled, decide: Decide) -> None:
+def test_an_emptied_controller_is_taken_out_and_in_again() -> None:
     """One that waits to join though it is a member has forgotten its votes."""
     world = settled()
     number = max(set(world.members) - {world.leader})
     del world.volumes[f"data-orders-controller-{number}"]
     world.end_pod(world.pods[f"orders-controller-{number}"])
 
-    done = carry_on(world, decide, lambda found: found.pods.get("x") is None and len(of_added(found)) == 3)
-    done += carry_on(
-        world, decide, lambda w: bool(w.volumes.get(f"data-orders-controller-{number}")) and is_done(w)
-    )
+    done = carry_on(world, lambda found: found.pods.get("x") is None and len(of_added(found)) == 3)
+    done += carry_on(world, lambda w: bool(w.volumes.get(f"data-orders-controller-{number}")) and is_done(w))
 
     assert world.members == {0: True, 1: True, 2: True}
     assert world.volumes[f"data-orders-controller-{number}"].raft
@@ -215,7 +208,7 @@ def test_majorities() -> None:
     assert [majority(n) for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
-def test_controllers_that_never_formed_a_group_keep_their_number(decide: Decide) -> None:
+def test_controllers_that_never_formed_a_group_keep_their_number() -> None:
     """The first members are written in the settings of each: another number would make two groups."""
     import random
 
@@ -279,22 +272,20 @@ def test_first_members_stay_as_long_as_nobody_has_led(wanted: int, remembered: b
     assert decided.status["workflow"]["controllerReplicas"] == 3
 
 
-def test_a_group_is_drained_and_its_claims_stay(settled: Settled, decide: Decide) -> None:
+def test_a_group_is_drained_and_its_claims_stay() -> None:
     """Read-only, read to the end, a time of grace, then the StatefulSet goes; claims stay all the same."""
     world = settled(groups=2, storage={"size": "20Gi", "whenDeleted": "Delete"})
     world.groups["orders-1"].unread = 5
 
     world.apply_manifest(groups=1)
-    done = carry_on(world, decide, lambda found: "orders-1" not in found.sets)
+    done = carry_on(world, lambda found: "orders-1" not in found.sets)
 
     assert of(SetPermission, done)[0].permission == 4
     assert world.groups["orders-1"].unread == 0
     assert "data-orders-1-0" in world.volumes
 
 
-def test_unread_messages_keep_a_group_until_an_annotation_gives_them_up(
-    settled: Settled, decide: Decide
-) -> None:
+def test_unread_messages_keep_a_group_until_an_annotation_gives_them_up() -> None:
     """Condition Draining says what to do."""
     world = settled(groups=2)
     world.apply_manifest(groups=1)
@@ -304,26 +295,26 @@ def test_unread_messages_keep_a_group_until_an_annotation_gives_them_up(
         group.unread = 7
         return condition(found.status, "Draining") == ("True", "UnreadMessages")
 
-    carry_on(world, decide, never_read)
+    carry_on(world, never_read)
     world.annotations[names.DISCARD_GROUP] = "orders-1"
-    carry_on(world, decide, lambda found: "orders-1" not in found.sets)
+    carry_on(world, lambda found: "orders-1" not in found.sets)
 
     assert "data-orders-1-2" in world.volumes
 
 
-def test_a_drain_that_is_called_off_makes_the_group_writable(settled: Settled, decide: Decide) -> None:
+def test_a_drain_that_is_called_off_makes_the_group_writable() -> None:
     """Groups go from two to one and back before the second is gone."""
     world = settled(groups=2)
     world.apply_manifest(groups=1)
-    carry_on(world, decide, lambda found: found.groups["orders-1"].permission == 4)
+    carry_on(world, lambda found: found.groups["orders-1"].permission == 4)
 
     world.apply_manifest(groups=2)
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert world.groups["orders-1"].permission == 6
 
 
-def test_the_highest_group_goes_first(settled: Settled, decide: Decide) -> None:
+def test_the_highest_group_goes_first() -> None:
     """A lower group waits, drained, until the higher one is gone."""
     world = settled(groups=3, replicas=1)
     world.apply_manifest(groups=1)
@@ -334,44 +325,42 @@ def test_the_highest_group_goes_first(settled: Settled, decide: Decide) -> None:
         return found.now > begun + 90
 
     begun = world.now
-    carry_on(world, decide, unread)
+    carry_on(world, unread)
     stayed = "orders-1" in world.sets
-    carry_on(world, decide, lambda found: "orders-1" not in found.sets)
+    carry_on(world, lambda found: "orders-1" not in found.sets)
 
     assert stayed
     assert "orders-2" not in world.sets
 
 
-def test_a_wanted_controller_is_added_before_the_last_one_goes(settled: Settled, decide: Decide) -> None:
+def test_a_wanted_controller_is_added_before_the_last_one_goes() -> None:
     """From three to one while the first is no member: those that are to go have somebody to hand over to."""
     world = settled()
     world.apply_manifest(controllers={"replicas": 1})
     world.members, world.leader = {1: True}, 1
 
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert world.members == {0: True}
 
 
-def test_brokers_of_a_group_that_is_to_go_are_mended_so_that_it_can_be_drained(
-    settled: Settled, decide: Decide
-) -> None:
+def test_brokers_of_a_group_that_is_to_go_are_mended_so_that_it_can_be_drained() -> None:
     """Without a broker that runs nobody could read what is left: pods with a bad image are replaced."""
     world = settled(groups=2, replicas=1)
     pod = world.pods["orders-1-0"]
     pod.image, pod.hash, pod.revision, pod.registered = BAD_IMAGE, "old", "old", False
 
     world.apply_manifest(groups=1)
-    carry_on(world, decide, lambda found: "orders-1" not in found.sets)
+    carry_on(world, lambda found: "orders-1" not in found.sets)
 
     assert world.groups["orders-1"].unread == 0
 
 
-def test_what_was_seen_late_does_not_take_back_that_a_broker_goes(settled: Settled, decide: Decide) -> None:
+def test_what_was_seen_late_does_not_take_back_that_a_broker_goes() -> None:
     """The broker is fenced, and its pod is gone, while the StatefulSet is still seen with it."""
     world = settled(replicas=4)
     world.apply_manifest(replicas=3)
-    carry_on(world, decide, lambda found: bool(found.groups["orders-0"].fenced))
+    carry_on(world, lambda found: bool(found.groups["orders-0"].fenced))
     observed = world.observe_now()
     gone = observed.groups["orders-0"].fenced[0]
     assert world.pods["orders-0-3"].volume.broker_id == gone
@@ -383,38 +372,36 @@ def test_what_was_seen_late_does_not_take_back_that_a_broker_goes(settled: Settl
     assert sent["spec"]["replicas"] == 3
 
 
-def test_a_claim_goes_only_when_its_pod_cannot_be_about_to_come(settled: Settled, decide: Decide) -> None:
+def test_a_claim_goes_only_when_its_pod_cannot_be_about_to_come() -> None:
     """What is seen may be from before the pod was asked for: the claim stays for as long as that may be."""
     world = settled(replicas=4)
     world.annotations[names.DELETE_CLAIMS] = "true"
     world.apply_manifest(replicas=3)
     began = world.now
 
-    carry_on(world, decide, lambda found: "data-orders-0-3" not in found.volumes)
+    carry_on(world, lambda found: "data-orders-0-3" not in found.volumes)
 
     assert world.now - began >= 30
 
 
-def test_a_group_that_is_wanted_again_gets_the_permission_of_the_manifest(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_group_that_is_wanted_again_gets_the_permission_of_the_manifest() -> None:
     """Somebody may want it to be readable only."""
     world = settled(groups=2, config={"brokerPermission": 4})
     world.apply_manifest(groups=1)
-    carry_on(world, decide, lambda found: any("drainSince" in g for g in found.status["workflow"]["groups"]))
+    carry_on(world, lambda found: any("drainSince" in g for g in found.status["workflow"]["groups"]))
 
     world.apply_manifest(groups=2)
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert {action.permission for action in of(SetPermission, done)} == {4}
 
 
-def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_anew(settled: Settled, decide: Decide) -> None:
+def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_anew() -> None:
     """Larger volumes are for groups that stay: one that goes keeps its claim templates until it is gone."""
     world = settled(groups=2)
     world.apply_manifest(groups=1, storage={"size": "30Gi"})
 
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     anew = [a.ref.name for a in of(DeleteObject, done) if a.ref.kind == "StatefulSet" and a.orphan]
     assert anew == ["orders-0"]
@@ -422,9 +409,7 @@ def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_anew(settled: Set
     assert not [pod for pod in world.pods.values() if pod.keeper == "orders-1"]
 
 
-def test_pods_without_a_stateful_set_and_without_a_memory_go_with_their_group(
-    settled: Settled, decide: Decide
-) -> None:
+def test_pods_without_a_stateful_set_and_without_a_memory_go_with_their_group() -> None:
     """Orphans run on: a StatefulSet takes them in, so that they are drained and go as others do."""
     world = settled(groups=2)
     uid = world.sets["orders-1"]["metadata"]["uid"]
@@ -433,7 +418,7 @@ def test_pods_without_a_stateful_set_and_without_a_memory_go_with_their_group(
     world.groups["orders-1"].unread = 5
     world.status["workflow"]["groups"][1]["replicas"] = 0
 
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert of(SetPermission, done)[0].permission == 4
     assert world.groups["orders-1"].unread == 0
@@ -441,7 +426,7 @@ def test_pods_without_a_stateful_set_and_without_a_memory_go_with_their_group(
     assert "orders-1" not in world.sets
 
 
-def test_pods_that_go_with_their_stateful_set_are_waited_for(settled: Settled, decide: Decide) -> None:
+def test_pods_that_go_with_their_stateful_set_are_waited_for() -> None:
     """Kubernetes deletes them in a moment: another StatefulSet would bring them back."""
     world = settled(groups=2)
     world.apply_manifest(groups=1)
@@ -456,9 +441,7 @@ def test_pods_that_go_with_their_stateful_set_are_waited_for(settled: Settled, d
     assert condition(dict(decided.status), "Progressing") == ("True", "DrainingGroup")
 
 
-def test_a_lower_group_that_was_not_looked_at_waits_without_a_complaint(
-    settled: Settled, decide: Decide
-) -> None:
+def test_a_lower_group_that_was_not_looked_at_waits_without_a_complaint() -> None:
     """Only some groups are looked at in a round: of the others nobody says that their master is silent."""
     world = settled(groups=3, replicas=1)
     world.apply_manifest(groups=1)
@@ -468,7 +451,7 @@ def test_a_lower_group_that_was_not_looked_at_waits_without_a_complaint(
         top.unread = 3
         return top.permission == 4
 
-    carry_on(world, decide, drained)
+    carry_on(world, drained)
     observed = world.observe_now()
     decided = decide(replace(observed, drains={"orders-2": observed.drains["orders-2"]}))
 

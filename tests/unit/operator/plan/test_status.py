@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from brokerset_operator.model import names
-from brokerset_operator.model.actions import ApplyObject, DeletePod, EmitEvent, Fence, Plan
+from brokerset_operator.model.actions import ApplyObject, DeletePod, EmitEvent, Fence
 from brokerset_operator.model.observed import Meta, Observed, Operator
 from brokerset_operator.plan.deciding import plan
 from brokerset_operator.plan.objects import time_text
 from brokerset_operator.plan.pods import Pod, read_pod, why_failing
 from brokerset_operator.plan.static import is_as_sent, to_send, with_mark
 from brokerset_operator.plan.workflow import Workflow, read_workflow, write_workflow
-from brokerset_sim.kubernetes_model import Kubernetes, carry_on, condition, is_done, of
+from brokerset_sim.kubernetes_model import Kubernetes
+from brokerset_sim.kubernetes_worlds import carry_on, condition, decide, is_done, of, settled
 from brokerset_spec.manifest import Problem, default_manifest, read_manifest
-
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
 
 
 def fresh(**changes: Any) -> Observed:
@@ -85,7 +83,7 @@ def test_what_was_sent_is_not_sent_again() -> None:
     assert second.status == first.status
 
 
-def test_a_status_is_json_and_comes_back_as_it_was(settled: Settled, decide: Decide) -> None:
+def test_a_status_is_json_and_comes_back_as_it_was() -> None:
     """What is remembered survives the API server."""
     world = settled(groups=2)
 
@@ -112,7 +110,7 @@ def test_a_damaged_memory_counts_as_none(damaged: object) -> None:
     assert read_workflow({"workflow": damaged}) == Workflow()
 
 
-def test_a_rest_is_a_rest(settled: Settled, decide: Decide) -> None:
+def test_a_rest_is_a_rest() -> None:
     """When all is as wanted a round does nothing, and the next one may be late."""
     world = settled()
 
@@ -124,9 +122,7 @@ def test_a_rest_is_a_rest(settled: Settled, decide: Decide) -> None:
     assert world.status["inSync"] == "3/3"
 
 
-def test_the_selector_of_the_scale_subresource_finds_one_broker_of_each_group(
-    settled: Settled, decide: Decide
-) -> None:
+def test_the_selector_of_the_scale_subresource_finds_one_broker_of_each_group() -> None:
     """An autoscaler multiplies the pods that it finds, and would count each broker as a group otherwise."""
     world = settled(groups=2)
 
@@ -138,9 +134,7 @@ def test_the_selector_of_the_scale_subresource_finds_one_broker_of_each_group(
     )
 
 
-def test_an_invalid_manifest_changes_nothing_and_names_every_problem(
-    settled: Settled, decide: Decide
-) -> None:
+def test_an_invalid_manifest_changes_nothing_and_names_every_problem() -> None:
     """What runs is left alone; the rest of the status stays."""
     world = settled()
     problems = (
@@ -158,7 +152,7 @@ def test_an_invalid_manifest_changes_nothing_and_names_every_problem(
     assert decided.status["workflow"] == world.status["workflow"]
 
 
-def test_a_paused_set_is_only_looked_at(settled: Settled, decide: Decide) -> None:
+def test_a_paused_set_is_only_looked_at() -> None:
     """With the annotation nothing is done, whatever the manifest says."""
     world = settled()
     world.annotations[names.PAUSED] = "true"
@@ -171,7 +165,7 @@ def test_a_paused_set_is_only_looked_at(settled: Settled, decide: Decide) -> Non
     assert decided.status["phase"] == "Paused"
 
 
-def test_a_set_that_is_deleted_is_left_to_the_garbage_collector(settled: Settled, decide: Decide) -> None:
+def test_a_set_that_is_deleted_is_left_to_the_garbage_collector() -> None:
     """Owner references do the rest."""
     world = settled()
     observed = world.observe_now()
@@ -181,7 +175,7 @@ def test_a_set_that_is_deleted_is_left_to_the_garbage_collector(settled: Settled
     assert decided.actions == ()
 
 
-def test_a_group_keeps_its_name(settled: Settled, decide: Decide) -> None:
+def test_a_group_keeps_its_name() -> None:
     """Another name for a group that has volumes is refused before anything is changed."""
     world = settled()
     world.apply_manifest(brokerNames=["other"])
@@ -203,9 +197,7 @@ def test_a_group_keeps_its_name(settled: Settled, decide: Decide) -> None:
         ("a copied volume", ("False", "IdentityConflict"), "True"),
     ],
 )
-def test_conditions_say_what_is_wrong(
-    settled: Settled, decide: Decide, what: str, ready: tuple[str, str], degraded: str
-) -> None:
+def test_conditions_say_what_is_wrong(what: str, ready: tuple[str, str], degraded: str) -> None:
     """Each trouble has its reason, and a message."""
     world = settled()
     group = world.groups["orders-0"]
@@ -238,7 +230,7 @@ def test_conditions_say_what_is_wrong(
     assert all(c["message"] for c in status["conditions"] if c["type"] == "Ready")
 
 
-def test_what_a_broker_says_of_itself_is_told_with_its_name(settled: Settled, decide: Decide) -> None:
+def test_what_a_broker_says_of_itself_is_told_with_its_name() -> None:
     """Not only that it is not in sync: why, and what to do, in the conditions and beside the broker."""
     world = settled()
     group = world.groups["orders-0"]
@@ -286,9 +278,7 @@ def _with_container(observed: Observed, pod: str, container: Mapping[str, Any]) 
 
 @pytest.mark.parametrize("kind", list(CRASHING))
 @pytest.mark.parametrize("prefix", ["orders-0-", "orders-controller-"])
-def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(
-    settled: Settled, decide: Decide, prefix: str, kind: str
-) -> None:
+def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(prefix: str, kind: str) -> None:
     """Ready=False, Degraded=True, with pod, container, exit code and last words; no other pod is touched."""
     world = settled()
     world.image = "v2"
@@ -304,7 +294,7 @@ def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(
             for place in began
         )
 
-    carry_on(world, decide, rolls)
+    carry_on(world, rolls)
     observed = world.observe_now()
     work = observed.status["workflow"]
     name = (work.get("controller") or work["groups"][0].get("replacing"))["pod"]
@@ -323,9 +313,7 @@ def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(
 
 
 @pytest.mark.parametrize("pod", ["orders-0-1", "orders-controller-1"])
-def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(
-    settled: Settled, decide: Decide, pod: str
-) -> None:
+def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(pod: str) -> None:
     """Also while it is ready between two crashes; it is looked at again soon, for nobody tells of the end."""
     world = settled()
 
@@ -379,9 +367,7 @@ def test_a_pod_that_is_replaced_may_take_minutes_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("state", ["creating", "no master", "too few in sync"])
-def test_a_group_that_does_not_serve_says_what_its_brokers_say(
-    settled: Settled, decide: Decide, state: str
-) -> None:
+def test_a_group_that_does_not_serve_says_what_its_brokers_say(state: str) -> None:
     """A volume of another cluster, say, keeps a group from its first master."""
     world = settled()
     group = world.groups["orders-0"]
@@ -402,7 +388,7 @@ def test_a_group_that_does_not_serve_says_what_its_brokers_say(
     assert "orders-0-1: belongs to cluster B" in message
 
 
-def test_times_of_transition_stay_while_a_condition_stays(settled: Settled, decide: Decide) -> None:
+def test_times_of_transition_stay_while_a_condition_stays() -> None:
     """Only a change of True and False is a transition."""
     world = settled()
     before = {c["type"]: c["lastTransitionTime"] for c in world.status["conditions"]}
@@ -450,7 +436,7 @@ def test_a_field_that_was_taken_out_is_noticed() -> None:
     assert not is_as_sent(with_field, without)
 
 
-def test_ready_names_brokers_that_are_not_in_sync_on_purpose(settled: Settled, decide: Decide) -> None:
+def test_ready_names_brokers_that_are_not_in_sync_on_purpose() -> None:
     """A fenced broker does not make a set unready, but nobody is told that it is in sync."""
     world = settled()
     group = world.groups["orders-0"]
@@ -471,7 +457,7 @@ def test_ready_names_brokers_that_are_not_in_sync_on_purpose(settled: Settled, d
     )
 
 
-def test_ready_names_pods_that_are_being_replaced(settled: Settled, decide: Decide) -> None:
+def test_ready_names_pods_that_are_being_replaced() -> None:
     """While a roll goes on, what is told of brokers and controllers is true in every round."""
     world = settled()
     world.image = "v2"
@@ -487,19 +473,19 @@ def test_ready_names_pods_that_are_being_replaced(settled: Settled, decide: Deci
             assert whole == (in_sync == wanted)
         return is_done(found)
 
-    carry_on(world, decide, done)
+    carry_on(world, done)
 
     assert any("replaced: orders-0-" in message for message in told)
     assert any("all but " in message and "which is replaced, vote" in message for message in told)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_set_that_is_being_created_is_not_degraded(decide: Decide, seed: int) -> None:
+def test_a_set_that_is_being_created_is_not_degraded(seed: int) -> None:
     """Nobody is warned before everything has been as wanted for the first time; after that everybody is."""
     world = Kubernetes(random.Random(seed))
     world.apply_manifest(replicas=3, groups=2, replication={"minInSyncReplicas": 2})
 
-    done = carry_on(world, decide, lambda found: condition(found.status, "Ready") == ("True", "AsWanted"))
+    done = carry_on(world, lambda found: condition(found.status, "Ready") == ("True", "AsWanted"))
 
     told = [(event.reason, event.warning) for event in of(EmitEvent, done)]
     assert told == [("ReadyCreating", False), ("ReadyAsWanted", False)]
@@ -510,18 +496,18 @@ def test_a_set_that_is_being_created_is_not_degraded(decide: Decide, seed: int) 
     assert warned == ["ReadyTooFewInSync", "DegradedTooFewInSync"]
 
 
-def test_a_new_group_is_created_and_does_not_degrade_its_set(settled: Settled, decide: Decide) -> None:
+def test_a_new_group_is_created_and_does_not_degrade_its_set() -> None:
     """What holds for a set holds for a group that is added."""
     world = settled(replication={"minInSyncReplicas": 2})
     world.apply_manifest(groups=2)
 
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     told = {(event.reason, event.warning) for event in of(EmitEvent, done)}
     assert told == {("ReadyCreating", False), ("ReadyAsWanted", False)}
 
 
-def test_a_group_that_fails_over_before_it_was_whole_is_degraded(settled: Settled, decide: Decide) -> None:
+def test_a_group_that_fails_over_before_it_was_whole_is_degraded() -> None:
     """Also without a memory of better days, which a new operator may not have."""
     world = settled()
     group = world.groups["orders-0"]

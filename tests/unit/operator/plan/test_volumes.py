@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +11,13 @@ from brokerset_operator.model.actions import (
     CleanBroker,
     DeleteObject,
     DeletePod,
-    Plan,
     PointMasterService,
     ResizeClaim,
 )
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan.objects import size_of
 from brokerset_operator.plan.pods import read_pod
-from brokerset_sim.kubernetes_model import Kubernetes, carry_on, condition, is_done
-
-Settled = Callable[..., Kubernetes]
-Decide = Callable[[Observed], Plan]
+from brokerset_sim.kubernetes_model import Kubernetes
+from brokerset_sim.kubernetes_worlds import carry_on, condition, decide, is_done, settled
 
 
 @pytest.mark.parametrize(
@@ -41,15 +36,13 @@ def test_quantities(quantity: str, size: int) -> None:
     assert size_of(quantity) == size
 
 
-def test_claims_grow_and_the_stateful_set_is_made_anew_around_its_pods(
-    settled: Settled, decide: Decide
-) -> None:
+def test_claims_grow_and_the_stateful_set_is_made_anew_around_its_pods() -> None:
     """No pod is deleted, and later pods get the new size too."""
     world = settled()
     uids = {pod.uid for pod in world.pods.values()}
 
     world.apply_manifest(storage={"size": "30Gi"})
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert {a.name for a in done if isinstance(a, ResizeClaim)} == {f"data-orders-0-{n}" for n in range(3)}
     assert [a.orphan for a in done if isinstance(a, DeleteObject)] == [True]
@@ -58,13 +51,13 @@ def test_claims_grow_and_the_stateful_set_is_made_anew_around_its_pods(
     assert template["spec"]["resources"]["requests"]["storage"] == "30Gi"
 
 
-def test_claims_of_controllers_grow_alone(settled: Settled, decide: Decide) -> None:
+def test_claims_of_controllers_grow_alone() -> None:
     """By the same rules: no pod is deleted, and those of brokers are left as they are."""
     world = settled()
     uids = {pod.uid for pod in world.pods.values()}
 
     world.apply_manifest(controllers={"storage": {"size": "5Gi"}})
-    done = carry_on(world, decide, is_done)
+    done = carry_on(world, is_done)
 
     assert [a.size for a in done if isinstance(a, ResizeClaim)] == ["5Gi"] * 3
     assert {a.name for a in done if isinstance(a, ResizeClaim)} == {
@@ -73,20 +66,18 @@ def test_claims_of_controllers_grow_alone(settled: Settled, decide: Decide) -> N
     assert {pod.uid for pod in world.pods.values()} == uids
 
 
-def test_a_class_that_does_not_expand_is_told_and_not_asked(settled: Settled, decide: Decide) -> None:
+def test_a_class_that_does_not_expand_is_told_and_not_asked() -> None:
     """Condition StorageNotExpandable; everything else goes on."""
     world = settled()
     world.expandable = False
 
     world.apply_manifest(storage={"size": "30Gi"})
-    done = carry_on(
-        world, decide, lambda w: condition(w.status, "StorageNotExpandable") == ("True", "ClassForbids")
-    )
+    done = carry_on(world, lambda w: condition(w.status, "StorageNotExpandable") == ("True", "ClassForbids"))
 
     assert not [action for action in done if isinstance(action, ResizeClaim)]
 
 
-def test_a_class_that_cannot_be_read_is_asked_last(settled: Settled, decide: Decide) -> None:
+def test_a_class_that_cannot_be_read_is_asked_last() -> None:
     """Without cluster-wide rights the API server decides, and its refusal holds nothing up."""
     world = settled()
     world.apply_manifest(storage={"size": "30Gi"})
@@ -97,19 +88,17 @@ def test_a_class_that_cannot_be_read_is_asked_last(settled: Settled, decide: Dec
     assert kinds[-3:] == [ResizeClaim] * 3
 
 
-def test_volumes_never_shrink(settled: Settled, decide: Decide) -> None:
+def test_volumes_never_shrink() -> None:
     """A smaller size is for brokers to come."""
     world = settled(storage={"size": "30Gi"})
 
     world.apply_manifest(storage={"size": "20Gi"})
-    carry_on(world, decide, is_done)
+    carry_on(world, is_done)
 
     assert {v.size for v in world.volumes.values() if "-0-" in v.claim} == {"30Gi"}
 
 
-def test_the_id_of_a_lost_volume_is_forgotten_when_its_successor_is_in_sync(
-    settled: Settled, decide: Decide
-) -> None:
+def test_the_id_of_a_lost_volume_is_forgotten_when_its_successor_is_in_sync() -> None:
     """The broker comes back empty with a new id; the old one is cleaned a minute later."""
     world = settled()
     group = world.groups["orders-0"]
@@ -118,14 +107,14 @@ def test_the_id_of_a_lost_volume_is_forgotten_when_its_successor_is_in_sync(
     del world.volumes[lost.volume.claim]
     world.end_pod(lost)
 
-    done = carry_on(world, decide, lambda found: old not in group.replicas)
+    done = carry_on(world, lambda found: old not in group.replicas)
 
     assert [(a.group, a.broker_id) for a in done if isinstance(a, CleanBroker)] == [("orders-0", old)]
     assert len(group.in_sync) == 3
 
 
 @pytest.mark.parametrize("node", ["gone", "out of service", "not ready"])
-def test_pods_on_dead_nodes(settled: Settled, decide: Decide, node: str) -> None:
+def test_pods_on_dead_nodes(node: str) -> None:
     """By force only where the node is gone or declared dead; else people are told what to do."""
     world = settled()
     pod = world.pods["orders-0-2"]
@@ -149,7 +138,7 @@ def test_pods_on_dead_nodes(settled: Settled, decide: Decide, node: str) -> None
     assert told == (("True", "NodeNotReady") if node == "not ready" else None)
 
 
-def test_a_pod_that_ends_in_time_is_left_alone(settled: Settled, decide: Decide) -> None:
+def test_a_pod_that_ends_in_time_is_left_alone() -> None:
     """Within its grace nothing is forced."""
     world = settled()
     world.pods["orders-0-2"].lost_node = True
@@ -160,7 +149,7 @@ def test_a_pod_that_ends_in_time_is_left_alone(settled: Settled, decide: Decide)
     assert not [a for a in decided.actions if isinstance(a, DeletePod)]
 
 
-def test_a_master_service_that_stays_astray_is_corrected(settled: Settled, decide: Decide) -> None:
+def test_a_master_service_that_stays_astray_is_corrected() -> None:
     """After ten seconds; and never against a later epoch."""
     world = settled()
     group = world.groups["orders-0"]

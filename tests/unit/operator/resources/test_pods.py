@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerset_operator.resources import brokers, controllers
-from brokerset_operator.resources.hashing import config_hash
+from brokerset_operator.resources.pod_template import config_hash
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 Build = Callable[..., Objects]

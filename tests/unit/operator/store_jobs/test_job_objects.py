@@ -17,7 +17,7 @@ from tests.unit.operator.store_jobs.worlds import (
 )
 
 from brokerset_operator.model.actions import ApplyObject
-from brokerset_operator.resources.pod_template import USER_ID
+from brokerset_operator.resources.pod_parts import USER_ID
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.job_objects import GRACE_SECONDS, TTL_SECONDS
 from brokerset_operator.store_jobs.migration_plan import plan_migration

@@ -1,0 +1,123 @@
+"""What the pods of a set need around them: rights, who may reach them, the Service that leads to a master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from brokerset_operator.model import names
+from brokerset_operator.resources import brokers, controllers, external_access
+from brokerset_operator.resources.pod_parts import service_ports
+from brokerset_operator.resources.set_facts import NewObject, SetFacts
+
+MASTER_PORTS: Final[Mapping[str, int]] = {"remoting": names.REMOTING_PORT, "fast": names.FAST_PORT}
+
+SLICE_MANAGER: Final = "brokerset-broker"
+"""Who keeps the slice, as its label says: Kubernetes' own controller leaves such slices alone."""
+
+
+def master_objects(facts: SetFacts, index: int) -> tuple[NewObject, ...]:
+    """Service and EndpointSlice of group `index`.
+
+    The Service has no selector, and an IP that lasts: a client that keeps the address reconnects to the new
+    master. The slice is sent **without `endpoints`**: these belong to the master, which writes them together
+    with its epoch, and server-side apply leaves alone what is not sent. An EndpointSlice has addresses of one
+    family permanently, hence the Service has that alone as well: the one by which the cluster's pods go.
+    """
+    name, group = names.master_service(facts.name, index), names.group_set(facts.name, index)
+    service = facts.a_service(
+        name,
+        service_ports(MASTER_PORTS),
+        component=brokers.COMPONENT,
+        group=group,
+        type="ClusterIP",
+        ipFamilyPolicy="SingleStack",
+        ipFamilies=[facts.ip_family],
+    )
+    endpoint_slice = facts.an_object(
+        "EndpointSlice",
+        name,
+        component=brokers.COMPONENT,
+        group=group,
+        labels={
+            "kubernetes.io/service-name": name,
+            "endpointslice.kubernetes.io/managed-by": SLICE_MANAGER,
+        },
+        addressType=facts.ip_family,
+        ports=[{"name": port, "port": number, "protocol": "TCP"} for port, number in MASTER_PORTS.items()],
+    )
+    return service, endpoint_slice
+
+
+def rights_objects(facts: SetFacts, groups: Iterable[int]) -> tuple[NewObject, ...]:
+    """ServiceAccount, Role and RoleBinding of the set's brokers: get and patch the named slices.
+
+    All groups of a set share them: they trust each other with everything else, too. Controllers have neither
+    an account of their own nor a token.
+    """
+    name = names.service_account(facts.name)
+    slices = [names.master_service(facts.name, index) for index in sorted(groups)]
+    return (
+        facts.an_object(
+            "ServiceAccount", name, component=brokers.COMPONENT, automountServiceAccountToken=False
+        ),
+        facts.an_object(
+            "Role",
+            name,
+            component=brokers.COMPONENT,
+            rules=[
+                {
+                    "apiGroups": ["discovery.k8s.io"],
+                    "resources": ["endpointslices"],
+                    "resourceNames": slices,
+                    "verbs": ["get", "patch"],
+                }
+            ]
+            if slices  # a rule without names would be one about all slices
+            else [],
+        ),
+        facts.an_object(
+            "RoleBinding",
+            name,
+            component=brokers.COMPONENT,
+            roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": facts.namespace}],
+        ),
+    )
+
+
+def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
+    """Raft and HA ports are for the set's own pods; all others are open.
+
+    The controller port is open because brokers of sets that share these controllers, administrators and the
+    operator use it. Nothing is said about what pods may reach.
+    """
+    found = []
+    if facts.has_controllers:
+        everybody = {name: port for name, port in controllers.PORTS.items() if name != "raft"}
+        everybody |= external_access.controller_ports(facts)
+        found.append(_policy(facts, controllers.COMPONENT, everybody, names.RAFT_PORT))
+    everybody = {name: port for name, port in brokers.PORTS.items() if name != "ha"}
+    found.append(_policy(facts, brokers.COMPONENT, everybody, names.HA_PORT))
+    return tuple(found)
+
+
+def _policy(facts: SetFacts, component: str, everybody: dict[str, int], own: int) -> NewObject:
+    members: dict[str, Any] = {"matchLabels": names.selector(facts.name, component)}
+    return facts.an_object(
+        "NetworkPolicy",
+        f"{facts.name}-{component}",
+        component=component,
+        spec={
+            "podSelector": members,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"ports": [_port(port) for port in everybody.values()]},
+                {"from": [{"podSelector": members}], "ports": [_port(own)]},
+            ],
+        },
+    )
+
+
+def _port(number: int) -> dict[str, Any]:
+    return {"port": number, "protocol": "TCP"}
