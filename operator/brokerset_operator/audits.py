@@ -23,12 +23,12 @@ from brokerset_operator.kube.errors import Conflict, KubeError, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.owners import NotOurs, ensure_ours
+from brokerset_operator.plan.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.plan.objects import items, part, seconds
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.set_reconciler import RESYNC_SPREAD, SET
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, combined, plan_audit
-from brokerset_operator.store_jobs.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.outcomes import last_object, outcome_of, pods_of
 from brokerset_operator.store_reconciler import Belongings, belongings, carry_out, meta_of, retried

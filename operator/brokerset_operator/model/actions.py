@@ -37,7 +37,7 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Let the StatefulSet make a pod anew."""
+    """Let the StatefulSet make a pod again."""
 
     name: str
     uid: str
@@ -196,14 +196,14 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round's decision."""
+    """One reconcile's decision."""
 
     actions: tuple[Action, ...]
     status: Mapping[str, Any]
     """The whole `status` of the BrokerSet."""
 
     look_again_seconds: float
-    """When to look again without an event."""
+    """When to reconcile again without an event."""
 
     notes: tuple[str, ...] = field(default=())
     """Why something that is wanted is not done now; for the log."""

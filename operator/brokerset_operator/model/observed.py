@@ -1,4 +1,4 @@
-"""What the operator sees of one BrokerSet in one round; values only.
+"""What the operator sees of one BrokerSet in one reconcile; values only.
 
 Objects of the API are kept as the dictionaries that the API server sends: the plan reads few fields of them,
 and builders compare nothing (server-side apply does). What controllers and brokers say is typed.
@@ -95,7 +95,7 @@ class Observed:
     """What is wrong with the manifest."""
 
     status: Mapping[str, Any] = field(default_factory=dict)
-    """As it was written in an earlier round."""
+    """As it was written in an earlier reconcile."""
 
     operator: Operator
     stateful_sets: Mapping[str, Object] = field(default_factory=dict)

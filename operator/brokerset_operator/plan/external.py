@@ -120,16 +120,16 @@ class _Reading:
         service = names.master_service(self.facts.meta.name, group.index)
         port = self._port(service, own, REMOTING, names.REMOTING_PORT)
         pod = group.master.pod if group.master is not None else None
-        told = before.masters.get(group.name)
-        if pod is None and told is not None and self.external.type == "NodePort":
-            return told
+        published = before.masters.get(group.name)
+        if pod is None and published is not None and self.external.type == "NodePort":
+            return published
         host = self._host(service, own, pod)
         return _address(host, port) if host is not None and port is not None else None
 
     def _nodes_of(self, group: GroupFacts) -> Iterable[tuple[str, str]]:
         """Where the master is reached at node ports, for each pod that may be it.
 
-        Name servers know at once who is master, long before a file with its address can be written anew.
+        Name servers know at once who is master, long before a file with its address can be written again.
         """
         own = self.external.master(group.name)
         if self.external.type == "LoadBalancer" or self._given_host(own) is not None:

@@ -79,7 +79,7 @@ class GroupFacts:
 
     work: GroupWork
     known: bool
-    """Whether the work was written down in an earlier round."""
+    """Whether the work was written down in an earlier reconcile."""
 
     foreign: str | None
     """Owner of the group, if that is another BrokerSet."""

@@ -25,7 +25,7 @@ ASTRAY_SECONDS: Final = 10.0
 
 
 def free_stuck(facts: Facts) -> Steps:
-    """Delete by force the pods that surely do not run any more; tell people about the rest."""
+    """Delete by force the pods that certainly do not run any more; tell people about the rest."""
     observed = facts.observed
     for name in sorted(observed.pods):
         pod = read_pod(observed.pods[name])
@@ -34,7 +34,7 @@ def free_stuck(facts: Facts) -> Steps:
         if observed.now - pod.gone_by <= OVERDUE_SECONDS:
             yield Again(WAIT_SECONDS)
             continue
-        why = _why_surely_ended(facts, pod)
+        why = _why_it_ended(facts, pod)
         if why is not None:
             yield DeletePod(pod.name, pod.uid, why, force=True)
             continue
@@ -48,7 +48,7 @@ def free_stuck(facts: Facts) -> Steps:
         yield Again(WAIT_SECONDS)
 
 
-def _why_surely_ended(facts: Facts, pod: Pod) -> str | None:
+def _why_it_ended(facts: Facts, pod: Pod) -> str | None:
     observed = facts.observed
     if pod.node is None:
         return "it never had a node"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.plan import reasons
+from brokerset_operator.plan.conditions import Verdict, condition
 from brokerset_operator.plan.objects import items, part, seconds, text, time_text
 
 OPERATOR: Final = "operator"
@@ -92,18 +93,12 @@ def refused(live: Mapping[str, Any], mine: str, message: str, now: float) -> dic
     age = _age(status, now)
     if age is not None and age < (RENEWED_SECONDS if said_by == mine else BELIEVED_SECONDS):
         return None
-    before = [one for one in items(status, "conditions") if one.get("type") == reasons.OPERATOR_CONFLICT]
-    condition = {
-        "type": reasons.OPERATOR_CONFLICT,
-        "status": "True",
-        "reason": reasons.OTHER_OPERATOR,
-        "message": message,
-        "observedGeneration": int(part(live, "metadata").get("generation") or 1),
-        "lastTransitionTime": before[0]["lastTransitionTime"] if before else time_text(now),
-    }
+    generation = int(part(live, "metadata").get("generation") or 1)
+    verdict: Verdict = ("True", reasons.OTHER_OPERATOR, message)
+    conflict = condition(status, reasons.OPERATOR_CONFLICT, verdict, generation=generation, now=now)
     return {
         **status,
-        "conditions": [*_others(status), condition],
+        "conditions": [*_others(status), conflict],
         REFUSED: {OPERATOR: mine, "seen": time_text(now)},
     }
 

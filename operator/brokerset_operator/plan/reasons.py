@@ -19,10 +19,10 @@ AUDIT_PASSED: Final = "AuditPassed"
 OPERATOR_CONFLICT: Final = "OperatorConflict"
 
 OTHERS: Final = (AUDIT_PASSED, OPERATOR_CONFLICT)
-"""Conditions that rounds of a set do not write: StoreAudits write the first, another operator the second."""
+"""Conditions that a set does not write itself: StoreAudits write the first, another operator the second."""
 
 ALWAYS: Final = (READY, PROGRESSING, DEGRADED, CONTROLLERS_READY, IDENTITY_CONFLICT)
-"""Conditions that are there from the first round on; the others only while they are true."""
+"""Conditions that are there from the first reconcile on; the others only while they are true."""
 
 # -- Ready, Degraded -------------------------------------------------------------------------------------
 

@@ -10,18 +10,16 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.plan import owner, reasons
+from brokerset_operator.plan.conditions import condition
 from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.external import external_access, external_status
 from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, Facts, GroupFacts
-from brokerset_operator.plan.objects import items, time_text
+from brokerset_operator.plan.objects import items
 from brokerset_operator.plan.problems import failing, group_problem, is_being_created, trouble
 from brokerset_operator.plan.workflow import write_workflow
 
 Verdict = tuple[bool, str, str]
 """Whether a condition holds, why in one word, and what to know about it."""
-
-MESSAGE_CHARACTERS_MAX: Final = 4096
-"""Longest message of a condition."""
 
 PROBLEM_CHARACTERS_MAX: Final = 1024
 """Longest text on what is wrong with one broker."""
@@ -131,40 +129,34 @@ def _owner(observed: Observed) -> dict[str, Any]:
 
 
 def conditions(observed: Observed, verdicts: Mapping[str, Verdict]) -> list[dict[str, Any]]:
-    """Return conditions; the time of the last change is kept while one stays as it was."""
-    before = {str(c.get("type")): c for c in items(observed.status, "conditions")}
-    found = []
-    for kind, (holds, reason, message) in verdicts.items():
-        status = "True" if holds else "False"
-        old = before.get(kind, {})
-        since = old.get("lastTransitionTime") if old.get("status") == status else None
-        found.append(
-            {
-                "type": kind,
-                "status": status,
-                "reason": reason,
-                "message": message[:MESSAGE_CHARACTERS_MAX],
-                "observedGeneration": observed.meta.generation,
-                "lastTransitionTime": since or time_text(observed.now),
-            }
+    """Return conditions, in their order."""
+    generation, now = observed.meta.generation, observed.now
+    return [
+        condition(
+            observed.status,
+            kind,
+            ("True" if holds else "False", reason, message),
+            generation=generation,
+            now=now,
         )
-    return found
+        for kind, (holds, reason, message) in verdicts.items()
+    ]
 
 
 def events(observed: Observed, status: Mapping[str, Any]) -> list[EmitEvent]:
     """Return what changed since the last status that people should hear of."""
     before = {str(c.get("type")): c for c in items(observed.status, "conditions")}
     found = []
-    for condition in items(status, "conditions"):
-        kind, old = str(condition["type"]), before.get(str(condition["type"]))
+    for now in items(status, "conditions"):
+        kind, old = str(now["type"]), before.get(str(now["type"]))
         if kind in reasons.OTHERS:
             continue
-        good = (kind == reasons.READY) == (condition["status"] == "True")
-        same = old is not None and all(old.get(key) == condition[key] for key in ("status", "reason"))
+        good = (kind == reasons.READY) == (now["status"] == "True")
+        same = old is not None and all(old.get(key) == now[key] for key in ("status", "reason"))
         if same or kind in (reasons.PROGRESSING, reasons.CONTROLLERS_READY) or (old is None and good):
             continue
-        name, wanted = f"{kind}{condition['reason']}"[:128], condition["reason"] in reasons.WANTED
-        found.append(EmitEvent(name, condition["message"][:1024], warning=not good and not wanted))
+        name, wanted = f"{kind}{now['reason']}"[:128], now["reason"] in reasons.WANTED
+        found.append(EmitEvent(name, now["message"][:1024], warning=not good and not wanted))
     return found
 
 

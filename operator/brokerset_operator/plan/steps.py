@@ -73,7 +73,7 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class GoesOn:
-    """Something is changing, and it is looked after again soon; the first reason is that of Progressing."""
+    """Something is changing, and it is reconciled again soon; the first reason is that of Progressing."""
 
     reason: str
     message: str

@@ -30,10 +30,10 @@ ANY_SET: Final = 'brokerset_io_set!=""'
 
 SET_TEXT: Final = "{{ $labels.brokerset_io_set }}"
 NAME_TEXT: Final = "{{ $labels.name }}"
-"""Names of sets in alerts about all of them: in figures of pods, and in the operator's."""
+"""Names of sets in alerts about all of them: in metrics of pods, and in the operator's."""
 
 OF_SETS: Final = 'kind="BrokerSet"'
-"""Selects the operator's figures about BrokerSets."""
+"""Selects the operator's metrics about BrokerSets."""
 
 
 def monitoring_objects(

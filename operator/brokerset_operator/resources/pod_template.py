@@ -2,13 +2,13 @@
 
 **Privileges.** Every pod satisfies the restricted pod security standard, whatever the manifest says: an
 unprivileged user, no capabilities, no escalation, the runtime's seccomp profile, a read-only root with an
-empty `/tmp`. Of `podTemplate` only the fields of `brokerset_spec.pod_template.PodTemplate` are looked at, and
+empty `/tmp`. Of `podTemplate` only the fields of `brokerset_spec.pod_template.PodTemplate` are read, and
 none of them gives a pod any right.
 
 **Probes** ask the process on its HTTP port. `/healthz` says that its tasks run: it fails only when the
 process has to be restarted. It is neither about roles nor about replication, so a slave that catches up, a
 master without enough replicas and a controller without a leader are left in peace. A broker opens its store
-before it answers at all, hence the long start-up probe: a restart would begin the recovery anew. `/readyz`
+before it answers at all, hence the long start-up probe: a restart would begin the recovery again. `/readyz`
 decides what PDBs count, and which controllers the name servers' Service leads to; brokers and controllers
 find each other without it. A slave is ready when it is in sync (`readyOnlyInSync`), so that while it catches
 up nobody evicts another broker of its group, or when it is fenced, since nobody waits for it then.

@@ -128,7 +128,7 @@ def controller_config_map(
 def broker_config_map(
     facts: SetFacts, index: int, settings: Mapping[str, str], *, read_only: bool
 ) -> NewObject:
-    """The ConfigMap of a group; `read_only` keeps a group drained when one of its brokers starts anew."""
+    """The ConfigMap of a group; `read_only` keeps a group drained when one of its brokers starts again."""
     name = names.group_set(facts.name, index)
     if read_only:
         settings = {**settings, "brokerPermission": str(READ_ONLY)}

@@ -49,7 +49,7 @@ def map_job_name(audit: str, run: int, share: Share) -> str:
 
 
 def reduce_job_name(audit: str, run: int, index: int, number: int = 0) -> str:
-    """Name of the Job that compares the replicas of a group; `number`: after this round of questions."""
+    """Name of the Job that compares the replicas of a group; `number`: after this round of queries."""
     name = f"{audit}-{run}-{index}-reduce"
     return f"{name}-{number}" if number else name
 
@@ -90,7 +90,7 @@ def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: b
         step=labels.MAP,
         command=[*command, *engine_options(spec.engine, spec.limits, spec.executors)],
         mounts=mounts,
-        beside_pod=share.pod,
+        next_to_pod=share.pod,
         engine=spec.engine,
         executors=spec.executors,
         labels={labels.AUDITED_SET: spec.broker_set_ref.name, labels.AUDITED_POD: share.pod},
@@ -112,7 +112,7 @@ def look_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> J
         step=labels.look_step(asked.number),
         command=[*command, *engine_options("processes", spec.limits, Executors())],
         mounts=[Mounted(name="store", claim=share.claim, path=volume)],
-        beside_pod=share.pod,
+        next_to_pod=share.pod,
         labels={labels.AUDITED_SET: spec.broker_set_ref.name, labels.AUDITED_POD: share.pod},
     )
 

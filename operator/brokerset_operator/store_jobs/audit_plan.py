@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from brokerset_operator.model.actions import ApplyObject, EmitEvent
+from brokerset_operator.plan.conditions import Verdict
 from brokerset_operator.plan.objects import time_text
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels, reasons
@@ -30,11 +31,10 @@ from brokerset_operator.store_jobs.audit_jobs import (
 )
 from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
 from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
-from brokerset_operator.store_jobs.conditions import Verdict
 from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.observed import ObservedAudit, Replica
 from brokerset_operator.store_jobs.outcomes import Summary, has_ended, merged, read_summary
-from brokerset_operator.store_jobs.schedule import Schedule, read_schedule
+from brokerset_operator.store_jobs.schedule import Reason, Schedule, Timetable, read_schedule
 from brokerset_operator.store_jobs.sequence import (
     BUSY_SECONDS,
     IDLE_SECONDS,
@@ -112,20 +112,27 @@ class _Decision:
         self.observed = observed
         self.audit = audit
         self.name = audit.metadata.name
-        self.schedule = schedule
+        self.timetable = Timetable(
+            schedule=schedule,
+            suspended=audit.spec.suspend,
+            one_at_a_time=audit.spec.concurrency_policy == "Forbid",
+            request=observed.meta.annotations.get(labels.AUDIT_NOW),
+            created=observed.created,
+            now=observed.now,
+        )
         self.status = status
         self.work: Work = read_work(observed.status)
         self.actions: list[Action] = []
-        self.again = IDLE_SECONDS
+        self.again_seconds = IDLE_SECONDS
         self.began = False
         self.waits_for: dict[str, str] = {}
         """By pod of a broker: why the Job that reads its volume does not go on."""
 
     def decide(self) -> AuditPlan:
         """Decide everything."""
-        self._note_schedule()
+        self.work = self.timetable.noted(self.work).at(set_name=self.audit.spec.broker_set_ref.name)
         problem = self._problem()
-        wanted = self._wanted_now()
+        self.work, wanted = self.timetable.due(self.work, running=self.work.run is not None)
         if wanted is not None:
             if problem is None:
                 self._begin(*wanted)
@@ -140,64 +147,31 @@ class _Decision:
         return AuditPlan(
             (*self.actions, *self.status.events()),
             status,
-            self.again,
+            self.again_seconds,
             combined(self.status.passed, self.observed.others),
             tuple(self.status.set_events()),
         )
 
     # -- beginning ----------------------------------------------------------------------------------------
 
-    def _note_schedule(self) -> None:
-        """A schedule that was changed begins now: what it would have wanted before is not made up."""
-        spec = self.audit.spec
-        said = None if self.schedule is None else f"{spec.schedule} {spec.time_zone}"
-        if said != self.work.schedule:
-            since = self.observed.created if self.work.schedule is None else self.observed.now
-            self.work = self.work.at(schedule=said, since=since, begun=0.0)
-        self.work = self.work.at(set_name=spec.broker_set_ref.name)
-        if self.schedule is None or spec.suspend:
-            self.work = self.work.at(begun=0.0, period=0)
-        elif not self.work.begun:
-            now = self.observed.now
-            self.work = self.work.at(begun=now, period=self.schedule.longest_pause(now))
-
-    def _wanted_now(self) -> tuple[str, int] | None:
-        """Why a run begins now, and the second since when it is due; None when none does."""
-        now, asked = self.observed.now, self._asked()
-        if asked is not None:
-            return "Request", int(now)
-        if self.schedule is None or self.audit.spec.suspend:
-            return None
-        due = self.schedule.last_before(now)
-        if due is None or due <= self.work.since:
-            return None
-        if self.work.run is not None and self.audit.spec.concurrency_policy == "Forbid":
-            # This one is left out; the next comes at its own time.
-            self.work = self.work.at(since=due)
-            return None
-        return "Schedule", int(due)
-
-    def _asked(self) -> str | None:
-        value = self.observed.meta.annotations.get(labels.AUDIT_NOW)
-        return value if value and value != self.work.answered else None
-
-    def _begin(self, reason: str, due: int) -> None:
+    def _begin(self, reason: Reason, due: int) -> None:
         if self.work.run is not None:
-            if reason == "Request" and self.audit.spec.concurrency_policy == "Forbid":
+            if reason == "Request" and self.timetable.one_at_a_time:
                 self._again(BUSY_SECONDS)  # after the one that is on
                 return
             self._end(self.work.run, Ending(reasons.REPLACED, "a newer run took its place"))
         audited = self.observed.audited
         assert audited is not None, "a problem otherwise"
-        number = max(self.work.number + 1, due // 60)
-        shares = tuple(_share(replica) for replica in audited.replicas)
-        full = self._full_is_due()
-        run = Run(number=number, reason=reason, full=full, started=self.observed.now, shares=shares)
-        self.work = self.work.at(run=run, runs=self.work.runs + 1, number=number)
-        if reason == "Request":
-            self.work = self.work.at(answered=self._asked())
-        else:
-            self.work = self.work.at(since=float(due))
+        work = self.timetable.started(self.work, reason, due)
+        run = Run(
+            number=work.number,
+            reason=reason,
+            full=self._full_is_due(),
+            started=self.observed.now,
+            shares=tuple(_share(replica) for replica in audited.replicas),
+        )
+        self.work = work.at(run=run)
+        if reason == "Schedule":
             self.status.scheduled(float(due))
         self.began = True
         self._again(SOON_SECONDS)
@@ -296,7 +270,7 @@ class _Decision:
         return None
 
     def _look_on(self, run: Run) -> Run:
-        """Get a round of queries on; what nobody answers is left out, and the stretch is told."""
+        """Carry a round of queries on; what nobody answers is left out, and the stretch is told."""
         by_pod = {share.pod: share for share in run.shares}
         waits = self.observed.now - run.asked_at >= GIVEN_UP_SECONDS
         asked, open_ = [], False
@@ -413,16 +387,14 @@ class _Decision:
     def _ready(self, problem: Verdict | None) -> Verdict:
         if problem is not None:
             return problem
-        if self.schedule is None:
+        if self.timetable.schedule is None:
             return "True", reasons.ON_REQUEST, f"runs when the annotation {labels.AUDIT_NOW} has a new value"
         if self.audit.spec.suspend:
             return "True", reasons.SUSPENDED, "the schedule rests"
         return "True", reasons.SCHEDULED, f"runs at {self.audit.spec.schedule}, {self.audit.spec.time_zone}"
 
     def _tell_times(self) -> None:
-        upcoming = None
-        if self.schedule is not None and not self.audit.spec.suspend:
-            upcoming = self.schedule.next_after(self.observed.now)
+        upcoming = self.timetable.upcoming
         self.status.next_at = None if upcoming is None else time_text(upcoming)
         if upcoming is not None:
             self._again(max(SOON_SECONDS, upcoming - self.observed.now + 0.5))
@@ -439,7 +411,7 @@ class _Decision:
         return next((replica for replica in found if replica.pod == share.pod), None)
 
     def _again(self, seconds: float) -> None:
-        self.again = min(self.again, max(SOON_SECONDS, seconds))
+        self.again_seconds = min(self.again_seconds, max(SOON_SECONDS, seconds))
 
 
 def _share(replica: Replica) -> Share:

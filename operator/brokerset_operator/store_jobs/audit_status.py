@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.model.actions import EmitEvent
+from brokerset_operator.plan.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.plan.objects import items, part, seconds, text, time_text
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.audit_jobs import store_url
 from brokerset_operator.store_jobs.audit_work import Run, Work, write_work
-from brokerset_operator.store_jobs.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.store_jobs.observed import ObservedAudit
 from brokerset_operator.store_jobs.outcomes import EVENT_CHARACTERS_MAX, FINDINGS_KEPT, Summary, error_text
 
@@ -40,7 +40,7 @@ class Ending:
 
 @dataclass(slots=True)
 class AuditStatus:
-    """The status as it is, and what a round changes in it."""
+    """The status as it is, and what a reconcile changes in it."""
 
     observed: ObservedAudit
     ready: Verdict = ("Unknown", reasons.NOT_RUN, "")
@@ -144,7 +144,7 @@ class AuditStatus:
 
 
 def begin_status(observed: ObservedAudit) -> AuditStatus:
-    """The status as an earlier round wrote it."""
+    """The status as an earlier reconcile wrote it."""
     before = observed.status
     names = (
         "lastScheduleTime",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from brokerset_operator.model.remembered import kept, read, write
+from brokerset_operator.store_jobs.schedule import RunMemory
 
 write_work = write
 
@@ -41,7 +42,7 @@ class Asked:
     """What a replica is asked after a comparison has found that it differs, to name the record."""
 
     number: int
-    """Of the round of questions, from one on."""
+    """Of the round of queries, from one on."""
 
     pod: str
     bound: int
@@ -68,14 +69,14 @@ class Run:
     step: Step = field(default="map", metadata=kept(always=True))
     shares: tuple[Share, ...] = field(default=(), metadata=kept(always=True))
     asked: tuple[Asked, ...] = ()
-    """Of all rounds of questions."""
+    """Of all rounds of queries."""
 
     asked_at: float = field(default=0.0, metadata=kept(whole=True))
     """When the last of these rounds began."""
 
     @property
     def round(self) -> int:
-        """Number of the last round of questions; 0 before the first."""
+        """Number of the last round of queries; 0 before the first."""
         return max((each.number for each in self.asked), default=0)
 
     def answered(self, index: int) -> tuple[Asked, ...]:
@@ -88,31 +89,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(RunMemory):
     """All of it."""
 
     run: Run | None = None
-    runs: int = field(default=0, metadata=kept(always=True))
-    """How many runs have begun; reports are numbered by it."""
-
-    number: int = field(default=0, metadata=kept(always=True))
-    """Of the last run that has begun."""
-
-    answered: str | None = None
-    """Value of the annotation that was carried out last."""
-
-    schedule: str | None = None
-    """The schedule that holds, with its zone."""
-
-    since: float = field(default=0.0, metadata=kept(always=True, whole=True))
-    """Since when it holds, and from when on a run is due."""
-
-    begun: float = field(default=0.0, metadata=kept(whole=True))
-    """Since when the schedule wants runs that pass; 0 while there is none, or it rests."""
-
-    period: int = 0
-    """Seconds between two runs of the schedule, the longest of the next ones; 0 without one."""
-
     set_name: str = field(default="", metadata=kept("set"))
     """The BrokerSet that is audited; for the metrics, which are made from the status alone."""
 

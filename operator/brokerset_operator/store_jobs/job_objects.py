@@ -22,9 +22,9 @@ from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
     Mounted,
-    beside,
     labels_of,
     metadata_of,
+    next_to,
 )
 from brokerset_operator.store_jobs.outcomes import FINDINGS
 from brokerset_operator.store_jobs.pod_failures import CONTAINER
@@ -42,7 +42,7 @@ from brokerset_operator.store_jobs.spark_pods import (
 from brokerset_spec.store_job_parts import Executors, Limits, bytes_of
 
 TRIES_AGAIN: Final = 1
-"""How often a Job begins anew after its pod failed; findings are no failure, an eviction is not counted."""
+"""How often a Job begins again after its pod failed; findings are no failure, an eviction is not counted."""
 
 TTL_SECONDS: Final = 7 * 86_400
 """When a Job that has ended goes with its pods, if nobody removed it before; the guide promises it."""
@@ -128,8 +128,8 @@ def _pod_spec(facts: JobFacts) -> NewObject:
         "volumes": _volumes(facts),
         **placement(facts.placement),
     }
-    if facts.beside_pod is not None:
-        spec["affinity"] = beside({"statefulset.kubernetes.io/pod-name": facts.beside_pod})
+    if facts.next_to_pod is not None:
+        spec["affinity"] = next_to({"statefulset.kubernetes.io/pod-name": facts.next_to_pod})
     if facts.executors.instances:
         spec["serviceAccountName"] = account_name(facts.name)
     return spec

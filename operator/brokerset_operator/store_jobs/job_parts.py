@@ -46,7 +46,7 @@ class JobFacts:
     limits: Limits
     deadline_seconds: int
     mounts: Sequence[Mounted] = ()
-    beside_pod: str | None = None
+    next_to_pod: str | None = None
     """The pod runs on the node of this one."""
 
     placement: PodTemplate = field(default_factory=PodTemplate)
@@ -76,7 +76,7 @@ def labels_of(facts: JobFacts) -> dict[str, str]:
     return labels.labels(facts.kind, facts.owner, run=facts.run, step=facts.step, **facts.labels)
 
 
-def beside(chosen: Mapping[str, str]) -> NewObject:
+def next_to(chosen: Mapping[str, str]) -> NewObject:
     """On the node of a pod, where its volume is."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": dict(chosen)}}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

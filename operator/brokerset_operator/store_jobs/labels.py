@@ -61,7 +61,7 @@ def labels(kind: str, name: str, *, run: int, step: str, **more: str) -> dict[st
 
 
 def look_step(number: int) -> str:
-    """Step of a round of questions."""
+    """Step of a round of queries."""
     return f"{LOOK}-{number}"
 
 

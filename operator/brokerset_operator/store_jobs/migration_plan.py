@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerset_operator.plan.conditions import Verdict
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import reasons
-from brokerset_operator.store_jobs.conditions import Verdict
 from brokerset_operator.store_jobs.migration_jobs import manifest_of, migrate_job, target_claim, verify_job
 from brokerset_operator.store_jobs.observed import ObservedMigration
 from brokerset_operator.store_jobs.sequence import JobPlan, Sequence, Step, plan_sequence, why_no_jobs

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from brokerset_operator.model.observed import Meta, Object
-from brokerset_operator.store_jobs.conditions import Verdict
+from brokerset_operator.plan.conditions import Verdict
 from brokerset_operator.store_jobs.outcomes import Outcome, outcome_of, pods_of
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.problems import Problem

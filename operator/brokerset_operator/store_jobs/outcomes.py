@@ -50,7 +50,7 @@ class Outcome:
 
 
 def outcome_of(job: Object | None, pods: Iterable[Object]) -> Outcome:
-    """Return what has become of a Job; `pods` are those of its own, and of Spark's executors beside it."""
+    """Return what has become of a Job; `pods` are those of its own, and of Spark's executors next to it."""
     if job is None:
         return Outcome("missing")
     uid = str(part(job, "metadata").get("uid") or "")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice, pairwise
-from typing import Final
+from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from brokerset_operator.model.remembered import kept
 from brokerset_spec.problems import Problem
 
 RUNS_LOOKED_AT: Final = 32
-"""Runs of a schedule of which the pauses are looked at: those of a month that has one each night."""
+"""Runs of a schedule of which the pauses count: those of a month that has one each night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,93 @@ class Schedule:
 
     def _local(self, seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC).astimezone(self.zone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """What is remembered of an object that has runs."""
+
+    runs: int = field(default=0, metadata=kept(always=True))
+    """How many runs have begun; reports are numbered by it."""
+
+    number: int = field(default=0, metadata=kept(always=True))
+    """Of the last run that has begun: the minute in which it was due, or more."""
+
+    answered: str | None = None
+    """Value of the annotation that was carried out last."""
+
+    schedule: str | None = None
+    """The schedule that holds, with its zone."""
+
+    since: float = field(default=0.0, metadata=kept(always=True, whole=True))
+    """Since when it holds, and from when on a run is due."""
+
+    begun: float = field(default=0.0, metadata=kept(whole=True))
+    """Since when the schedule wants runs that pass; 0 while there is none, or it rests."""
+
+    period: int = 0
+    """Seconds between two runs of the schedule, the longest of the next ones; 0 without one."""
+
+
+Memory = TypeVar("Memory", bound=RunMemory)
+Reason = Literal["Request", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """When runs of an object are wanted: on its schedule, unless it rests, and once for each request."""
+
+    schedule: Schedule | None
+    suspended: bool
+    one_at_a_time: bool
+    """Whether a time of the schedule is left out while a run is on."""
+
+    request: str | None
+    """Value of the annotation that asks for a run."""
+
+    created: float
+    now: float
+    """Seconds since 1970, as `created`."""
+
+    def noted(self, memory: Memory) -> Memory:
+        """A schedule that was changed begins now: what it would have wanted before is not made up."""
+        said = None if self.schedule is None else f"{self.schedule.text} {self.schedule.zone.key}"
+        if said != memory.schedule:
+            since = self.created if memory.schedule is None else self.now
+            memory = replace(memory, schedule=said, since=since, begun=0.0)
+        if self.schedule is None or self.suspended:
+            return replace(memory, begun=0.0, period=0)
+        if memory.begun:
+            return memory
+        return replace(memory, begun=self.now, period=self.schedule.longest_pause(self.now))
+
+    def due(self, memory: Memory, *, running: bool) -> tuple[Memory, tuple[Reason, int] | None]:
+        """Why a run begins now, and the second since when it is due; None when none does."""
+        if self.request and self.request != memory.answered:
+            return memory, ("Request", int(self.now))
+        if self.schedule is None or self.suspended:
+            return memory, None
+        due = self.schedule.last_before(self.now)
+        if due is None or due <= memory.since:
+            return memory, None
+        if running and self.one_at_a_time:
+            # This one is left out; the next comes at its own time.
+            return replace(memory, since=due), None
+        return memory, ("Schedule", int(due))
+
+    def started(self, memory: Memory, reason: Reason, due: int) -> Memory:
+        """A run begins, with the next number."""
+        memory = replace(memory, runs=memory.runs + 1, number=max(memory.number + 1, due // 60))
+        if reason == "Request":
+            return replace(memory, answered=self.request)
+        return replace(memory, since=float(due))
+
+    @property
+    def upcoming(self) -> float | None:
+        """When the schedule wants a run next."""
+        if self.schedule is None or self.suspended:
+            return None
+        return self.schedule.next_after(self.now)
 
 
 def read_schedule(text: str | None, zone: str) -> Schedule | Problem | None:

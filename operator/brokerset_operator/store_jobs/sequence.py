@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 from brokerset_operator.kube.kinds import kind_named
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent, ObjectRef
 from brokerset_operator.model.observed import Object
+from brokerset_operator.plan.conditions import Verdict, condition, find
 from brokerset_operator.plan.objects import part, text, time_text
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import reasons
-from brokerset_operator.store_jobs.conditions import Verdict, condition, find
 from brokerset_operator.store_jobs.job_objects import job_object
 from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.observed import ObservedJobs

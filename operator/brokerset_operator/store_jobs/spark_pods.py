@@ -1,4 +1,4 @@
-"""Spark in a job's pod, and its executors in pods beside that one."""
+"""Spark in a job's pod, and its executors in pods next to that one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
-    beside,
     labels_of,
     metadata_of,
+    next_to,
 )
 from brokerset_spec.store_job_parts import Executors, Limits
 
@@ -77,7 +77,7 @@ def executor_objects(facts: JobFacts, role: str) -> tuple[NewObject, ...]:
 
 
 def submit_arguments(facts: JobFacts) -> str:
-    """Value of `PYSPARK_SUBMIT_ARGS`: client mode, this pod is the driver, executors are pods beside it."""
+    """Value of `PYSPARK_SUBMIT_ARGS`: client mode, this pod is the driver, executors are pods next to it."""
     executors = facts.executors
     asked, most = executors.resources.requests, executors.resources.limits
     memory = str(most.get("memory") or asked.get("memory") or EXECUTOR_MEMORY)
@@ -152,15 +152,15 @@ def _shares(memory: str) -> tuple[int, int]:
 def _executor_template(facts: JobFacts) -> str:
     """The pod template as JSON, which is YAML. What Spark sets itself is left out: image, claims, ports."""
     chosen = {labels.OWNER: facts.owner, labels.RUN: str(facts.run), labels.STEP: facts.step}
-    if facts.beside_pod is not None:
-        chosen = {"statefulset.kubernetes.io/pod-name": facts.beside_pod}
+    if facts.next_to_pod is not None:
+        chosen = {"statefulset.kubernetes.io/pod-name": facts.next_to_pod}
     elif not facts.mounts:
         chosen = {}
     spec: NewObject = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        **given_only({"affinity": beside(chosen) if chosen else None}),
+        **given_only({"affinity": next_to(chosen) if chosen else None}),
         **placement(facts.placement),
         "containers": [
             {

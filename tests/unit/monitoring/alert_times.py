@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 SAMPLES = 420
 
@@ -132,284 +132,112 @@ HEALTHY: dict[str, Values] = {
 class Time:
     """What differs from a set that is well, and which alerts fire then; None takes a series away."""
 
-    alerts: tuple[str, ...]
+    fires: str
+    quiet_minute: int | None
+    """A minute at which nothing fires yet."""
+
     minute: int
     series: Mapping[str, Values | None]
-    quiet_minute: int | None = field(default=None)
-    """A minute at which nothing fires yet."""
+
+    @property
+    def alerts(self) -> list[str]:
+        """Their names."""
+        return self.fires.split()
 
 
 TIMES = (
-    Time((), 60, {}),
-    Time((), 410, {}),
-    Time((), 60, {f"brokerset_broker_role{{{MASTER.replace('shop', 'x')},role=\"slave\"}}": steady(1)}),
-    Time(
-        ("BrokersetControllersWithoutLeader",),
-        3,
-        {f"brokerset_controller_leading{{{LEADER}}}": steady(0)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetControllersUnderQuorum",),
-        3,
-        {f"brokerset_controller_voters{{{LEADER}}}": steady(5)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetControllerMissing",),
-        8,
-        {f"brokerset_controller_voters{{{LEADER}}}": steady(3)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetControllerBehind",),
-        8,
-        {f'brokerset_controller_member_lag{{{LEADER},member="n1"}}': steady(5000)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetControllerDiskSlow",),
-        30,
-        {f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="1000"}}': None,
+    Time("", None, 60, {}),
+    Time("", None, 410, {}),
+    Time("", None, 60, {f"brokerset_broker_role{{{MASTER.replace('shop', 'x')},role=\"slave\"}}": steady(1)}),
+    Time("BrokersetControllersWithoutLeader", 0, 3, {f"brokerset_controller_leading{{{LEADER}}}": steady(0)}),
+    Time("BrokersetControllersUnderQuorum", 0, 3, {f"brokerset_controller_voters{{{LEADER}}}": steady(5)}),
+    Time("BrokersetControllerMissing", 3, 8, {f"brokerset_controller_voters{{{LEADER}}}": steady(3)}),
+    Time("BrokersetControllerBehind", 3, 8,
+         {f'brokerset_controller_member_lag{{{LEADER},member="n1"}}': steady(5000)}),
+    Time("BrokersetControllerDiskSlow", 5, 30,
+         {f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="1000"}}': None,
          f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="100000"}}': rising(0, 5),
-         f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="300000"}}': rising(0, 10)},
-        quiet_minute=5,
-    ),
-    Time(
-        ("BrokersetControllerLeaderUnstable",),
-        8,
-        {f"brokerset_controller_term{{{LEADER}}}": stepping(3, 4, 5, 6, 7, 8)},
-        quiet_minute=2,
-    ),
-    Time(
-        ("BrokersetElectionsFrequent",),
-        15,
-        {f'election_total{{{OF_GROUP},election_result="new_master_elected"}}': stepping(*range(1, 10))},
-        quiet_minute=1,
-    ),
-    Time(
-        ("BrokersetPossibleLoss",),
-        12,
-        {f"brokerset_controller_possible_losses_total{{{LEADER}}}": f"0+0x5 {steady(1)}"},
-        quiet_minute=5,
-    ),
-    Time(("BrokersetGroupDown",), 3, {f"active_broker_num{{{OF_GROUP}}}": steady(0)}, quiet_minute=0),
-    Time(
-        ("BrokersetBrokerMissing",),
-        12,
-        {
+         f'brokerset_controller_disk_latency_microseconds_bucket{{{LEADER},le="300000"}}': rising(0, 10)}),
+    Time("BrokersetControllerLeaderUnstable", 2, 8,
+         {f"brokerset_controller_term{{{LEADER}}}": stepping(3, 4, 5, 6, 7, 8)}),
+    Time("BrokersetElectionsFrequent", 1, 15,
+         {f'election_total{{{OF_GROUP},election_result="new_master_elected"}}': stepping(*range(1, 10))}),
+    Time("BrokersetPossibleLoss", 5, 12,
+         {f"brokerset_controller_possible_losses_total{{{LEADER}}}": f"0+0x5 {steady(1)}"}),
+    Time("BrokersetGroupDown", 0, 3, {f"active_broker_num{{{OF_GROUP}}}": steady(0)}),
+    Time("BrokersetBrokerMissing", 8, 12, {
             f"active_broker_num{{{OF_GROUP}}}": steady(1),
-            f"brokerset_controller_group_missing{{{OF_GROUP}}}": steady(1),
-        },
-        quiet_minute=8,
-    ),
+            f"brokerset_controller_group_missing{{{OF_GROUP}}}": steady(1)}),
     # One broker was scaled in: its id stays, fenced.
-    Time((), 30, {f"active_broker_num{{{OF_GROUP}}}": steady(1)}),
+    Time("", None, 30, {f"active_broker_num{{{OF_GROUP}}}": steady(1)}),
     # A group was scaled in, and a new leader of the operator shows its metrics 4 minutes later.
-    Time(
-        (),
-        30,
-        {
+    Time("", None, 30, {
             **gone_group(30),
-            f"brokerset_operator_group_retired{{{RETIRED}}}": f"_x5 1+0x3 _x4 {steady(1)}",
-        },
-    ),
-    Time(("BrokersetBrokerMissing", "BrokersetGroupDown"), 30, gone_group(30), quiet_minute=5),
-    Time(
-        ("BrokersetGroupWithoutMaster",),
-        3,
-        {f'brokerset_broker_role{{{MASTER},role="master"}}': steady(0)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetSendsRefused",),
-        3,
-        {f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(0)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetWritesUnserved",),
-        12,
-        {f"brokerset_broker_unserved_seconds_total{{{MASTER}}}": rising(0, 20)},
-        quiet_minute=1,
-    ),
-    Time(("BrokersetLeaseLost",), 3, problem("lease_lost"), quiet_minute=0),
-    Time(
-        ("BrokersetControllersUnreachable",),
-        3,
-        {f'brokerset_broker_controller_heartbeat_age_seconds{{{MASTER},controller="a"}}': rising(31, 60)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetReplicaNotInSync",),
-        12,
-        {f"brokerset_broker_in_sync_replicas{{{MASTER}}}": steady(1)},
-        quiet_minute=8,
-    ),
-    Time(
-        ("BrokersetReplicaLagGrowing",),
-        14,
-        {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, 1000)},
-        quiet_minute=8,
-    ),
-    Time((), 40, {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, -1000)}),
-    Time(("BrokersetReplicaCannotFollow",), 8, problem("replication_refused"), quiet_minute=3),
-    Time(("BrokersetReplicaLogIncomplete",), 12, problem("log_incomplete"), quiet_minute=8),
-    Time(("BrokersetRoleChangeFailing",), 4, problem("role_change_failed"), quiet_minute=1),
-    Time(("BrokersetIdentityConflict",), 3, problem("identity_conflict"), quiet_minute=0),
-    Time(("BrokersetIdentityRefused",), 8, problem("id_retired"), quiet_minute=3),
-    Time((), 60, problem("no_master")),
-    Time(
-        ("BrokersetReplicaFencedLong",),
-        370,
-        {f"brokerset_broker_fenced{{{MASTER}}}": steady(1)},
-        quiet_minute=350,
-    ),
-    Time(
-        ("BrokersetConsumerLagGrowing",),
-        20,
-        {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, 10)},
-        quiet_minute=10,
-    ),
-    Time((), 60, {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, -10)}),
-    Time(
-        ("BrokersetConsumerLagOld",),
-        8,
-        {f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(7_200_000)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetDeadLetters",),
-        42,
-        {f"rocketmq_send_to_dlq_messages_total{{{DEAD}}}": later(1, 40)},
-        quiet_minute=38,
-    ),
-    Time(("BrokersetDiskFilling",), 33, disk(steady(80), steady(20)), quiet_minute=25),
-    Time(("BrokersetDiskAlmostFull",), 8, disk(steady(90), steady(10)), quiet_minute=3),
-    Time(
-        ("BrokersetDiskFullSoon",),
-        100,
-        disk(rising(60 * GIB, GIB / 60), rising(40 * GIB, -GIB / 60)),
-        quiet_minute=30,
-    ),
-    Time(
-        ("BrokersetFlushBehind",),
-        8,
-        {f"rocketmq_storage_flush_behind_bytes{{{MASTER}}}": steady(GIB)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetDispatchBehind",),
-        8,
-        {f"brokerset_broker_metadata_behind_bytes{{{MASTER}}}": steady(GIB)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetBrokerNotRouted",),
-        8,
-        {f'brokerset_broker_registered{{{MASTER},name_server="a"}}': steady(0)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetConnectionsRefused",),
-        8,
-        {f"brokerset_broker_connections_refused_total{{{MASTER}}}": rising(0, 3)},
-        quiet_minute=0,
-    ),
-    Time(
-        ("BrokersetProcessRestarting",),
-        10,
-        {f"process_start_time_seconds{{{MASTER}}}": stepping(1000, 1060, 1120, 1180)},
-        quiet_minute=2,
-    ),
-    Time(("BrokersetTargetDown",), 8, {f"up{{{ONE}}}": steady(0)}, quiet_minute=3),
-    Time(
-        ("BrokersetNotReady",),
-        12,
-        {f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': None,
-         f'brokerset_operator_condition{{{READY},reason="BrokersMissing"}}': steady(0)},
-        quiet_minute=8,
-    ),
-    Time(
-        ("BrokersetRolloutStuck",),
-        65,
-        {f'brokerset_operator_condition{{{PROGRESSING},reason="RollWaits"}}': "1 1 1 _x6 " * 8 + steady(1)},
-        quiet_minute=55,
-    ),
-    Time(
-        (),
-        90,
-        {f'brokerset_operator_condition{{{PROGRESSING},reason="Scaling"}}': steady(1),
-         f'brokerset_operator_condition{{{OF_TOPIC},type="Ready",reason="NoMaster"}}': steady(0)},
-    ),
-    Time(
-        (),
-        90,
-        {f'brokerset_operator_condition{{{PROGRESSING},reason="Rolling"}}': "1+0x40 _x400"},
-    ),
-    Time(
-        ("BrokersetAuditFailed",),
-        8,
-        {f'brokerset_operator_condition{{{AUDITED},reason="ErrorsFound"}}': later(0, 5)},
-        quiet_minute=3,
-    ),
-    Time(
-        (),
-        30,
-        {f'brokerset_operator_condition{{{AUDITED},reason="RunFailed"}}': steady(0),
-         f'brokerset_operator_condition{{{AUDITED},reason="NoErrors"}}': steady(1)},
-    ),
-    Time(
-        ("BrokersetOperatorNotLeading",),
-        8,
-        {f"brokerset_operator_leads{{{OPERATOR}}}": steady(0)},
-        quiet_minute=3,
-    ),
-    Time(
-        ("BrokersetOperatorAbsent",),
-        12,
-        {f"brokerset_operator_leads{{{OPERATOR}}}": None},
-        quiet_minute=8,
-    ),
-    Time(
-        ("BrokersetOperatorNotReconciling",),
-        25,
-        {f"brokerset_operator_last_success_age_seconds{{{OBJECT}}}": rising(0, 60)},
-        quiet_minute=18,
-    ),
-    Time(
-        ("BrokersetOperatorRoundsFailing",),
-        40,
-        {f'brokerset_operator_rounds_total{{{OPERATOR},kind="BrokerSet",outcome="failure"}}': rising(0, 2)},
-        quiet_minute=12,
-    ),
-    Time(
-        ("BrokersetAuditOverdue",),
-        75,
-        {
+            f"brokerset_operator_group_retired{{{RETIRED}}}": f"_x5 1+0x3 _x4 {steady(1)}"}),
+    Time("BrokersetBrokerMissing BrokersetGroupDown", 5, 30, gone_group(30)),
+    Time("BrokersetGroupWithoutMaster", 0, 3,
+         {f'brokerset_broker_role{{{MASTER},role="master"}}': steady(0)}),
+    Time("BrokersetSendsRefused", 0, 3, {f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(0)}),
+    Time("BrokersetWritesUnserved", 1, 12,
+         {f"brokerset_broker_unserved_seconds_total{{{MASTER}}}": rising(0, 20)}),
+    Time("BrokersetLeaseLost", 0, 3, problem("lease_lost")),
+    Time("BrokersetControllersUnreachable", 0, 3,
+         {f'brokerset_broker_controller_heartbeat_age_seconds{{{MASTER},controller="a"}}': rising(31, 60)}),
+    Time("BrokersetReplicaNotInSync", 8, 12, {f"brokerset_broker_in_sync_replicas{{{MASTER}}}": steady(1)}),
+    Time("BrokersetReplicaLagGrowing", 8, 14,
+         {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, 1000)}),
+    Time("", None, 40, {f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(GIB, -1000)}),
+    Time("BrokersetReplicaCannotFollow", 3, 8, problem("replication_refused")),
+    Time("BrokersetReplicaLogIncomplete", 8, 12, problem("log_incomplete")),
+    Time("BrokersetRoleChangeFailing", 1, 4, problem("role_change_failed")),
+    Time("BrokersetIdentityConflict", 0, 3, problem("identity_conflict")),
+    Time("BrokersetIdentityRefused", 3, 8, problem("id_retired")),
+    Time("", None, 60, problem("no_master")),
+    Time("BrokersetReplicaFencedLong", 350, 370, {f"brokerset_broker_fenced{{{MASTER}}}": steady(1)}),
+    Time("BrokersetConsumerLagGrowing", 10, 20,
+         {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, 10)}),
+    Time("", None, 60, {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, -10)}),
+    Time("BrokersetConsumerLagOld", 3, 8, {f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(7_200_000)}),
+    Time("BrokersetDeadLetters", 38, 42, {f"rocketmq_send_to_dlq_messages_total{{{DEAD}}}": later(1, 40)}),
+    Time("BrokersetDiskFilling", 25, 33, disk(steady(80), steady(20))),
+    Time("BrokersetDiskAlmostFull", 3, 8, disk(steady(90), steady(10))),
+    Time("BrokersetDiskFullSoon", 30, 100, disk(rising(60 * GIB, GIB / 60), rising(40 * GIB, -GIB / 60))),
+    Time("BrokersetFlushBehind", 3, 8, {f"rocketmq_storage_flush_behind_bytes{{{MASTER}}}": steady(GIB)}),
+    Time("BrokersetDispatchBehind", 3, 8,
+         {f"brokerset_broker_metadata_behind_bytes{{{MASTER}}}": steady(GIB)}),
+    Time("BrokersetBrokerNotRouted", 3, 8,
+         {f'brokerset_broker_registered{{{MASTER},name_server="a"}}': steady(0)}),
+    Time("BrokersetConnectionsRefused", 0, 8,
+         {f"brokerset_broker_connections_refused_total{{{MASTER}}}": rising(0, 3)}),
+    Time("BrokersetProcessRestarting", 2, 10,
+         {f"process_start_time_seconds{{{MASTER}}}": stepping(1000, 1060, 1120, 1180)}),
+    Time("BrokersetTargetDown", 3, 8, {f"up{{{ONE}}}": steady(0)}),
+    Time("BrokersetNotReady", 8, 12, {f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': None,
+         f'brokerset_operator_condition{{{READY},reason="BrokersMissing"}}': steady(0)}),
+    Time("BrokersetRolloutStuck", 55, 65,
+         {f'brokerset_operator_condition{{{PROGRESSING},reason="RollWaits"}}': "1 1 1 _x6 " * 8 + steady(1)}),
+    Time("", None, 90, {f'brokerset_operator_condition{{{PROGRESSING},reason="Scaling"}}': steady(1),
+         f'brokerset_operator_condition{{{OF_TOPIC},type="Ready",reason="NoMaster"}}': steady(0)}),
+    Time("", None, 90, {f'brokerset_operator_condition{{{PROGRESSING},reason="Rolling"}}': "1+0x40 _x400"}),
+    Time("BrokersetAuditFailed", 3, 8,
+         {f'brokerset_operator_condition{{{AUDITED},reason="ErrorsFound"}}': later(0, 5)}),
+    Time("", None, 30, {f'brokerset_operator_condition{{{AUDITED},reason="RunFailed"}}': steady(0),
+         f'brokerset_operator_condition{{{AUDITED},reason="NoErrors"}}': steady(1)}),
+    Time("BrokersetOperatorNotLeading", 3, 8, {f"brokerset_operator_leads{{{OPERATOR}}}": steady(0)}),
+    Time("BrokersetOperatorAbsent", 8, 12, {f"brokerset_operator_leads{{{OPERATOR}}}": None}),
+    Time("BrokersetOperatorNotReconciling", 18, 25,
+         {f"brokerset_operator_last_success_age_seconds{{{OBJECT}}}": rising(0, 60)}),
+    Time("BrokersetOperatorRoundsFailing", 12, 40,
+         {f'brokerset_operator_rounds_total{{{OPERATOR},kind="BrokerSet",outcome="failure"}}': rising(0, 2)}),
+    Time("BrokersetAuditOverdue", 55, 75, {
             f"brokerset_audit_expected_since_timestamp_seconds{{{STORE_AUDIT}}}": steady(0),
-            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600),
-        },
-        quiet_minute=55,
-    ),
-    Time(
-        (),
-        300,
-        {
+            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600)}),
+    Time("", None, 300, {
             f"brokerset_audit_expected_since_timestamp_seconds{{{STORE_AUDIT}}}": rising(0, 60),
-            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600),
-        },
-    ),
-    Time(
-        ("BrokersetOperatorBehind",),
-        13,
-        {f"brokerset_operator_oldest_mark_seconds{{{OPERATOR}}}": rising(0, 60)},
-        quiet_minute=8,
-    ),
-    Time(
-        ("BrokersetOperatorApiErrors",),
-        20,
-        {f'brokerset_operator_api_requests_total{{{OPERATOR},verb="get",outcome="Timeout"}}': rising(0, 30)},
-        quiet_minute=8,
-    ),
+            f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600)}),
+    Time("BrokersetOperatorBehind", 8, 13,
+         {f"brokerset_operator_oldest_mark_seconds{{{OPERATOR}}}": rising(0, 60)}),
+    Time("BrokersetOperatorApiErrors", 8, 20,
+         {f'brokerset_operator_api_requests_total{{{OPERATOR},verb="get",outcome="Timeout"}}':
+             rising(0, 30)}),
 )  # fmt: skip

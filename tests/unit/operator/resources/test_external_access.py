@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from tests.unit.operator.resources.sets import Objects, build
 
 from brokerset_operator.resources.external_access import closed, is_open
 from brokerset_protocol.external_routes import ExternalAddresses
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.setting_fields import setting_fields
-
-Objects = dict[tuple[str, str], dict[str, Any]]
-Build = Callable[..., Objects]
 
 OUTSIDE = ExternalAddresses({"orders-0": "mq.example.com:30911"})
 
@@ -25,7 +21,7 @@ def changed(before: Objects, after: Objects) -> set[str]:
     }
 
 
-def test_without_the_section_nothing_leads_in(build: Build) -> None:
+def test_without_the_section_nothing_leads_in() -> None:
     """No Service has a node port or a load balancer, and name servers have one port alone."""
     objects = build()
 
@@ -34,7 +30,7 @@ def test_without_the_section_nothing_leads_in(build: Build) -> None:
     assert "external" not in settings
 
 
-def test_opening_a_set_leaves_its_brokers_alone(build: Build) -> None:
+def test_opening_a_set_leaves_its_brokers_alone() -> None:
     """Name servers restart with another port; brokers' StatefulSets and settings stay to the letter."""
     different = changed(build(), build({"external": {"type": "NodePort"}}, shape={"external": OUTSIDE}))
 
@@ -48,7 +44,7 @@ def test_opening_a_set_leaves_its_brokers_alone(build: Build) -> None:
     }
 
 
-def test_new_addresses_restart_nobody(build: Build) -> None:
+def test_new_addresses_restart_nobody() -> None:
     """They are in a file that name servers read again; no pod template has them in its hash."""
     spec = {"external": {"type": "LoadBalancer"}}
 
@@ -62,7 +58,7 @@ def test_new_addresses_restart_nobody(build: Build) -> None:
     assert ExternalAddresses.from_json(text.encode()) == OUTSIDE
 
 
-def test_name_servers_find_the_file_where_it_is_mounted(build: Build) -> None:
+def test_name_servers_find_the_file_where_it_is_mounted() -> None:
     """Port and path are settings that they know, the container and the NetworkPolicy have the port."""
     objects = build({"external": {"type": "NodePort"}}, shape={"external": OUTSIDE})
     data = objects["ConfigMap", "orders-controller"]["data"]
@@ -82,7 +78,7 @@ def test_name_servers_find_the_file_where_it_is_mounted(build: Build) -> None:
     assert port in [each["port"] for rule in policy if "from" not in rule for each in rule["ports"]]
 
 
-def test_the_master_service_keeps_what_clients_inside_know(build: Build) -> None:
+def test_the_master_service_keeps_what_clients_inside_know() -> None:
     """It only becomes of another type: no selector, the same ports, its node port where the manifest says."""
     inside = build()["Service", "orders-0-master"]
     external = {
@@ -100,7 +96,7 @@ def test_the_master_service_keeps_what_clients_inside_know(build: Build) -> None
     assert closed(outside) == inside
 
 
-def test_load_balancers_let_in_whom_the_manifest_names(build: Build) -> None:
+def test_load_balancers_let_in_whom_the_manifest_names() -> None:
     """Every Service that leads in has the ranges and the class."""
     external = {
         "type": "LoadBalancer",
@@ -118,7 +114,7 @@ def test_load_balancers_let_in_whom_the_manifest_names(build: Build) -> None:
         assert each["spec"]["loadBalancerClass"] == "example.com/lb"
 
 
-def test_each_broker_gets_a_service_of_its_own_if_asked(build: Build) -> None:
+def test_each_broker_gets_a_service_of_its_own_if_asked() -> None:
     """It selects one pod; it has no labels of pods' own objects, so that it goes while pods are there."""
     objects = build({"replicas": 2, "external": {"type": "NodePort", "perBroker": True}})
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-from brokerset_operator.model.observed import Observed
+from tests.unit.operator.resources.sets import KINDS, observe, wanted
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -41,8 +40,6 @@ PRODUCTION: Mapping[str, Any] = {
     },
 }
 
-KINDS = frozenset({"monitoring.coreos.com/PodMonitor", "monitoring.coreos.com/PrometheusRule"})
-
 
 class _Plain(yaml.SafeDumper):
     """Writes everything out, so that each object can be read by itself, and texts line by line."""
@@ -67,15 +64,13 @@ def test_all_objects_of_a_set_are_as_written_down(
     name: str,
     spec: Mapping[str, Any],
     seen: Mapping[str, Any],
-    observed: Callable[..., Observed],
-    wanted: Callable[[Observed], tuple[Mapping[str, Any], ...]],
     pytestconfig: pytest.Config,
 ) -> None:
     """What is built for a manifest is, to the letter, what stands in the golden file."""
     file = FOLDER / f"{name}.yaml"
 
     found = "---\n".join(
-        yaml.dump(dict(each), Dumper=_Plain, width=120) for each in wanted(observed(spec, **seen))
+        yaml.dump(dict(each), Dumper=_Plain, width=120) for each in wanted(observe(spec, **seen))
     )
 
     if pytestconfig.getoption("--rewrite"):

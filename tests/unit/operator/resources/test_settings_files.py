@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.operator.resources.sets import Objects, build, hash_of, observe
 
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.resources.set_facts import facts_of
 from brokerset_operator.resources.settings_files import broker_settings, file_text
 from brokerset_runtime.settings import from_properties, load
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.manifest import BrokerSet
-
-Objects = dict[tuple[str, str], dict[str, Any]]
-Build = Callable[..., Objects]
 
 
 def _file(objects: Objects, name: str) -> str:
@@ -60,7 +57,7 @@ def _controller(objects: Objects, pod: str) -> ControllerSettings:
     )
 
 
-def test_a_broker_accepts_its_settings_and_knows_itself_by_its_pod(build: Build) -> None:
+def test_a_broker_accepts_its_settings_and_knows_itself_by_its_pod() -> None:
     """A broker of the smallest set takes its pod's IP, and tells clients its group's lasting address."""
     found = _broker(build())
 
@@ -90,14 +87,14 @@ def test_a_broker_accepts_its_settings_and_knows_itself_by_its_pod(build: Build)
         ("podIP", "", ""),
     ],
 )
-def test_clients_are_told_what_advertise_says(build: Build, advertise: str, slave: str, master: str) -> None:
+def test_clients_are_told_what_advertise_says(advertise: str, slave: str, master: str) -> None:
     """An empty master address means the slave's, an empty slave's address means the pod's IP."""
     found = _broker(build({"advertise": advertise}))
 
     assert (found.advertised_address, found.advertised_master_address) == (slave, master)
 
 
-def test_every_controller_finds_itself_among_the_first_members(build: Build) -> None:
+def test_every_controller_finds_itself_among_the_first_members() -> None:
     """Each controller pod takes its number from its index, and its settings name all of them."""
     objects = build({"controllers": {"replicas": 5}})
 
@@ -110,12 +107,12 @@ def test_every_controller_finds_itself_among_the_first_members(build: Build) -> 
         assert not found.raft_join
 
 
-def test_a_controller_without_data_waits_once_there_is_a_group(build: Build) -> None:
+def test_a_controller_without_data_waits_once_there_is_a_group() -> None:
     """After the group was formed, `raftJoin` keeps an emptied volume from voting with forgotten votes."""
     assert _controller(build(shape={"raft_join": True}), "orders-controller-0").raft_join
 
 
-def test_settings_of_the_manifest_reach_brokers_by_their_names(build: Build) -> None:
+def test_settings_of_the_manifest_reach_brokers_by_their_names() -> None:
     """`spec.config` goes into the file as it is, next to what the other fields mean."""
     found = _broker(
         build(
@@ -137,16 +134,16 @@ def test_settings_of_the_manifest_reach_brokers_by_their_names(build: Build) -> 
     assert found.min_in_sync_replicas == 3
 
 
-def test_a_message_larger_than_a_small_log_file_gets_larger_files(build: Build) -> None:
+def test_a_message_larger_than_a_small_log_file_gets_larger_files() -> None:
     """The default size of log files gives way when the largest allowed message does not fit."""
     found = _broker(build({"config": {"maxMessageSize": 500_000_000}}))
 
     assert found.mapped_file_size_commit_log == 1024 * 1024 * 1024
 
 
-def test_a_value_cannot_smuggle_in_another_setting(observed: Callable[..., Observed]) -> None:
+def test_a_value_cannot_smuggle_in_another_setting() -> None:
     """A value with line breaks, which manifests may not have anyway, stays one value."""
-    found = observed()
+    found = observe()
     document = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet", "metadata": {"name": "orders"}}
     unchecked = BrokerSet.model_validate(
         {**document, "spec": {"config": {"regionId": "eu\nlistenPort=1\rhttpPort=2"}}}
@@ -158,7 +155,7 @@ def test_a_value_cannot_smuggle_in_another_setting(observed: Callable[..., Obser
     assert from_properties(file_text(settings))["listenPort"] == "10911"
 
 
-def test_the_expected_number_stays_that_of_the_groups_first_creation(build: Build) -> None:
+def test_the_expected_number_stays_that_of_the_groups_first_creation() -> None:
     """A group that grows does not wait for its new brokers at an election; its pods are not old for that."""
     first = build()
     there = {"orders-0": first["ConfigMap", "orders-0"]}
@@ -166,10 +163,10 @@ def test_the_expected_number_stays_that_of_the_groups_first_creation(build: Buil
     later = build({"replicas": 5}, config_maps=there)
 
     assert _broker(later).expected_replicas == 3
-    assert _hash(later, "orders-0") == _hash(first, "orders-0")
+    assert hash_of(later, "orders-0") == hash_of(first, "orders-0")
 
 
-def test_a_group_on_its_way_out_keeps_its_name_and_stays_read_only(build: Build) -> None:
+def test_a_group_on_its_way_out_keeps_its_name_and_stays_read_only() -> None:
     """A drained group that the manifest no longer has keeps its ConfigMap's name, and takes no writes."""
     first = build({"brokerNames": ["a", "b"]})
     there = {name: item for (kind, name), item in first.items() if kind == "ConfigMap"}
@@ -183,10 +180,10 @@ def test_a_group_on_its_way_out_keeps_its_name_and_stays_read_only(build: Build)
     assert _broker(later, "orders-1", "orders-1-0").broker_name == "b"
     assert _broker(later, "orders-1", "orders-1-0").broker_permission == 4
     assert _broker(later).broker_permission == 6
-    assert _hash(later, "orders-1") == _hash(first, "orders-1")
+    assert hash_of(later, "orders-1") == hash_of(first, "orders-1")
 
 
-def test_brokers_use_the_controllers_of_another_set(build: Build) -> None:
+def test_brokers_use_the_controllers_of_another_set() -> None:
     """With `controllers.ref` all addresses are the other set's, and no controllers are made."""
     objects = build({"controllers": {"ref": {"name": "shared"}}})
 
@@ -196,7 +193,7 @@ def test_brokers_use_the_controllers_of_another_set(build: Build) -> None:
     assert not [name for _kind, name in objects if "controller" in name or "namesrv" in name]
 
 
-def test_settings_of_volumes_that_outlived_their_set_go_on(build: Build) -> None:
+def test_settings_of_volumes_that_outlived_their_set_go_on() -> None:
     """A BrokerSet that is made again goes on under the UID that its retained volumes are bound to."""
     claims: Mapping[str, Any] = {
         "data-orders-0-0": {"metadata": {"annotations": {"brokerset.io/owner-uid": "brokers"}}},
@@ -212,8 +209,3 @@ def test_settings_of_volumes_that_outlived_their_set_go_on(build: Build) -> None
     assert objects["StatefulSet", "orders-0"]["metadata"]["ownerReferences"][0]["uid"].startswith("4f7c")
     template = objects["StatefulSet", "orders-0"]["spec"]["volumeClaimTemplates"][0]
     assert template["metadata"]["annotations"] == {"brokerset.io/owner-uid": "before"}
-
-
-def _hash(objects: Objects, name: str) -> str:
-    annotations = objects["StatefulSet", name]["spec"]["template"]["metadata"]["annotations"]
-    return str(annotations["brokerset.io/config-hash"])

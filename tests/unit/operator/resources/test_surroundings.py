@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.operator.resources.sets import KINDS, build, observe, wanted
 
-from brokerset_operator.model.observed import Observed
 from brokerset_operator.resources.alerts import BROKER_ALERTS, CONDITION_ALERTS, CONTROLLER_ALERTS, SET_ALERTS
 
-Objects = dict[tuple[str, str], dict[str, Any]]
-Build = Callable[..., Objects]
 
-KINDS = frozenset({"monitoring.coreos.com/PodMonitor", "monitoring.coreos.com/PrometheusRule"})
-
-
-def test_pods_have_names_before_they_are_ready(build: Build) -> None:
+def test_pods_have_names_before_they_are_ready() -> None:
     """Controllers must find each other to become ready, so headless Services publish everybody."""
     objects = build()
 
@@ -30,7 +24,7 @@ def test_pods_have_names_before_they_are_ready(build: Build) -> None:
         assert objects["StatefulSet", name]["spec"]["serviceName"] == name
 
 
-def test_clients_reach_ready_name_servers_at_one_address(build: Build) -> None:
+def test_clients_reach_ready_name_servers_at_one_address() -> None:
     """The name servers' Service selects the controllers and leaves out those that are not ready."""
     spec = build()["Service", "orders-namesrv"]["spec"]
 
@@ -39,7 +33,7 @@ def test_clients_reach_ready_name_servers_at_one_address(build: Build) -> None:
     assert [port["port"] for port in spec["ports"]] == [9876]
 
 
-def test_the_master_service_leads_where_the_master_says(build: Build) -> None:
+def test_the_master_service_leads_where_the_master_says() -> None:
     """The Service selects nothing, and its slice is sent without the endpoints: they are the master's."""
     objects = build()
     service, found = objects["Service", "orders-0-master"], objects["EndpointSlice", "orders-0-master"]
@@ -57,12 +51,10 @@ def test_the_master_service_leads_where_the_master_says(build: Build) -> None:
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def test_master_services_have_the_family_of_the_cluster(
-    observed: Callable[..., Observed],
-    wanted: Callable[[Observed], tuple[Mapping[str, Any], ...]],
     family: str,
 ) -> None:
     """A slice has addresses of one family, and its Service no other; the others have the default."""
-    found = observed()
+    found = observe()
     objects = wanted(replace(found, operator=replace(found.operator, ip_family=family)))
 
     services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
@@ -72,7 +64,7 @@ def test_master_services_have_the_family_of_the_cluster(
     assert not any("ipFamilies" in services[name] for name in services if name != "orders-0-master")
 
 
-def test_brokers_may_move_the_services_of_their_set_and_nothing_else(build: Build) -> None:
+def test_brokers_may_move_the_services_of_their_set_and_nothing_else() -> None:
     """The Role names each slice, also that of a group on its way out, and allows to read and patch it."""
     objects = build({"groups": 2}, shape={"groups": {0: 3, 1: 3, 2: 3}})
 
@@ -87,12 +79,12 @@ def test_brokers_may_move_the_services_of_their_set_and_nothing_else(build: Buil
     assert objects["ServiceAccount", "orders-broker"]["automountServiceAccountToken"] is False
 
 
-def test_a_set_without_groups_gives_no_right_at_all(build: Build) -> None:
+def test_a_set_without_groups_gives_no_right_at_all() -> None:
     """A rule without names would allow to change every slice of the namespace."""
     assert build(shape={"groups": {}})["Role", "orders-broker"]["rules"] == []
 
 
-def test_raft_and_ha_ports_are_for_the_sets_own_pods(build: Build) -> None:
+def test_raft_and_ha_ports_are_for_the_sets_own_pods() -> None:
     """Each policy opens the clients' ports to everybody, and one port to pods of the same kind and set."""
     objects = build()
 
@@ -111,7 +103,7 @@ def test_raft_and_ha_ports_are_for_the_sets_own_pods(build: Build) -> None:
         assert spec["policyTypes"] == ["Ingress"]
 
 
-def test_whoever_drains_nodes_takes_one_pod_of_a_group_at_a_time(build: Build) -> None:
+def test_whoever_drains_nodes_takes_one_pod_of_a_group_at_a_time() -> None:
     """Controllers and each group have a disruption budget of one."""
     objects = build({"groups": 2})
 
@@ -121,7 +113,7 @@ def test_whoever_drains_nodes_takes_one_pod_of_a_group_at_a_time(build: Build) -
         assert spec["selector"] == objects["StatefulSet", name]["spec"]["selector"]
 
 
-def test_monitoring_is_made_where_it_is_asked_for_and_known(build: Build) -> None:
+def test_monitoring_is_made_where_it_is_asked_for_and_known() -> None:
     """Without the kinds of the Prometheus operator nothing is sent that the API server would refuse."""
     asked = {"monitoring": {"podMonitor": True}}
 
@@ -142,7 +134,7 @@ def test_monitoring_is_made_where_it_is_asked_for_and_known(build: Build) -> Non
     ],
 )
 def test_alerts_leave_out_a_group_when_nobody_has_anything_left_to_read_in_it(
-    build: Build, remembered: dict[str, Any], left_out: bool
+    remembered: dict[str, Any], left_out: bool
 ) -> None:
     """That is a minute before its brokers end, and from then on; a group with unread messages is watched."""
     workflow = {"groups": [{"index": 1, "name": "a|b", **remembered}]}
@@ -155,7 +147,7 @@ def test_alerts_leave_out_a_group_when_nobody_has_anything_left_to_read_in_it(
     assert found == ({"BrokersetGroupDown", "BrokersetBrokerMissing"} if left_out else set())
 
 
-def test_every_alert_looks_at_one_set_and_has_a_runbook(build: Build) -> None:
+def test_every_alert_looks_at_one_set_and_has_a_runbook() -> None:
     """Expressions select by namespace and pod, or the set, throughout; each alert says where to read on."""
     groups = build(api_kinds=KINDS)["PrometheusRule", "orders"]["spec"]["groups"]
 
@@ -176,11 +168,9 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook(build: Build) -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
-def test_pods_are_made_after_what_they_need(
-    observed: Callable[..., Any], wanted: Callable[..., tuple[dict[str, Any], ...]]
-) -> None:
+def test_pods_are_made_after_what_they_need() -> None:
     """Accounts, settings and Services come before the StatefulSet that uses them."""
-    order = [(each["kind"], each["metadata"]["name"]) for each in wanted(observed())]
+    order = [(each["kind"], each["metadata"]["name"]) for each in wanted(observe())]
 
     for name in ("orders-controller", "orders-0"):
         at = order.index(("StatefulSet", name))
@@ -190,11 +180,9 @@ def test_pods_are_made_after_what_they_need(
         assert at > order.index(("RoleBinding", "orders-broker"))
 
 
-def test_everything_is_owned_by_its_set(
-    observed: Callable[..., Any], wanted: Callable[..., tuple[dict[str, Any], ...]]
-) -> None:
+def test_everything_is_owned_by_its_set() -> None:
     """All objects go when the BrokerSet goes, and carry its label."""
-    for each in wanted(observed(api_kinds=KINDS)):
+    for each in wanted(observe(api_kinds=KINDS)):
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("BrokerSet", "orders", True)
         assert each["metadata"]["namespace"] == "shop"

@@ -18,8 +18,8 @@ from tests.unit.operator.store_jobs.worlds import (
 
 from brokerset_operator.migrations import users_of
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
+from brokerset_operator.plan.conditions import find
 from brokerset_operator.store_jobs import reasons
-from brokerset_operator.store_jobs.conditions import find
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_operator.store_jobs.observed import ObservedMigration
 from brokerset_operator.store_jobs.sequence import JobPlan

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from brokerset_operator.model.observed import Meta, Observed, Operator
 from brokerset_operator.resources.wanted import Shape, wanted_objects
 from brokerset_spec.manifest import read_manifest
 
-Build = Callable[..., dict[tuple[str, str], dict[str, Any]]]
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+KINDS = frozenset({"monitoring.coreos.com/PodMonitor", "monitoring.coreos.com/PrometheusRule"})
+"""What the Prometheus operator brings."""
 
 
 def observe(spec: Mapping[str, Any] | None = None, *, name: str = "orders", **seen: Any) -> Observed:
@@ -40,27 +41,32 @@ def whole(observed: Observed, **different: Any) -> Shape:
     return Shape(**{**values, **different})
 
 
-@pytest.fixture
-def observed() -> Callable[..., Observed]:
-    """`observed(spec, name=…, config_maps=…)`."""
-    return observe
+def build(
+    spec: Mapping[str, Any] | None = None, *, shape: Mapping[str, Any] | None = None, **seen: Any
+) -> Objects:
+    """What is wanted, by kind and name: `build(spec, shape={…}, config_maps=…)`."""
+    found = observe(spec, **seen)
+    objects = wanted_objects(found, whole(found, **(shape or {})))
+    return {(each["kind"], each["metadata"]["name"]): dict(each) for each in objects}
 
 
-@pytest.fixture
-def build() -> Build:
-    """`build(spec, shape={…}, config_maps=…)`: what is wanted, by kind and name."""
-
-    def built(
-        spec: Mapping[str, Any] | None = None, *, shape: Mapping[str, Any] | None = None, **seen: Any
-    ) -> dict[tuple[str, str], dict[str, Any]]:
-        found = observe(spec, **seen)
-        objects = wanted_objects(found, whole(found, **(shape or {})))
-        return {(each["kind"], each["metadata"]["name"]): dict(each) for each in objects}
-
-    return built
-
-
-@pytest.fixture
-def wanted() -> Callable[[Observed], tuple[Mapping[str, Any], ...]]:
+def wanted(found: Observed) -> tuple[Mapping[str, Any], ...]:
     """Everything for the manifest as it is."""
-    return lambda found: wanted_objects(found, whole(found))
+    return wanted_objects(found, whole(found))
+
+
+def template(objects: Objects, name: str) -> dict[str, Any]:
+    """Of the pods of a StatefulSet."""
+    found: dict[str, Any] = objects["StatefulSet", name]["spec"]["template"]
+    return found
+
+
+def container_of(objects: Objects, name: str) -> dict[str, Any]:
+    """The only one of these pods."""
+    (found,) = template(objects, name)["spec"]["containers"]
+    return dict(found)
+
+
+def hash_of(objects: Objects, name: str) -> str:
+    """What tells that these pods are old."""
+    return str(template(objects, name)["metadata"]["annotations"]["brokerset.io/config-hash"])
