@@ -22,7 +22,7 @@ MUTATIONS ?= 0
 HISTORIES ?= 60
 DAMAGES ?= 10000
 
-.PHONY: help setup lock demo docs format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -51,11 +51,8 @@ lock:  ## resolve the dependencies anew into locks/ (needs uv)
 demo: setup  ## the main job: start everything, send 10,000 messages, consume them, show the status, end
 	brokerset demo
 
-docs: setup  ## write the documents that are derived from code
-	python docs/make_settings.py
-	python docs/make_compatibility.py
-	python crds/write_settings.py
-	python -m monitoring.write
+generate: setup  ## write everything that is made from code: CRDs, the chart's copies, rules, dashboards, tables of documents
+	python -m generate
 
 format: setup  ## rewrite the code in the house format
 	ruff format . && ruff check --fix .
@@ -155,8 +152,7 @@ image:  ## build the container image (IMAGE=tag) with any of docker, podman, bui
 image-spark:  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), with any of these
 	./tests/image.sh $(IMAGE_SPARK) spark
 
-chart: setup  ## copy the CRDs into the chart, check it, pack it into dist/ (HELM=program)
-	rm -f charts/brokerset/files/crds/*.yaml && cp crds/*.yaml charts/brokerset/files/crds/
+chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 	$(HELM) lint --strict charts/brokerset && $(HELM) package charts/brokerset -d dist
 
 wheel: setup  ## build the wheel, install it into an empty environment, start it

@@ -7,17 +7,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
-from brokerset_spec.problems import BROKER_NAME_SHAPE, Problem
+from brokerset_spec.manifest_parts import BrokerName, ClassName, Part, rule, ruled
+from brokerset_spec.problems import SET_NAME_SHAPE, Problem
 
 PATH: Final = "spec.external"
 
 HOST_SHAPE: Final = r"^([a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$"
 """A DNS name, or an address of either family, without brackets."""
-
-POD_SHAPE: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 ANNOTATIONS_MAX: Final = 64
 """Most annotations of one Service that a manifest gives at one place."""
@@ -32,19 +30,11 @@ OWN_ANNOTATIONS: Final = "brokerset.io/"
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Host = Annotated[str, Field(pattern=HOST_SHAPE, max_length=253)]
-Annotations = Annotated[
-    Mapping[str, Annotated[str, Field(max_length=16384)]], Field(max_length=ANNOTATIONS_MAX)
-]
+AnnotationText = Annotated[str, Field(max_length=16384)]
 NodeAddressType = Literal["ExternalDNS", "ExternalIP", "InternalDNS", "InternalIP", "Hostname"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
-    )
-
-
-class ExternalService(_Part):
+class ExternalService(Part):
     """One Service that can be reached from outside, where it differs from the others."""
 
     advertised_host: Host | None = None
@@ -56,26 +46,59 @@ class ExternalService(_Part):
     node_port: Port | None = None
     """Port at every node; none lets Kubernetes choose, which then keeps it."""
 
-    annotations: Annotations = {}
+    annotations: Annotated[Mapping[str, AnnotationText], Field(max_length=ANNOTATIONS_MAX)] = {}
     """Annotations of this Service, on top of those of all."""
 
 
 class ExternalMaster(ExternalService):
-    """The Service of a group's master."""
+    """One of them."""
 
-    group: Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)]
+    group: BrokerName
     """Broker name of the group."""
 
 
 class ExternalBroker(ExternalService):
-    """The Service of a single broker."""
+    """One of them."""
 
-    pod: Annotated[str, Field(pattern=POD_SHAPE, max_length=63)]
+    pod: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=63)]
     """The broker's pod."""
 
 
-class External(_Part):
+class External(Part):
     """How clients outside the cluster reach name servers and brokers."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "self.type == 'LoadBalancer' || !has(self.loadBalancerClass)",
+                "has no effect with type NodePort; leave it out",
+                "loadBalancerClass",
+            ),
+            rule(
+                "self.type == 'LoadBalancer' || !has(self.loadBalancerSourceRanges) || "
+                "size(self.loadBalancerSourceRanges) == 0",
+                "has no effect with type NodePort; leave it out",
+                "loadBalancerSourceRanges",
+            ),
+            rule(
+                "self.type == 'NodePort' || !has(self.preferredNodeAddressType)",
+                "has no effect with type LoadBalancer; leave it out",
+                "preferredNodeAddressType",
+            ),
+            rule(
+                "self.type == 'NodePort' || !has(self.advertisedHost)",
+                "each load balancer has an address of its own; give advertisedHost under nameServers and "
+                "masters "
+                "instead",
+                "advertisedHost",
+            ),
+            rule(
+                "!has(self.brokers) || size(self.brokers) == 0 || (has(self.perBroker) && self.perBroker)",
+                "has no effect without perBroker; set perBroker to true, or leave it out",
+                "brokers",
+            ),
+        )
+    )
 
     type: Literal["NodePort", "LoadBalancer"]
     """Type of the Services that lead in."""
@@ -84,16 +107,19 @@ class External(_Part):
     """Whether each single broker can be reached, too, not the masters alone."""
 
     advertised_host: Host | None = None
-    """Host of every address that has none of its own, as a name that leads to all nodes; NodePort only."""
+    """Host of every address that has none of its own, as a DNS name that leads to all nodes; NodePort
+    only."""
 
     preferred_node_address_type: NodeAddressType | None = None
-    """Which of a node's addresses clients are told; NodePort only."""
+    """Which of a node's addresses clients are told; without it, the first that the node has of ExternalDNS,
+    ExternalIP, InternalDNS, InternalIP, Hostname. NodePort only."""
 
-    annotations: Annotations = {}
+    annotations: Annotated[Mapping[str, AnnotationText], Field(max_length=ANNOTATIONS_MAX)] = {}
     """Annotations of all these Services."""
 
-    load_balancer_class: Annotated[str, Field(max_length=253)] | None = None
-    """Which implementation of load balancers serves."""
+    load_balancer_class: ClassName | None = None
+    """Which implementation of load balancers serves. Kubernetes allows no change while the Services are
+    there."""
 
     load_balancer_source_ranges: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...], Field(strict=False, max_length=SOURCE_RANGES_MAX)
@@ -101,7 +127,7 @@ class External(_Part):
     """Networks that load balancers let in, as 203.0.113.0/24; none means everybody."""
 
     name_servers: ExternalService = ExternalService()
-    """The Service of the name servers."""
+    """The Service of the name servers, where it differs."""
 
     masters: Annotated[tuple[ExternalMaster, ...], Field(strict=False, max_length=MASTERS_MAX)] = ()
     """Services of masters that differ."""

@@ -10,21 +10,31 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, JsonValue
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
 from brokerset_spec.external_access import External, check_external
+from brokerset_spec.manifest_parts import (
+    API_VERSION,
+    GROUPS_MAX,
+    NAME_LENGTH_MAX,
+    NEVER_SHRINKS,
+    BrokerName,
+    ClassName,
+    Image,
+    NamedPart,
+    Part,
+    SetName,
+    Size,
+    each_once,
+    page,
+    rule,
+    ruled,
+    same_or_absent,
+)
 from brokerset_spec.manifest_reader import ManifestReader, name_anew
 from brokerset_spec.pod_template import Resources, check_pod_template, resource_problems
-from brokerset_spec.problems import (
-    BROKER_NAME_SHAPE,
-    IMAGE_SHAPE,
-    QUANTITY_SHAPE,
-    SET_NAME_SHAPE,
-    ManifestError,
-    Problem,
-)
+from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.setting_fields import (
     SettingField,
     SettingValue,
@@ -63,23 +73,13 @@ __all__ = [
     "value_text_of",
 ]
 
-API_VERSION: Final = "brokerset.io/v1alpha1"
 KIND: Final = "BrokerSet"
-
-GROUPS_MAX: Final = 256
-"""Most broker groups of one set."""
 
 CONTROLLERS_MAX: Final = 7
 """Most controllers of one set."""
 
 REPLICAS_MAX: Final = 9
 """Most brokers of one group."""
-
-NAME_LENGTH_MAX: Final = 40
-"""Longest name of a set; pods, services and brokers are named after it, and Kubernetes allows 63."""
-
-IMAGE_LENGTH_MAX: Final = 512
-SIZE_LENGTH_MAX: Final = 32
 
 EXAMPLES: Final = {
     "apiVersion": API_VERSION,
@@ -121,126 +121,302 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
 """Settings that a manifest may not give under `config`, and what to do instead."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
-    )
+class Metadata(NamedPart):
+    """The part that all Kubernetes objects share."""
 
-
-class Metadata(BaseModel):
-    """The part that all Kubernetes objects share; what is not used here is let through."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    name: SetName
     """Name of the set."""
 
 
-class Replication(_Part):
+class Replication(Part):
     """How the brokers of a group keep copies of each other's messages."""
 
-    mode: Literal["controller", "dledger"] = "controller"
-    """Who decides which broker of a group is the master."""
+    mode: Annotated[
+        Literal["controller", "dledger"],
+        Field(
+            json_schema_extra=ruled(
+                rule("self != 'dledger'", "dledger is not served yet; use controller or leave it out"),
+                rule("self == oldSelf", "cannot be changed: the logs differ; create another BrokerSet"),
+                **page(values="`controller`"),
+            )
+        ),
+    ] = "controller"
+    """Who decides which broker of a group is the master. dledger is not served yet.
+
+    **Cannot be changed.**
+    """
 
     acknowledge: Literal["allInSync", "master"] = "allInSync"
-    """Which brokers must have a message before its sender is told that it is stored."""
+    """Which brokers must have a message before its sender is told that it is stored: all in sync, or the
+    master alone, which may lose the last messages."""
 
-    min_in_sync_replicas: Annotated[int, Field(ge=1)] | None = None
+    min_in_sync_replicas: (
+        Annotated[
+            int,
+            Field(ge=1, json_schema_extra=page("2 from three replicas on, else 1", "1 to `replicas`")),
+        ]
+        | None
+    ) = None
     """Fewer in-sync brokers than this refuse sends; by default 2 from three replicas on, else 1."""
 
     unclean_election: bool = False
     """Whether a broker that may lack acknowledged messages can become master when no other is left."""
 
 
-class ControllersRef(_Part):
+class ControllersRef(Part):
     """Another set, whose controllers this one uses."""
 
-    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    name: SetName
+    """Name of the other set.
+
+    Not together with the other fields of `controllers`, and not on one machine.
+    """
 
 
-class ControllerStorage(_Part):
+class ControllerStorage(Part):
     """The volume of each controller, where it is to be another one than those of brokers."""
 
-    size: Annotated[str, Field(pattern=QUANTITY_SHAPE, max_length=SIZE_LENGTH_MAX)] | None = None
-    """Size of the volume, by default that of brokers, but at most 20Gi; it may grow, and never shrinks."""
+    size: (
+        Annotated[
+            Size, Field(json_schema_extra=ruled(NEVER_SHRINKS, **page("that of brokers, at most `20Gi`")))
+        ]
+        | None
+    ) = None
+    """Size of the volume, by default that of brokers, but at most 20Gi; it may grow later, if the storage
+    class allows it, and never shrinks."""
 
-    class_name: Annotated[str, Field(max_length=253)] | None = None
-    """Storage class; none means that of brokers."""
+    class_name: Annotated[ClassName, Field(json_schema_extra=page("that of brokers"))] | None = None
+    """Storage class, by default that of brokers. Cannot be set, changed or taken away later."""
 
 
-class Controllers(_Part):
+def _own(name: str) -> dict[str, Any]:
+    message = (
+        "is about controllers of the set's own, and ref says whose to use instead; leave one of them out"
+    )
+    return rule(f"!(has(self.ref) && has(self.{name}))", message, name)
+
+
+class Controllers(Part):
     """The processes that serve names and decide who is master."""
 
-    replicas: Annotated[int, Field(ge=1, le=CONTROLLERS_MAX)] = 3
-    """Number of processes; more than half must live, so an even number survives no more losses."""
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "!(has(self.ref) && has(self.replicas))",
+                "says how many controllers to run, and ref whose to use instead; leave one of them out",
+                "replicas",
+            ),
+            _own("storage"),
+            _own("resources"),
+            rule(
+                "(has(self.storage) && has(self.storage.className) ? self.storage.className : '') == "
+                "(has(oldSelf.storage) && has(oldSelf.storage.className) ? oldSelf.storage.className : '')",
+                "className cannot be set, changed or taken away later: volumes stay in the class that "
+                "they were "
+                "made in; create another BrokerSet",
+                "storage",
+            ),
+            rule(
+                "has(self.ref) == has(oldSelf.ref) && (!has(self.ref) || !has(oldSelf.ref) || "
+                "self.ref.name == oldSelf.ref.name)",
+                "cannot be set, changed or taken away later: the brokers' ids are kept by the controllers "
+                "that "
+                "they began with; create another BrokerSet",
+                "ref",
+            ),
+        )
+    )
+
+    replicas: Annotated[
+        int, Field(ge=1, le=CONTROLLERS_MAX, json_schema_extra={"default": None, **page("3")})
+    ] = 3
+    """Number of processes, by default 3; more than half must live, so an even number survives no more losses.
+
+    Each has a name server in it.
+    """
 
     ref: ControllersRef | None = None
-    """Use those of another set instead."""
+    """Use those of another set in the same namespace instead. Cannot be set, changed or taken away later."""
 
     storage: ControllerStorage | None = None
-    """Their volumes; none means as `spec.storage` says, up to 20Gi."""
-
     resources: Resources | None = None
-    """What their pods ask for and may use at most."""
+    """What a controller's pod asks for and may use at most.
+
+    By default 50m of cpu and 128Mi of memory are asked for; what is not named keeps its default. A change
+    replaces the controllers one at a time.
+    """
 
 
-class Storage(_Part):
+class Storage(Part):
     """The volume of each broker."""
 
-    size: Annotated[str, Field(pattern=QUANTITY_SHAPE, max_length=SIZE_LENGTH_MAX)] = "20Gi"
-    """Size of the volume; it may grow later, if the storage class allows it, and never shrinks."""
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            same_or_absent(
+                "className",
+                "cannot be changed: volumes stay in the class that they were made in; create another "
+                "BrokerSet",
+            )
+        )
+    )
 
-    class_name: Annotated[str, Field(max_length=253)] | None = None
-    """Storage class; none means the cluster's default."""
+    size: Annotated[Size, Field(json_schema_extra=ruled(NEVER_SHRINKS))] = "20Gi"
+    """Size of the volume; it may grow later, if the storage class allows it, and never shrinks.
+
+    Controllers have volumes of this size, too, up to 20Gi.
+    """
+
+    class_name: Annotated[ClassName, Field(json_schema_extra=page("the cluster's"))] | None = None
+    """Storage class; none means the cluster's default. Cannot be changed."""
 
     when_deleted: Literal["Retain", "Delete"] = "Retain"
-    """What happens to volumes when the set is deleted."""
+    """What happens to volumes when the set is deleted.
+
+    A set of the same name finds retained ones again.
+    """
 
 
-class Update(_Part):
+class Update(Part):
     """How a change reaches the brokers."""
 
     strategy: Literal["automatic", "supervised"] = "automatic"
-    """Whether the switch-over of each group waits for a person."""
+    """Whether the switch-over of each group waits for a person.
+
+    `supervised`: it waits for the annotation `brokerset.io/approve-switchover`.
+    """
 
 
-class SecretRef(_Part):
+def _no_secret(what: str) -> ConfigDict:
+    advice = "leave it out, and let nobody else reach the ports"
+    rules = ruled(rule("!has(self.secretName)", f"{what} not served yet; {advice}", "secretName"))
+    return ConfigDict(json_schema_extra=rules)
+
+
+class SecretRef(Part):
     """A Kubernetes secret."""
 
-    secret_name: Annotated[str, Field(max_length=253)] | None = None
+    secret_name: Annotated[ClassName, Field(json_schema_extra=page(values="none"))] | None = None
     """Name of the secret; none switches the feature off."""
 
 
-class Monitoring(_Part):
+class Tls(SecretRef):
+    """Encrypted connections; not served yet."""
+
+    model_config = _no_secret("encrypted connections are")
+
+
+class Acl(SecretRef):
+    """Access control; not served yet."""
+
+    model_config = _no_secret("access control is")
+
+
+class Monitoring(Part):
     """What is installed for the people who watch."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "!has(self.dashboards) || self.dashboards",
+                "one set alone cannot be without dashboards: they are for all sets; leave it out, or "
+                "install the "
+                "chart with dashboards.enabled=false",
+                "dashboards",
+            )
+        )
+    )
 
     pod_monitor: bool = False
     """A PodMonitor, for clusters with the Prometheus operator."""
 
-    dashboards: bool = True
-    """Dashboards for Grafana."""
+    dashboards: Annotated[bool, Field(json_schema_extra=page(values="`true`"))] = True
+    """Dashboards for Grafana; the chart installs them, for all sets.
+
+    They are labelled ConfigMaps; `dashboards.enabled=false` of the chart leaves them out.
+    """
 
     rules: bool = True
     """Alert rules, for clusters with the Prometheus operator."""
 
 
-class Spec(_Part):
+_CLUSTER_STAYS: Final = "cannot be changed: clients, topics and volumes know the cluster by it"
+_GROUPS_STAY: Final = "clients and volumes know the groups by them"
+
+
+class Spec(Part):
     """What is wanted; everything has a default."""
 
-    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
-    """Container image of controllers and brokers; none means the operator's own."""
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "!has(self.brokerNames) || size(self.brokerNames) == 0 || !has(self.groups) || "
+                "size(self.brokerNames) == self.groups",
+                "has more or fewer names than groups says; list one name for each group, or leave groups out",
+                "brokerNames",
+            ),
+            rule(
+                "!has(self.replicas) || !has(self.replication) || "
+                "!has(self.replication.minInSyncReplicas) || "
+                "self.replication.minInSyncReplicas <= self.replicas",
+                "so many can never be in sync, because replicas is smaller; use at most replicas, or "
+                "leave it out",
+                "replication.minInSyncReplicas",
+            ),
+        )
+    )
 
-    cluster_name: Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)] = "DefaultCluster"
-    """RocketMQ cluster name."""
+    image: Annotated[Image, Field(json_schema_extra=page("the operator's"))] | None = None
+    """Container image of controllers and brokers; none means the operator's own.
 
-    groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = 1
-    """Number of broker groups."""
+    A change replaces the pods one at a time, slaves first.
+    """
+
+    cluster_name: Annotated[
+        BrokerName,
+        Field(
+            json_schema_extra=ruled(
+                rule(
+                    "self == oldSelf",
+                    f"{_CLUSTER_STAYS}; create another BrokerSet",
+                    expression=f"'{_CLUSTER_STAYS}; put back ' + oldSelf + ', or create another BrokerSet'",
+                )
+            )
+        ),
+    ] = "DefaultCluster"
+    """RocketMQ cluster name. Cannot be changed."""
+
+    groups: Annotated[
+        int,
+        Field(ge=1, le=GROUPS_MAX, json_schema_extra={"default": None, **page("number of names, else 1")}),
+    ] = 1
+    """Number of broker groups: as many as brokerNames lists, else 1. More are added, fewer are drained and
+    then removed."""
 
     broker_names: Annotated[
-        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
-        Field(strict=False, max_length=GROUPS_MAX),
+        tuple[BrokerName, ...],
+        Field(
+            strict=False,
+            max_length=GROUPS_MAX,
+            json_schema_extra=ruled(
+                each_once("a name is listed twice; give each group a name of its own"),
+                rule(
+                    "(size(self) == 0) == (size(oldSelf) == 0)",
+                    f"names of groups cannot be changed, nor listed or left out later: {_GROUPS_STAY}; "
+                    "put the list back as it was",
+                ),
+                rule(
+                    "size(self) == 0 || size(oldSelf) == 0 || (self.join(',') + "
+                    "',').startsWith(oldSelf.join(',')"
+                    " + ',') || (oldSelf.join(',') + ',').startsWith(self.join(',') + ',')",
+                    f"names of groups cannot be changed: {_GROUPS_STAY}; "
+                    "add names at the end, or take the last ones away",
+                ),
+                **page("`<name>-0`, `<name>-1`, …"),
+            ),
+        ),
     ] = ()
-    """Names of the groups; by default `<name>-0`, `<name>-1`, …"""
+    """Names of the groups; by default <name of the set>-0, -1, … Names can only be added or removed at the
+    end."""
 
     replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 3
     """Brokers in each group; one is elected master, and the others have copies of its messages."""
@@ -250,25 +426,49 @@ class Spec(_Part):
     storage: Storage = Storage()
 
     config: Mapping[str, bool | int | float | str] = {}
-    """Broker settings by RocketMQ's names."""
+    """Broker settings by RocketMQ's names. Unknown names are refused: the condition Ready then says
+    InvalidSpec and names the nearest known one."""
 
     advertise: Literal["masterService", "podIP", "podName"] = "masterService"
-    """What clients are told as a broker's address on Kubernetes."""
+    """What clients are told as a broker's address: a Service that follows the master, the pod's IP, or the
+    pod's DNS name.
+
+    With the Service, clients follow a failover without asking for the route again.
+    """
 
     external: External | None = None
-    """How clients outside the Kubernetes cluster get in; none means not at all."""
+    """How clients outside the Kubernetes cluster get in; none means not at all. Whoever reaches these
+    addresses can read and write everything."""
 
     update: Update = Update()
-    tls: SecretRef = SecretRef()
-    acl: SecretRef = SecretRef()
+    tls: Tls = Tls()
+    acl: Acl = Acl()
     monitoring: Monitoring = Monitoring()
 
     pod_template: Mapping[str, JsonValue] = {}
-    """Resources, affinity, tolerations and annotations of the pods; see `PodTemplate`."""
+    """What is added to the pods: where and with what they run. What would change their rights or their
+    program is refused."""
 
 
-class BrokerSet(_Part):
-    """A whole manifest."""
+class BrokerSet(Part):
+    """Broker groups with their controllers and name servers: a RocketMQ cluster."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "self.metadata.name.matches('^[a-z][-a-z0-9]*$')",
+                "use at most 40 lower-case letters, digits and -, starting with a letter: pods and "
+                "Services are "
+                "named after it",
+                "metadata.name",
+            ),
+            rule(
+                "!has(self.spec.controllers.ref) || self.spec.controllers.ref.name != self.metadata.name",
+                "is this set itself; name another set, or leave it out: this set then runs its own",
+                "spec.controllers.ref.name",
+            ),
+        )
+    )
 
     api_version: Literal["brokerset.io/v1alpha1"]
     kind: Literal["BrokerSet"]

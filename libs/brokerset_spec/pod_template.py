@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, JsonValue, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from brokerset_spec.problems import (
-    LABEL_VALUE_SHAPE,
-    OBJECT_NAME_SHAPE,
-    VARIABLE_SHAPE,
-    Problem,
-    shape_problems,
-)
+from brokerset_spec.manifest_parts import ObjectName, Part, rule, ruled
+from brokerset_spec.problems import LABEL_VALUE_SHAPE, VARIABLE_SHAPE, Problem, shape_problems
 
 PATH: Final = "spec.podTemplate"
 
@@ -83,23 +77,41 @@ SYSTEM_PRIORITY_PREFIX: Final = "system-"
 """Kubernetes' own priority classes; such pods push others off their nodes."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
-    )
-
-
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_SHAPE, max_length=63)]
 """Value of a label, as Kubernetes allows it."""
 
 
-class PodMetadata(_Part):
+def _own_keys(kind: str) -> dict[str, Any]:
+    begins = " || ".join(f"k.startsWith('{prefix}')" for prefix in OWN_KEY_PREFIXES)
+    keys = ", ".join(f"'{key}'" for key in OWN_KEYS)
+    return rule(
+        f"!self.exists(k, {begins} || k in [{keys}])",
+        f"{kind} that begin with brokerset.io/, those that brokerset finds its pods by, and those that "
+        "weaken "
+        "security are brokerset's own; leave them out",
+    )
+
+
+class PodMetadata(Part):
     """Labels and annotations that are added to the pods."""
 
-    labels: Annotated[Mapping[str, LabelValue], Field(max_length=LABELS_MAX)] = {}
-    annotations: Annotated[
-        Mapping[str, Annotated[str, Field(max_length=16384)]], Field(max_length=LABELS_MAX)
+    labels: Annotated[
+        Mapping[str, LabelValue],
+        Field(max_length=LABELS_MAX, json_schema_extra=ruled(_own_keys("labels"))),
     ] = {}
+    """Labels.
+
+    Those that brokerset finds its pods by are refused.
+    """
+
+    annotations: Annotated[
+        Mapping[str, Annotated[str, Field(max_length=16384)]],
+        Field(max_length=LABELS_MAX, json_schema_extra=ruled(_own_keys("annotations"))),
+    ] = {}
+    """Annotations.
+
+    `brokerset.io/…` is refused, and so is what switches AppArmor off.
+    """
 
 
 def _quantity(value: object) -> int | str:
@@ -114,58 +126,167 @@ def _quantity(value: object) -> int | str:
     raise PydanticCustomError("quantity", "is not an amount")
 
 
-Quantity = Annotated[int | str, PlainValidator(_quantity)]
+Quantity = Annotated[
+    int | str,
+    PlainValidator(_quantity),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 0,
+            "pattern": CPU_OR_MEMORY_SHAPE,
+            "maxLength": QUANTITY_LENGTH_MAX,
+        }
+    ),
+]
 """An amount of a resource, as Kubernetes writes it."""
 
+AMOUNTS_MAX: Final = 16
+"""Most resources that a pod asks for."""
 
-class Resources(_Part):
-    """What a pod asks for and may use at most."""
+WITHIN_LIMITS: Final = rule(
+    "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || "
+    "quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
+    "more is asked for than may be used; lower the request, or raise the limit",
+    "requests",
+)
 
-    requests: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
-    limits: Annotated[Mapping[str, Quantity], Field(max_length=16)] = {}
+
+class Resources(Part):
+    """What each pod asks for and may use at most."""
+
+    model_config = ConfigDict(json_schema_extra=ruled(WITHIN_LIMITS))
+
+    requests: Annotated[Mapping[str, Quantity], Field(max_length=AMOUNTS_MAX)] = {}
+    """What it asks for, as {cpu: 500m, memory: 1Gi}."""
+
+    limits: Annotated[Mapping[str, Quantity], Field(max_length=AMOUNTS_MAX)] = {}
+    """What it may use at most."""
 
 
-class Toleration(_Part):
-    """A taint of a node that pods put up with."""
+class Toleration(Part):
+    """One toleration."""
 
     key: Annotated[str, Field(max_length=316)] = ""
+    """Taint; none means all, with operator Exists."""
+
     operator: Literal["Exists", "Equal"] = "Equal"
+    """Exists or Equal."""
+
     value: LabelValue = ""
+    """Value of the taint, for Equal."""
+
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """What the taint does; none means all."""
+
     toleration_seconds: int | None = None
+    """How long a pod stays on the node, for NoExecute.
+
+    None: permanently.
+    """
 
 
-class SecretName(_Part):
-    """A secret to pull images with."""
+class SecretName(Part):
+    """One secret."""
 
-    name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=253)]
+    name: ObjectName
+    """Name of the secret."""
 
 
-class Variable(_Part):
-    """An environment variable."""
+def _own_variables() -> dict[str, Any]:
+    prefixes = ", ".join(f"'{prefix}'" for prefix in OWN_VARIABLE_PREFIXES)
+    return rule(
+        f"![{prefixes}].exists(p, self.startsWith(p))",
+        f"variables that begin with {', '.join(OWN_VARIABLE_PREFIXES)} are brokerset's own; use "
+        "spec.config for "
+        "settings, and leave it out here",
+    )
 
-    name: Annotated[str, Field(pattern=VARIABLE_SHAPE, max_length=128)]
+
+class Variable(Part):
+    """One variable."""
+
+    name: Annotated[
+        str,
+        Field(pattern=VARIABLE_SHAPE, max_length=128, json_schema_extra=ruled(_own_variables())),
+    ]
+    """Name of the variable.
+
+    `BROKERSET_…`, `POD_…`, `KUBERNETES_…`, `PYTHON…`, `LD_…` and `PATH…` are refused: they decide what is
+    run, and with what.
+    """
+
     value: Annotated[str, Field(max_length=4096)] = ""
+    """Value of the variable.
+
+    It is not read from secrets or ConfigMaps.
+    """
 
 
-class PodTemplate(_Part):
+class PodTemplate(Part):
     """What is added to the pods of a set."""
 
     metadata: PodMetadata = PodMetadata()
     resources: Resources = Resources()
+    """What a broker's pod asks for and may use at most.
+
+    Controllers: `spec.controllers.resources`.
+    """
+
     affinity: Mapping[str, JsonValue] = {}
-    """As in a pod; Kubernetes checks what is in it."""
+    """Which nodes and which neighbours the pods want, as in a pod. Brokers of one group avoid each other's
+    nodes and zones also without it."""
 
     tolerations: Annotated[tuple[Toleration, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
+    """Taints of nodes that the pods put up with."""
+
     node_selector: Annotated[Mapping[str, LabelValue], Field(max_length=LABELS_MAX)] = {}
-    priority_class_name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=253)] | None = None
+    """Labels that a node must have."""
+
+    priority_class_name: (
+        Annotated[
+            ObjectName,
+            Field(
+                json_schema_extra=ruled(
+                    rule(
+                        f"!self.startsWith('{SYSTEM_PRIORITY_PREFIX}')",
+                        "is for parts of Kubernetes itself; use a class of your own",
+                    ),
+                    nullable=True,
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """Priority class of the pods.
+
+    Classes of the system (`system-…`) are refused.
+    """
+
     topology_spread_constraints: Annotated[
         tuple[Mapping[str, JsonValue], ...], Field(strict=False, max_length=ENTRIES_MAX)
     ] = ()
-    """As in a pod; Kubernetes checks what is in it."""
+    """How the pods spread over the cluster. Those given here take the place of brokerset's own.
+
+    Without any, one node has one broker of a group, if possible. Without a `labelSelector`, the pods of the
+    same group count.
+    """
 
     image_pull_secrets: Annotated[tuple[SecretName, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
-    env: Annotated[tuple[Variable, ...], Field(strict=False, max_length=ENTRIES_MAX)] = ()
+    """Secrets to pull the image with."""
+
+    env: Annotated[
+        tuple[Variable, ...],
+        Field(
+            strict=False,
+            max_length=ENTRIES_MAX,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+    ] = ()
+    """Environment variables that are added, as {name: TZ, value: Europe/Berlin}. Settings of brokers belong
+    under spec.config."""
 
 
 def check_pod_template(given: Mapping[str, JsonValue]) -> list[Problem]:

@@ -199,7 +199,7 @@ def _field_advice(location: Location, model: type[BaseModel]) -> str:
         if isinstance(part, int):
             continue
         by_alias = {field.alias or name: field for name, field in holder.model_fields.items()}
-        inner = next(_models_in(by_alias[part].annotation), None)
+        inner = next(models_in(by_alias[part].annotation), None)
         if inner is None:
             return "leave it out"
         holder = inner
@@ -212,11 +212,11 @@ def _field_advice(location: Location, model: type[BaseModel]) -> str:
     )
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """The models that a type is made of: itself, members of a union, items of a tuple."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         if issubclass(annotation, BaseModel):
             yield annotation
         return
     for member in get_args(annotation):
-        yield from _models_in(member)
+        yield from models_in(member)

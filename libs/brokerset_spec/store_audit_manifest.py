@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX
-from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
-from brokerset_spec.problems import (
-    BROKER_NAME_SHAPE,
-    IMAGE_SHAPE,
-    SCHEDULE_SHAPE,
-    ZONE_SHAPE,
-    Problem,
+from brokerset_spec.manifest_parts import (
+    API_VERSION,
+    GroupNames,
+    Image,
+    ObjectName,
+    Part,
+    ruled,
 )
+from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
+from brokerset_spec.problems import SCHEDULE_SHAPE, ZONE_SHAPE, Problem
 from brokerset_spec.store_job_parts import (
-    ClaimName,
+    JOB_RULES,
     Executors,
     FolderPath,
     JobMetadata,
-    JobPart,
     Limits,
     SetRef,
     engine_problems,
@@ -41,10 +41,10 @@ EXAMPLES: Final = {
 """What to write for a field that is missing."""
 
 
-class AuditReport(JobPart):
+class AuditReport(Part):
     """Where whole reports are kept; the status has a summary of each run all the same."""
 
-    claim_name: ClaimName | None = None
+    claim_name: ObjectName | None = None
     """A volume for reports and pages; none keeps neither."""
 
     path: FolderPath = "audits"
@@ -54,15 +54,15 @@ class AuditReport(JobPart):
     """Reports that are kept; then the oldest is written over."""
 
 
-class AuditSpec(JobPart):
+class AuditSpec(Part):
     """What is wanted; everything but the set has a default."""
 
-    broker_set_ref: SetRef
+    model_config = ConfigDict(json_schema_extra=ruled(*JOB_RULES))
 
-    groups: Annotated[
-        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
-        Field(strict=False, max_length=GROUPS_MAX),
-    ] = ()
+    broker_set_ref: SetRef
+    """The set that is audited, in the same namespace."""
+
+    groups: GroupNames = ()
     """Names of the broker groups that are audited; none means all."""
 
     schedule: Annotated[str, Field(pattern=SCHEDULE_SHAPE, max_length=128)] | None = None
@@ -92,15 +92,15 @@ class AuditSpec(JobPart):
     executors: Executors = Executors()
     """Spark executors in pods of their own, for each replica, on its node."""
 
-    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
+    image: Image | None = None
     """Image of the jobs; none means what the operator was installed with."""
 
     limits: Limits = Limits()
     report: AuditReport = AuditReport()
 
 
-class StoreAudit(JobPart):
-    """A whole manifest."""
+class StoreAudit(Part):
+    """Compares the replicas of a BrokerSet, byte by byte, on a schedule."""
 
     api_version: Literal["brokerset.io/v1alpha1"]
     kind: Literal["StoreAudit"]

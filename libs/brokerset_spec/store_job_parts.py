@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
-from brokerset_spec.manifest import NAME_LENGTH_MAX, SIZE_LENGTH_MAX
-from brokerset_spec.pod_template import Resources, amount_of
-from brokerset_spec.problems import (
-    FOLDER_SHAPE,
-    OBJECT_NAME_SHAPE,
-    QUANTITY_SHAPE,
-    SET_NAME_SHAPE,
-    Problem,
+from brokerset_spec.manifest_parts import NamedPart, Part, SetName, Size, rule, ruled
+from brokerset_spec.pod_template import (
+    AMOUNTS_MAX,
+    WITHIN_LIMITS,
+    Quantity,
+    Resources,
+    amount_of,
+    resource_problems,
 )
+from brokerset_spec.problems import FOLDER_SHAPE, SET_NAME_SHAPE, Problem
 
 JOB_NAME_LENGTH_MAX: Final = 30
 """Longest name of an object that makes Jobs: a Job's name has a run and a replica as well, within 63."""
-
-OBJECT_NAME_LENGTH_MAX: Final = 253
 
 EXECUTORS_MAX: Final = 64
 """Most Spark executors of one job."""
@@ -33,41 +31,29 @@ SPARK_MEMORY_MIN: Final = 1 << 30
 """Least bytes of a pod with Spark in it: Java's heap takes 512 MiB, its Python processes as much."""
 
 
-class JobPart(BaseModel):
-    """Strict, and with Kubernetes' spelling."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
-    )
+_TOO_LITTLE: Final = "the memory is too little for Java and Python together; give 1Gi or more"
 
 
-class JobMetadata(BaseModel):
-    """The part that all Kubernetes objects share; what is not used here is let through."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+class JobMetadata(NamedPart):
+    """The part that all Kubernetes objects share."""
 
     name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=JOB_NAME_LENGTH_MAX)]
     """Name of the object; its Jobs are named after it."""
 
 
-class SetRef(JobPart):
+class SetRef(Part):
     """A BrokerSet in the same namespace."""
 
-    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
+    name: SetName
     """Name of the set."""
 
 
-ClaimName = Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=OBJECT_NAME_LENGTH_MAX)]
-"""Name of a PersistentVolumeClaim in the same namespace."""
-
 FolderPath = Annotated[str, Field(pattern=FOLDER_SHAPE, max_length=PATH_LENGTH_MAX)]
-
-Size = Annotated[str, Field(pattern=QUANTITY_SHAPE, max_length=SIZE_LENGTH_MAX)]
 
 DeadlineSeconds = Annotated[int, Field(ge=60, le=2_592_000)]
 
 
-class Limits(JobPart):
+class Limits(Part):
     """What a job may take."""
 
     max_bytes_per_second: Size | None = None
@@ -80,14 +66,73 @@ class Limits(JobPart):
     """What each pod asks for and may use at most."""
 
 
-class Executors(JobPart):
+def _executor_amounts() -> dict[str, Any]:
+    return ruled(
+        rule(
+            "self.all(k, k == 'cpu' || k == 'memory')",
+            "executors take cpu and memory; leave everything else out",
+        ),
+        rule(
+            "!('memory' in self) || quantity(string(self['memory'])).compareTo(quantity('1Gi')) >= 0",
+            _TOO_LITTLE,
+        ),
+    )
+
+
+class ExecutorResources(Resources):
+    """What each asks for and may use at most: cpu and memory; by default 1 and 1536Mi."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            WITHIN_LIMITS,
+            rule(
+                "!has(self.requests) || !has(self.limits) || !('memory' in self.requests) || !('memory' in "
+                "self.limits) || quantity(string(self.requests['memory'])).compareTo("
+                "quantity(string(self.limits['memory']))) >= 0",
+                "less memory is asked for than may be used, and Spark makes both the same; give one of "
+                "them, or "
+                "the same twice",
+                "requests",
+            ),
+        )
+    )
+
+    requests: Annotated[
+        Mapping[str, Quantity], Field(max_length=AMOUNTS_MAX, json_schema_extra=_executor_amounts())
+    ] = {}
+    """What it asks for, as {cpu: 500m, memory: 2Gi}."""
+
+    limits: Annotated[
+        Mapping[str, Quantity], Field(max_length=AMOUNTS_MAX, json_schema_extra=_executor_amounts())
+    ] = {}
+    """What it may use at most."""
+
+
+class Executors(Part):
     """Spark executors in pods of their own, beside the one that drives them."""
 
     instances: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
     """How many; 0: none."""
 
-    resources: Resources = Resources()
-    """What each asks for and may use at most: cpu and memory; by default 1 and 1536Mi."""
+    resources: ExecutorResources = ExecutorResources()
+
+
+JOB_RULES: Final = (
+    rule(
+        "!has(self.executors) || !has(self.executors.instances) || self.executors.instances == 0 || "
+        "(has(self.engine) && self.engine == 'spark')",
+        "only Spark has executors; set engine to spark, or leave executors out",
+        "executors",
+    ),
+    rule(
+        "!has(self.engine) || self.engine != 'spark' || !has(self.limits) || !has(self.limits.resources) || "
+        "!has(self.limits.resources.limits) || !('memory' in self.limits.resources.limits) || "
+        "quantity(string(self.limits.resources.limits['memory'])).compareTo(quantity('1Gi')) >= 0",
+        _TOO_LITTLE,
+        "limits.resources.limits",
+    ),
+)
+"""What of an engine, its executors and its memory does not go together."""
 
 
 def engine_problems(engine: str, executors: Executors) -> Iterable[Problem]:
@@ -100,12 +145,12 @@ def engine_problems(engine: str, executors: Executors) -> Iterable[Problem]:
 def resources_problems(limits: Limits, executors: Executors, engine: str) -> Iterable[Problem]:
     """Say what of the resources of a job's pods cannot be had, or is too little."""
     driver, path = limits.resources, "spec.limits.resources"
-    yield from _more_than_allowed(driver, path)
+    yield from resource_problems(driver, path)
     memory = driver.limits.get("memory")
     if engine == "spark" and memory is not None and amount_of(memory) < SPARK_MEMORY_MIN:
         yield Problem(f"{path}.limits.memory", *_too_little(memory))
     given, path = executors.resources, "spec.executors.resources"
-    yield from _more_than_allowed(given, path)
+    yield from resource_problems(given, path)
     for part, amounts in (("requests", given.requests), ("limits", given.limits)):
         for name in sorted(set(amounts) - {"cpu", "memory"}):
             advice = "leave it out: executors take cpu and memory"
@@ -121,14 +166,6 @@ def resources_problems(limits: Limits, executors: Executors, engine: str) -> Ite
 
 def _too_little(memory: int | str) -> tuple[str, str]:
     return f"{memory} is too little for Java and Python together", "give 1Gi or more"
-
-
-def _more_than_allowed(resources: Resources, path: str) -> Iterable[Problem]:
-    for name, asked in resources.requests.items():
-        most = resources.limits.get(name)
-        if most is not None and amount_of(asked) > amount_of(most):
-            reason = f"{asked} are asked for, and at most {most} may be used"
-            yield Problem(f"{path}.requests.{name}", reason, "lower it, or raise the limit")
 
 
 def bytes_of(quantity: str | None) -> int | None:

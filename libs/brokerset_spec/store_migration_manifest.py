@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from brokerset_formats.names import TOPIC_SIZE_MAX
-from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, IMAGE_LENGTH_MAX, REPLICAS_MAX
-from brokerset_spec.manifest_reader import ManifestReader, name_anew
-from brokerset_spec.problems import (
-    BROKER_NAME_SHAPE,
-    IMAGE_SHAPE,
-    Problem,
+from brokerset_spec.manifest import REPLICAS_MAX
+from brokerset_spec.manifest_parts import (
+    API_VERSION,
+    GROUPS_MAX,
+    BrokerName,
+    ClassName,
+    Image,
+    ObjectName,
+    Part,
+    Size,
+    each_once,
+    page,
+    rule,
+    ruled,
 )
+from brokerset_spec.manifest_reader import ManifestReader, name_anew
+from brokerset_spec.problems import Problem
 from brokerset_spec.store_job_parts import (
-    ClaimName,
+    JOB_RULES,
     Executors,
     FolderPath,
     JobMetadata,
-    JobPart,
     Limits,
     SetRef,
-    Size,
     engine_problems,
     resources_problems,
 )
@@ -47,17 +54,17 @@ EXAMPLES: Final = {
 """What to write for a field that is missing."""
 
 
-class MigrationSource(JobPart):
+class MigrationSource(Part):
     """The store that is read; nothing is ever written into it."""
 
-    claim_name: ClaimName
+    claim_name: ObjectName
     """Volume of the store, in the same namespace."""
 
     path: FolderPath = "store"
     """Folder within it that holds `commitlog`."""
 
 
-class TargetBroker(JobPart):
+class TargetBroker(Part):
     """A broker that is to be, whose volume is made before it."""
 
     set: SetRef
@@ -70,21 +77,30 @@ class TargetBroker(JobPart):
     """Number of the broker in it."""
 
 
-class TargetStorage(JobPart):
+class TargetStorage(Part):
     """What the target's volume is asked for with, when there is none yet."""
 
     size: Size | None = None
     """Size of the volume; none means as large as the source's."""
 
-    class_name: Annotated[str, Field(max_length=253)] | None = None
+    class_name: ClassName | None = None
     """Storage class; none means the cluster's default."""
 
 
-class MigrationTarget(JobPart):
+class MigrationTarget(Part):
     """Where the new store goes: to a broker that is to be, or to a volume of any name."""
 
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "has(self.broker) != has(self.claimName)",
+                "exactly one volume must be named; give either broker or claimName",
+            )
+        )
+    )
+
     broker: TargetBroker | None = None
-    claim_name: ClaimName | None = None
+    claim_name: ObjectName | None = None
     """Volume, in the same namespace; made when it is missing."""
 
     path: FolderPath = "store"
@@ -93,7 +109,7 @@ class MigrationTarget(JobPart):
     storage: TargetStorage = TargetStorage()
 
 
-class MigrationOptions(JobPart):
+class MigrationOptions(Part):
     """What is changed on the way."""
 
     rewrite: bool = False
@@ -106,14 +122,35 @@ class MigrationOptions(JobPart):
     """Only messages that were stored at or after this time, in milliseconds since 1970; takes a rewrite."""
 
     topics: Annotated[
-        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=TOPIC_SIZE_MAX)], ...],
-        Field(strict=False, max_length=TOPICS_MAX),
+        tuple[BrokerName, ...],
+        Field(
+            strict=False,
+            max_length=TOPICS_MAX,
+            json_schema_extra=ruled(
+                each_once("a topic is listed twice; list each topic once"), **page("all")
+            ),
+        ),
     ] = ()
     """Only messages of these topics; none means all. Takes a rewrite."""
 
 
-class MigrationSpec(JobPart):
+class MigrationSpec(Part):
     """What is wanted; it cannot be changed."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "self == oldSelf",
+                "cannot be changed: a migration is done once; create another StoreMigration",
+            ),
+            *JOB_RULES,
+            rule(
+                "!has(self.target.claimName) || self.target.claimName != self.source.claimName",
+                "is the volume of the source, which is never written to; name another volume",
+                "target.claimName",
+            ),
+        )
+    )
 
     source: MigrationSource
     target: MigrationTarget
@@ -129,14 +166,14 @@ class MigrationSpec(JobPart):
     executors: Executors = Executors()
     """Spark executors in pods of their own, on the same node."""
 
-    image: Annotated[str, Field(pattern=IMAGE_SHAPE, max_length=IMAGE_LENGTH_MAX)] | None = None
+    image: Image | None = None
     """Image of the job; none means what the operator was installed with."""
 
     limits: Limits = Limits()
 
 
-class StoreMigration(JobPart):
-    """A whole manifest."""
+class StoreMigration(Part):
+    """Copies one store into another layout, once."""
 
     api_version: Literal["brokerset.io/v1alpha1"]
     kind: Literal["StoreMigration"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
 from brokerset_formats.names import (
     DLQ_PREFIX,
@@ -15,21 +14,26 @@ from brokerset_formats.names import (
     SYSTEM_TOPICS,
     TOPIC_SIZE_MAX,
 )
-from brokerset_spec.manifest import API_VERSION, GROUPS_MAX, NAME_LENGTH_MAX
-from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
-from brokerset_spec.problems import (
-    BROKER_NAME_SHAPE,
-    OBJECT_NAME_SHAPE,
-    SET_NAME_SHAPE,
-    Problem,
+from brokerset_spec.manifest_parts import (
+    API_VERSION,
+    BrokerName,
+    GroupNames,
+    NamedPart,
+    ObjectName,
+    Part,
+    SetName,
+    page,
+    rule,
+    ruled,
+    same_or_absent,
 )
+from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
+from brokerset_spec.problems import Problem
 
 KIND: Final = "Topic"
 
 QUEUES_MAX: Final = 16_384
 """Most queues of a topic on one broker; brokers refuse more."""
-
-OBJECT_NAME_LENGTH_MAX: Final = 253
 
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
 """RocketMQ's bits for each word of `spec.permission`."""
@@ -45,45 +49,89 @@ EXAMPLES: Final = {
 """What to write for a field that is missing."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, hide_input_in_errors=True
-    )
+class TopicMetadata(NamedPart):
+    """The part that all Kubernetes objects share."""
 
-
-class TopicMetadata(BaseModel):
-    """The part that all Kubernetes objects share; what is not used here is let through."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    name: Annotated[str, Field(pattern=OBJECT_NAME_SHAPE, max_length=OBJECT_NAME_LENGTH_MAX)]
+    name: ObjectName
     """Name of the object, and of the topic if `topicName` does not say another."""
 
 
-class BrokerSetRef(_Part):
-    """The set whose brokers have the topic, in the same namespace."""
+class BrokerSetRef(Part):
+    """The set whose brokers have the topic, in the same namespace. Cannot be changed."""
 
-    name: Annotated[str, Field(pattern=SET_NAME_SHAPE, max_length=NAME_LENGTH_MAX)]
-    """Name of the set."""
+    name: Annotated[
+        SetName,
+        Field(
+            json_schema_extra=ruled(
+                rule(
+                    "self == oldSelf",
+                    "cannot be changed: the topic stays on the brokers that have its messages; create "
+                    "another Topic",
+                )
+            )
+        ),
+    ]
+    """Name of the set.
+
+    **Cannot be changed**: messages stay on the brokers that have them.
+    """
 
 
-class Queues(_Part):
-    """Number of queues on each broker group; consumers see `read`, producers see `write` of them."""
+class Queues(Part):
+    """Number of queues on each broker group; consumers see read, producers see write of them."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "!has(self.write) || !has(self.read) || self.write <= self.read",
+                "more queues are written than read, and messages in the rest would wait for ever; raise "
+                "read or "
+                "lower write",
+            )
+        )
+    )
 
     read: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = 8
-    """Queues that are read. To have fewer: lower `write`, wait until the rest is consumed, lower `read`."""
+    """Queues that are read. To have fewer: lower write, wait until the rest is consumed, lower read."""
 
     write: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = 8
     """Queues that are written."""
 
 
-class TopicSpec(_Part):
+def _system_topics() -> dict[str, Any]:
+    names = ", ".join(f"'{name}'" for name in sorted(SYSTEM_TOPICS))
+    return rule(
+        f"!self.startsWith('{SYSTEM_TOPIC_PREFIX}') && !(self in [{names}])",
+        "is a topic of the system; choose another name",
+    )
+
+
+class TopicSpec(Part):
     """What is wanted; everything but the set has a default."""
 
     broker_set_ref: BrokerSetRef
 
-    topic_name: Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=TOPIC_SIZE_MAX)] | None = None
-    """RocketMQ's name of the topic; by default the object's."""
+    topic_name: (
+        Annotated[
+            BrokerName,
+            Field(
+                json_schema_extra=ruled(
+                    rule(
+                        f"!self.startsWith('{RETRY_PREFIX}') && !self.startsWith('{DLQ_PREFIX}')",
+                        "belongs to a consumer group; choose another name; brokers make these topics for "
+                        "consumer groups",
+                    ),
+                    _system_topics(),
+                    **page("the object's name"),
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """RocketMQ's name of the topic; by default the object's. Cannot be changed.
+
+    Topics of the system and those that brokers make for consumer groups (`%RETRY%…`, `%DLQ%…`) are refused.
+    """
 
     queues: Queues = Queues()
 
@@ -93,18 +141,31 @@ class TopicSpec(_Part):
     order: bool = False
     """Whether the topic is marked as one whose messages are in order within a queue."""
 
-    groups: Annotated[
-        tuple[Annotated[str, Field(pattern=BROKER_NAME_SHAPE, max_length=127)], ...],
-        Field(strict=False, max_length=GROUPS_MAX),
-    ] = ()
+    groups: GroupNames = ()
     """Names of the broker groups that have the topic; none means all, also those that are added later."""
 
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """What happens to the topic and its messages when the object is deleted."""
 
 
-class Topic(_Part):
-    """A whole manifest."""
+class Topic(Part):
+    """One topic on the brokers of a BrokerSet."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                f"has(self.spec.topicName) || (size(self.metadata.name) <= {TOPIC_SIZE_MAX} && "
+                "!self.metadata.name.contains('.'))",
+                "is left out, and the object's name cannot be a topic's; give 1 to "
+                f"{TOPIC_SIZE_MAX} letters, digits, _, -, % or |",
+                "spec.topicName",
+            ),
+            same_or_absent(
+                "spec.topicName",
+                "cannot be changed: messages stay in the topic that they were sent to; create another Topic",
+            ),
+        )
+    )
 
     api_version: Literal["brokerset.io/v1alpha1"]
     kind: Literal["Topic"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-FOLDERS: Final = ("libs", "broker", "controller", "operator", "spark", "monitoring", "crds")
+FOLDERS: Final = ("libs", "broker", "controller", "operator", "spark", "monitoring", "generate")
 
 PRIVATE: Final = frozenset({
     "anew", "asking", "beside", "calm", "crew", "door", "figures", "goodbye", "guest", "handover",

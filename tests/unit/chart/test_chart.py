@@ -303,16 +303,6 @@ def test_crds_are_upgraded_with_the_release_and_survive_it(tmp_path: Path) -> No
     assert not [name for kind, name in gone if kind == "CustomResourceDefinition"]
 
 
-def test_the_charts_copy_of_the_crds_is_the_projects() -> None:
-    """`make chart` has been run since the CRDs were changed."""
-    own, copies = (
-        {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.yaml"))}
-        for folder in (ROOT / "crds", CHART / "files" / "crds")
-    )
-
-    assert own == copies, "run `make chart`"
-
-
 @needs_helm
 def test_dashboards_are_found_by_grafana(tmp_path: Path) -> None:
     """There is a labelled ConfigMap for each dashboard file of the chart, and none when switched off."""

@@ -1,4 +1,4 @@
-"""Renews the tables of request codes in `compatibility.md`: `python docs/make_compatibility.py`.
+"""The tables of request codes in `docs/compatibility.md`.
 
 They are read off the handler tables of a broker and a name server, built for that without touching a file.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final
+
+from generate.marked import replaced
 
 from brokerset_broker.app import Broker
 from brokerset_broker.member.alone import Alone
@@ -33,8 +34,6 @@ from brokerset_runtime.remoting import Handler
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
-
-TARGET = Path(__file__).with_name("compatibility.md")
 
 FROM_BROKERS: Final = {
     RequestCode.CHECK_TRANSACTION_STATE,
@@ -101,13 +100,6 @@ MEANINGS: Final = {
 """Where the handler's docstring speaks to the reader of the code; everything else comes from there."""
 
 
-def main() -> int:
-    """Write the document anew."""
-    TARGET.write_text(renewed(TARGET.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write(f"renewed {TARGET}\n")
-    return 0
-
-
 def renewed(text: str) -> str:
     """The document with tables that are up to date."""
     broker, namesrv, controller = broker_handlers(), namesrv_handlers(), controller_handlers()
@@ -121,16 +113,8 @@ def renewed(text: str) -> str:
         ("broker refuses", _refused()),
         ("neither", _names(neither)),
     ):
-        text = _replaced(text, name, table)
+        text = replaced(text, name, table)
     return text
-
-
-def _replaced(text: str, name: str, table: str) -> str:
-    """`text` with another table between the marks called `name`."""
-    begin, end = f"<!-- {name}: made by `make docs` -->\n", "<!-- end -->"
-    assert text.count(begin) == 1, f"{TARGET} has no one place for {name!r}"
-    before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
 
 
 def broker_handlers() -> Mapping[int, Handler]:
@@ -201,7 +185,3 @@ def _refused() -> str:
 
 def _names(codes: Iterable[RequestCode]) -> str:
     return ",\n".join(f"`{code.name}` {int(code)}" for code in codes) + "."
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,14 +1,11 @@
-"""Writes `settings.md` from the settings classes: `python docs/make_settings.py`."""
+"""`docs/settings.md`, made from the settings classes."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from generate.schemas import field_texts
 
 from brokerset_controller.config_updates import CHANGEABLE as CHANGEABLE_IN_CONTROLLER
 from brokerset_namesrv import config_updates
@@ -20,12 +17,10 @@ from brokerset_spec.manifest import OWN_SETTINGS
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import INT32_MAX, INT64_MAX, SettingField, setting_fields, value_text
 
-TARGET = Path(__file__).with_name("settings.md")
-
 HEAD = """\
 # Settings
 
-Made from the settings classes by `make docs`; change the classes, not this page.
+Made from the settings classes by `make generate`; change the classes, not this page.
 
 Names are RocketMQ's, and so are the defaults where nothing else is said. What RocketMQ knows and is not
 listed here is not served: an unknown name is an error that says where it came from and which known name is
@@ -50,13 +45,6 @@ At run time, settings with *yes* in that column can be changed with `mqadmin upd
 effect at once and lasts until the process ends, because a process shall be what its file says; a change of
 several is made whole or not at all. The others are refused with the advice to restart.
 """
-
-
-def main() -> int:
-    """Write the document."""
-    TARGET.write_text(document(), encoding="utf-8")
-    sys.stdout.write(f"wrote {TARGET}\n")
-    return 0
 
 
 def document() -> str:
@@ -91,7 +79,7 @@ def _changeable_in_controller(name: str) -> bool:
 
 
 def _table(settings_class: type[Any], changeable: Callable[[str], bool] | None, *, in_manifest: bool) -> str:
-    sentences = _sentences(settings_class)
+    texts = field_texts(settings_class)
     columns = ["name", "default", "values"]
     columns += [
         *(["at run time"] if changeable is not None else []),
@@ -105,7 +93,7 @@ def _table(settings_class: type[Any], changeable: Callable[[str], bool] | None, 
             row.append("yes" if changeable(name) else "")
         if in_manifest:
             row.append("" if name in OWN_SETTINGS else "yes")
-        rows.append([*row, sentences[item.name]])
+        rows.append([*row, " ".join(texts[item.name].split()).replace("|", "\\|")])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -123,20 +111,3 @@ def _values(item: SettingField) -> str:
         unbounded = item.high in (INT32_MAX, INT64_MAX)
         return f"{item.low} or more" if unbounded else f"{item.low} to {item.high}"
     return "a path" if item.kind == "path" else "text"
-
-
-def _sentences(settings_class: type[Any]) -> dict[str, str]:
-    """The text under each field, by Python name, on one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(settings_class))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for before, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
-            assert isinstance(before.target, ast.Name)
-            assert isinstance(after.value, ast.Constant)
-            found[before.target.id] = " ".join(str(after.value.value).split()).replace("|", "\\|")
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

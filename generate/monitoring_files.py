@@ -1,16 +1,14 @@
-"""Writes the chart's rules and dashboards and `docs/dashboards.md`: `python -m monitoring.write` in the root.
+"""The chart's rules and dashboards, and `docs/dashboards.md`.
 
-Rules come from `brokerset_operator.resources.alerts`, panels from `monitoring.panels`. With `--check` nothing
-is written, and files that differ are named.
+Rules come from `brokerset_operator.resources.alerts`, panels from `monitoring.panels`.
 """
 
-# ruff: noqa: E501  # so does the head of a page
+# so does the head of a page
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +27,8 @@ from brokerset_operator.resources.alerts import (
 )
 from brokerset_operator.resources.monitoring import groups_of_all_sets, groups_of_operator
 
-ROOT: Final = Path(__file__).parents[1]
 ALL: Final = (*OTHERS, STORE_JOBS)
-CHART: Final = ROOT / "charts" / "brokerset"
+CHART: Final = Path("charts/brokerset")
 
 SCHEMA_VERSION: Final = 39
 """Of Grafana 10.4 and 11; newer ones migrate it when they load it."""
@@ -53,33 +50,40 @@ HEIGHTS: Final = {"stat": 4, "timeseries": 8}
 HEAD: Final = """\
 # Dashboards and alerts
 
-Made by `python -m monitoring.write`; change `monitoring/panels.py` or `operator/brokerset_operator/resources/alerts.py`, not this page.
+Made by `make generate`; change `monitoring/panels.py` or `operator/brokerset_operator/resources/alerts.py`,
+not this page.
 
-The chart makes a ConfigMap of each dashboard, which Grafana's sidecar picks up by its label (`dashboards.labels`). Without it, import the files of
-[`charts/brokerset/dashboards`](../charts/brokerset/dashboards). Each asks for a data source, namespaces, BrokerSets and groups.
-They cannot be edited in place, because the next version of the chart would undo it: save a copy under another name.
+The chart makes a ConfigMap of each dashboard, which Grafana's sidecar picks up by its label
+(`dashboards.labels`). Without it, import the files of
+[`charts/brokerset/dashboards`](../charts/brokerset/dashboards). Each asks for a data source, namespaces,
+BrokerSets and groups. They cannot be edited in place, because the next version of the chart would undo it:
+save a copy under another name.
 
-Samples need the labels `namespace`, `pod` and `brokerset_io_set`, which is the pods' label `brokerset.io/set`. With `spec.monitoring.podMonitor` the operator
-makes a PodMonitor that adds them; other scrape configurations copy that label. The operator's own samples come with the chart's `podMonitor.enabled`; the
-namespace of a BrokerSet is in `exported_namespace` there. Brokers of a set that uses another set's controllers find those under the other set's name.
+Samples need the labels `namespace`, `pod` and `brokerset_io_set`, which is the pods' label
+`brokerset.io/set`. With `spec.monitoring.podMonitor` the operator makes a PodMonitor that adds them; other
+scrape configurations copy that label. The operator's own samples come with the chart's `podMonitor.enabled`;
+the namespace of a BrokerSet is in `exported_namespace` there. Brokers of a set that uses another set's
+controllers find those under the other set's name.
 
 ## Alerts
 
-Each BrokerSet with `spec.monitoring.rules` gets a PrometheusRule for its own pods. `prometheusRule.enabled` of the chart makes one for the operator, and
-`prometheusRule.allSets` another for all sets at once; switch the sets' own off then. Without the Prometheus operator, load the files of
-[`charts/brokerset/files/rules`](../charts/brokerset/files/rules). All rest on the figures of [metrics.md](metrics.md). Those under
-"Conditions" are about the operator's figures, also in the rules of a single set: they need the chart's `podMonitor.enabled`, and a Prometheus that sees the
-operator's namespace as well as the set's; `namespace` and `name` are those of the BrokerSet there.
+Each BrokerSet with `spec.monitoring.rules` gets a PrometheusRule for its own pods. `prometheusRule.enabled`
+of the chart makes one for the operator, and `prometheusRule.allSets` another for all sets at once; switch
+the sets' own off then. Without the Prometheus operator, load the files of
+[`charts/brokerset/files/rules`](../charts/brokerset/files/rules). All rest on the figures of
+[metrics.md](metrics.md). Those under "Conditions" are about the operator's figures, also in the rules of a
+single set: they need the chart's `podMonitor.enabled`, and a Prometheus that sees the operator's namespace
+as well as the set's; `namespace` and `name` are those of the BrokerSet there.
 
 """
 
 
 def files() -> dict[Path, str]:
-    """What is written, by path."""
+    """What is written, by path below the root."""
     found = {
         CHART / "files" / "rules" / "sets.yaml": _yaml(groups_of_all_sets()),
         CHART / "files" / "rules" / "operator.yaml": _yaml(groups_of_operator()),
-        ROOT / "docs" / "dashboards.md": _page(),
+        Path("docs/dashboards.md"): _page(),
     }
     for dashboard in ALL:
         name = dashboard.uid.removeprefix("brokerset-")
@@ -104,7 +108,8 @@ def _page() -> str:
         for alert in alerts:
             after = f"{alert.minutes} min" if alert.minutes else "at once"
             lines.append(
-                f"| [{alert.name}](runbooks/{alert.name}.md) | {alert.severity} | {after} | {_plain(alert.summary)} |\n"
+                f"| [{alert.name}](runbooks/{alert.name}.md) | {alert.severity} | {after} | "
+                f"{_plain(alert.summary)} |\n"
             )
         lines.append("\n")
     lines.append("## Panels\n")
@@ -248,23 +253,3 @@ def _expression(query: str) -> str:
     for mark, selector in SELECTORS.items():
         query = query.replace(mark, selector)
     return query
-
-
-def main(arguments: list[str]) -> int:
-    """Write, or with `--check` compare; returns the exit code."""
-    different = [
-        path
-        for path, text in files().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    for path in different:
-        if "--check" in arguments:
-            sys.stdout.write(f"{path.relative_to(ROOT)} is not what `python -m monitoring.write` writes\n")
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(files()[path], encoding="utf-8")
-    return int("--check" in arguments and bool(different))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

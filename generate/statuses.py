@@ -1,0 +1,432 @@
+"""What the operator writes into `status` of each kind; the CRDs alone need it declared."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Anything: Final[dict[str, Any]] = {"x-kubernetes-preserve-unknown-fields": True}
+Int32 = Annotated[int, Field(json_schema_extra={"format": "int32"})]
+Count32 = Annotated[int, Field(ge=0, json_schema_extra={"format": "int32"})]
+Count = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+def longest(length_max: int) -> Any:
+    """A text that is no longer."""
+    return Field(max_length=length_max)
+
+
+def items(count_max: int, key: str = "", **more: Any) -> Any:
+    """A list that is no longer; with a `key`, its items are kept apart by that field."""
+    kept: dict[str, Any] = (
+        {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]} if key else {}
+    )
+    return Field(max_length=count_max, json_schema_extra={**kept, **more})
+
+
+Ids = Annotated[tuple[int, ...], items(64)]
+
+
+class Part(BaseModel):
+    """What need not be there has None as its default."""
+
+    model_config = ConfigDict(alias_generator=to_camel, use_enum_values=True)
+
+
+class Open(Part):
+    """An operator that is newer than the CRD may write more."""
+
+    model_config = ConfigDict(json_schema_extra=Anything)
+
+
+class Condition(Part):
+    """One condition."""
+
+    type: Annotated[str, longest(64)]
+    """Name of the condition."""
+
+    status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})]
+    """True, False or Unknown."""
+
+    observed_generation: Count | None = None
+    """Generation of the manifest that it is about."""
+
+    last_transition_time: Time
+    """When its status changed last."""
+
+    reason: Annotated[str, longest(128)]
+    """Why, in one word."""
+
+    message: Annotated[str, longest(32768)]
+    """Why, and what to do."""
+
+
+class Status(Part):
+    """What is; written by the operator."""
+
+    observed_generation: Count | None = None
+    """Generation of the manifest that this is about.
+
+    Older than `metadata.generation`: the operator has not come to it yet.
+    """
+
+    phase: Annotated[str, longest(64)] | None = None
+    """The state in one word, for people.
+
+    Tools use conditions.
+    """
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about it."""
+
+    workflow: Annotated[dict[str, Any], Field(json_schema_extra=Anything)] = {}
+    """What the operator remembers between two reconciles; not for people.
+
+    Without promises.
+    """
+
+
+class TopicGroup(Open):
+    """One group."""
+
+    name: Annotated[str, longest(127)]
+    """Broker name."""
+
+    read_queues: Int32 | None = None
+    """Queues that are read."""
+
+    write_queues: Int32 | None = None
+    """Queues that are written."""
+
+    permission: Annotated[str, longest(8)] | None = None
+    """What clients may do."""
+
+
+class TopicStatus(Status):
+    """What is; written by the operator."""
+
+    topic_name: Annotated[str, longest(127)] | None = None
+    """Name of the topic on the brokers."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the topic. Ready is the one to wait for."""
+
+    groups: Annotated[tuple[TopicGroup, ...], items(512, "name")] = ()
+    """The broker groups that have the topic."""
+
+
+class Finding(Part):
+    """One finding."""
+
+    code: Annotated[str, longest(64)]
+    """Stable name of what is wrong."""
+
+    level: Annotated[str, longest(16)] | None = None
+    """error, warning or info."""
+
+    text: Annotated[str, longest(2048)] | None = None
+    """What happened, and what to do."""
+
+    store: Annotated[str, longest(512)] | None = None
+    """The broker's pod, or the store, that it is about."""
+
+    file: Annotated[str, longest(512)] | None = None
+    """File within the store."""
+
+    offset: int | None = None
+    """Where it begins in the log, or in the queue for queues."""
+
+    end: int | None = None
+    """Where it ends."""
+
+
+class Run(Part):
+    """One run."""
+
+    number: Count
+    """Number of the run: the names of its Jobs have it."""
+
+    reason: Annotated[str, longest(64)] | None = None
+    """Why it was started: Schedule or Request."""
+
+    full: bool | None = None
+    """Whether everything was read again."""
+
+    start_time: Time | None = None
+    """When it began."""
+
+    completion_time: Time | None = None
+    """When it ended."""
+
+    result: Annotated[str, longest(64)] | None = None
+    """Passed, FindingsFound, Incomplete, Failed or Replaced."""
+
+    message: Annotated[str, longest(2048)] | None = None
+    """What to know about it."""
+
+    replicas: Annotated[str, longest(16)] | None = None
+    """Replicas that were read, of those that there are, as 3/3."""
+
+    findings: Count | None = None
+    """Number of findings."""
+
+    errors: Count | None = None
+    """Number of those that are errors."""
+
+    worst_code: Annotated[str, longest(64)] | None = None
+    """Code of the worst finding."""
+
+    bytes_read: Count | None = None
+    """Bytes that were read."""
+
+    report: Annotated[str, longest(512)] | None = None
+    """Beginning of the names of its reports in their volume; the number of the group and .json or .html
+    follow."""
+
+
+class AuditedReplica(Part):
+    """One replica."""
+
+    pod: Annotated[str, longest(63)]
+    """Its pod."""
+
+    group: Annotated[str, longest(127)] | None = None
+    """Its broker group."""
+
+    result: Annotated[str, longest(64)] | None = None
+    """Compared: it was read, and no error that is listed names it; Accused: one does; Unread."""
+
+
+class LastRun(Run):
+    """The last run that ended."""
+
+    brokers: Annotated[tuple[AuditedReplica, ...], items(256)] = ()
+    """How each replica fared; not more than 256 of them."""
+
+
+class AuditStatus(Status):
+    """What is; written by the operator."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the audit: Ready is about its schedule, AuditPassed about the data."""
+
+    next_schedule_time: Time | None = None
+    """When the next run is due."""
+
+    last_schedule_time: Time | None = None
+    """When a run was due last."""
+
+    last_success_time: Time | None = None
+    """When a run ended last that found no error."""
+
+    last_full_time: Time | None = None
+    """When a run ended last that read everything."""
+
+    last_run: LastRun | None = None
+    findings: Annotated[tuple[Finding, ...], items(20)] = ()
+    """What the last run found, the worst first, as many as there is room for."""
+
+    counts: Annotated[dict[str, int], Field(max_length=64)] = {}
+    """Number of findings of the last run, by code."""
+
+    history: Annotated[tuple[Run, ...], items(64)] = ()
+    """Earlier runs that are remembered, the newest first."""
+
+
+class MigrationStatus(Status):
+    """What is; written by the operator."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the migration. Ready is the one to wait for: the new store is there and was read
+    back."""
+
+    source_claim: Annotated[str, longest(253)] | None = None
+    """Volume of the source."""
+
+    target_claim: Annotated[str, longest(253)] | None = None
+    """Volume of the new store."""
+
+    start_time: Time | None = None
+    """When it began."""
+
+    completion_time: Time | None = None
+    """When it ended."""
+
+    bytes_read: Count | None = None
+    """Bytes that were read."""
+
+    findings_total: Count | None = None
+    """Number of findings."""
+
+    findings: Annotated[tuple[Finding, ...], items(20)] = ()
+    """What was found, the worst first, as many as there is room for."""
+
+
+class RefusedOperator(Part):
+    """Another installation of the operator that sees the set, and leaves it alone."""
+
+    operator: Annotated[str, longest(512)] | None = None
+    """Namespace and name of its Lease."""
+
+    seen: Time | None = None
+    """When it said so last."""
+
+
+class ControllersStatus(Open):
+    """What the controllers say of themselves."""
+
+    formed: bool | None = None
+    """Whether they have answered once: from then on an empty one waits to be let in."""
+
+    leader: Annotated[int, Field(json_schema_extra={"nullable": True})] | None = None
+    """Number of the one that leads."""
+
+    members: Ids = ()
+    """Numbers of those in the group."""
+
+    voters: Ids = ()
+    """Numbers of those that vote."""
+
+    ready: Int32 | None = None
+    """How many answer."""
+
+    replicas: Int32 | None = None
+    """How many are wanted."""
+
+
+class Master(Open):
+    """The master; absent while there is none."""
+
+    model_config = ConfigDict(json_schema_extra={**Anything, "nullable": True})
+
+    id: int | None = None
+    """Broker id."""
+
+    pod: Annotated[str, longest(253)] | None = None
+    """Its pod."""
+
+
+class Broker(Open):
+    """One broker."""
+
+    id: int | None = None
+    """Broker id."""
+
+    pod: Annotated[str, longest(253)] | None = None
+    """Its pod."""
+
+    role: Annotated[str, longest(64)] | None = None
+    """master, slave, fenced, …"""
+
+    max_offset: int | None = None
+    """End of its log."""
+
+    lag_bytes: int | None = None
+    """Bytes that it lacks."""
+
+    problem: Annotated[str, longest(1024)] | None = None
+    """Why its pod does not run, or why it does not register or follow, and what to do; absent when nothing is
+    known to be wrong."""
+
+
+class Group(Open):
+    """One group."""
+
+    name: Annotated[str, longest(127)]
+    """Broker name."""
+
+    epoch: int | None = None
+    """Master epoch.
+
+    It grows with each election.
+    """
+
+    master: Master | None = None
+    in_sync: Ids = ()
+    """Ids of the brokers that have every acknowledged message."""
+
+    brokers: Annotated[tuple[Broker, ...], items(64)] = ()
+    """All brokers of the group."""
+
+
+class MasterAddress(Part):
+    """One group."""
+
+    group: Annotated[str, longest(127)] | None = None
+    """Broker name."""
+
+    address: Annotated[str, longest(512)] | None = None
+    """Where clients outside reach its master."""
+
+
+class BrokerAddress(Part):
+    """One broker."""
+
+    pod: Annotated[str, longest(253)] | None = None
+    """Its pod."""
+
+    address: Annotated[str, longest(512)] | None = None
+    """Where clients outside reach it."""
+
+
+class ExternalStatus(Open):
+    """Addresses for clients outside the cluster, when spec.external asks for them."""
+
+    name_servers: Annotated[str, longest(8192)] | None = None
+    """What clients outside set as their name servers, as host:port;host:port."""
+
+    masters: Annotated[tuple[MasterAddress, ...], items(512)] = ()
+    """Address of each group's master."""
+
+    brokers: Annotated[tuple[BrokerAddress, ...], items(4096)] = ()
+    """Address of each single broker, with spec.external.perBroker."""
+
+    waiting: Annotated[str, longest(32768)] | None = None
+    """What has no address yet, and why."""
+
+
+class BrokerSetStatus(Status):
+    """What is; written by the operator."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the set. Ready is the one to wait for."""
+
+    masters: Annotated[str, longest(32768)] | None = None
+    """Pods that are masters, for people."""
+
+    epochs: Annotated[str, longest(8192)] | None = None
+    """Master epochs of the groups, for people."""
+
+    in_sync: Annotated[str, longest(64)] | None = None
+    """Brokers in sync of those wanted, for people, as 3/3."""
+
+    group_count: Count32 | None = None
+    """Broker groups that the manifest wants, counted or listed by name."""
+
+    lag_bytes: Count | None = None
+    """Bytes that the slave which is furthest behind lacks."""
+
+    operator: Annotated[str, longest(512)] | None = None
+    """Installation of the operator that looks after the set: namespace and name of its Lease."""
+
+    refused: RefusedOperator | None = None
+    selector: Annotated[str, longest(1024)] | None = None
+    """Labels of the first broker's pod of each group, as a selector.
+
+    As many as groups, for the scale subresource.
+    """
+
+    controllers: ControllersStatus | None = None
+    groups: Annotated[tuple[Group, ...], items(512, "name")] = ()
+    """The broker groups."""
+
+    external: ExternalStatus | None = None
+    requests: Annotated[Any, Field(json_schema_extra=Anything)] = None
+    """Answers to what annotations ask for.
+
+    `switchover` and `fence`, each with `value`, `state` (`Accepted`, `Waiting`, `Done`, `Refused`, `Failed`)
+    and `message`.
+    """
