@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import signal
 import subprocess
@@ -16,10 +15,13 @@ from typing import Final
 import click
 
 from brokerset_bench import demo_failover, demo_faults, log_comparison
+from brokerset_bench.demo_faults import REPORT
+from brokerset_bench.history import body_of, number_of
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
-from brokerset_cli.folder import DataFolder, SetState
+from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import fail, progress
+from brokerset_cli.scaling import running_state
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView
 
@@ -81,14 +83,14 @@ def demo(count: int) -> None:
         demo_faults.kill_brokers(DataFolder(folder))
         _step("5. Read all messages as another consumer group, and compare every one with what was sent")
         check = Check(count)
-        taken = run(_state(folder).namesrv, lambda instance: _read(instance, check))
+        taken = run(running_state(DataFolder(folder)).namesrv, lambda instance: _read(instance, check))
         check.finish()
         click.echo(
             f"{taken.count:,} messages read in {taken.seconds:.2f} s: {taken.per_second:,.0f}/s; "
             f"none missing, none different, {check.doubled:,} twice"
         )
         _step("6. Compare the logs of the three brokers")
-        log_comparison.compare_copies(DataFolder(folder))
+        log_comparison.compare_logs(DataFolder(folder))
         _step("7. Look at everything")
         _command("status", "--data", str(folder))
         _step("8. Stop everything and delete the data")
@@ -110,29 +112,22 @@ def demo(count: int) -> None:
     )
 
 
-def body_of(number: int) -> bytes:
-    """Return the body of a message: its number and bytes that only this number has."""
-    seed = hashlib.sha256(str(number).encode()).hexdigest()
-    return f"{number}:{seed}".encode().ljust(BODY_BYTES, b".")
-
-
 class Check:
     """Compares what was read with what was sent."""
 
     def __init__(self, count: int) -> None:
-        self._missing = dict.fromkeys(range(count))
+        self._missing = set(range(count))
         self.expected = count
         self.doubled = 0
         """Messages that came more than once, as may happen after a lost connection."""
 
     def add(self, body: bytes) -> None:
         """Count a message; ends the command when it is none of those that were sent."""
-        head = body.split(b":", 1)[0]
-        number = int(head) if head.isdigit() else -1
-        if not 0 <= number < self.expected or body != body_of(number):
-            fail(f"a message differs from what was sent: {body[:80]!r}", "please report this, with the logs")
+        number = number_of(body)
+        if number is None or number >= self.expected or body != body_of(number, BODY_BYTES):
+            fail(f"a message differs from what was sent: {body[:80]!r}", REPORT)
         if number in self._missing:
-            del self._missing[number]
+            self._missing.remove(number)
         else:
             self.doubled += 1
 
@@ -144,17 +139,17 @@ class Check:
     def finish(self) -> None:
         """End the command when messages are missing."""
         if self._missing:
-            some = ", ".join(map(str, list(self._missing)[:5]))
+            some = ", ".join(map(str, sorted(self._missing)[:5]))
             fail(
                 f"{len(self._missing):,} of {self.expected:,} acknowledged messages did not come back: "
                 f"{some}, …",
-                "please report this, with the logs",
+                REPORT,
             )
 
 
 def _messages(numbers: range) -> Iterator[Message]:
     for number in numbers:
-        yield Message(topic=TOPIC, body=body_of(number), keys=(f"demo-{number}",), tags="demo")
+        yield Message(topic=TOPIC, body=body_of(number, BODY_BYTES), keys=(f"demo-{number}",), tags="demo")
 
 
 async def _read(instance: ClientInstance, check: Check) -> Taken:
@@ -181,13 +176,6 @@ async def _read(instance: ClientInstance, check: Check) -> Taken:
             )
         except OSError:
             raise problems[0] from None
-
-
-def _state(folder: Path) -> SetState:
-    state = DataFolder(folder).read_state()
-    if state is None:
-        fail(f"{folder} has no state file though `up` succeeded", "please report this")
-    return state
 
 
 def _step(text: str) -> None:

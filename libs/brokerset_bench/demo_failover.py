@@ -12,11 +12,13 @@ from typing import Final
 
 import click
 
-from brokerset_bench.demo_faults import LOOK_SECONDS, RETURN_SECONDS_MAX, kill
+from brokerset_bench.demo_faults import REPORT, RETURN_SECONDS_MAX, kill, process_now
 from brokerset_cli import client_session
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.output import fail, progress
 from brokerset_cli.scaling import running_state
+from brokerset_cli.switchover import address_of
+from brokerset_cli.waiting import PAUSE_SECONDS, until
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance
@@ -43,9 +45,7 @@ RETRY: Final = SendRetry(retries=1_000, backoff=Backoff(first_ms=10, max_ms=50))
 """Of the writer's producer: it asks again until its time-out, and reads the route again each time."""
 
 SEND_SECONDS: Final = 10.0
-"""A message without an acknowledgement after so long is sent anew."""
-
-REPORT: Final = "please report this, with the logs"
+"""A message without an acknowledgement after so long is sent again."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Writer:
     """Times of the acknowledgements, in their order."""
 
     repeated: int = 0
-    """Messages that were sent anew, because nobody said that they are safe."""
+    """Messages that were sent again, because they were not acknowledged."""
 
     async def run(self) -> None:
         """Send everything. Raises `TimeoutError` when a message is not acknowledged for too long."""
@@ -78,7 +78,7 @@ class Writer:
                 try:
                     result = await self.producer.send(message, SEND_SECONDS)
                 except ClientError:
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(PAUSE_SECONDS)
                 else:
                     if result.status is SendStatus.SEND_OK:
                         break
@@ -96,7 +96,7 @@ class Writer:
     async def until_acknowledged(self, count: int) -> None:
         """Wait for so many acknowledgements."""
         while len(self.acknowledged_at) < count:  # noqa: ASYNC110  # what other processes do sets no event
-            await asyncio.sleep(LOOK_SECONDS / 10)
+            await asyncio.sleep(PAUSE_SECONDS / 10)
 
 
 @dataclass(slots=True)
@@ -219,7 +219,7 @@ def _running(task: asyncio.Task[None]) -> Iterator[asyncio.Task[None]]:
 
 
 def _master_process(state: SetState, group: GroupState) -> ProcessState:
-    address = next((r.address for r in group.replicas if r.broker_id == group.master_id), None)
+    address = address_of(group, group.master_id)
     found = next((process for process in state.processes if process.address == address), None)
     if found is None:
         fail(f"the master of {group.broker_name} is none of the processes that run here", REPORT)
@@ -231,33 +231,30 @@ async def _next_master(admin: ControllerAdmin, before: GroupState) -> GroupState
         (group,) = await admin.groups()
         if group.master_id not in (None, before.master_id) and group.master_epoch > before.master_epoch:
             return group
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _in_sync(
     admin: ControllerAdmin, folder: DataFolder, killed: ProcessState, broker_id: int | None
 ) -> None:
     """Wait until the killed process runs again, with the id that it had, and is in sync."""
-    while True:
-        process = next(p for p in running_state(folder).processes if p.name == killed.name)
+
+    async def is_back() -> bool:
+        process = process_now(folder, killed.name)
         (group,) = await admin.groups()
-        back = any(
-            replica.broker_id == broker_id
-            and replica.address == process.address
-            and process.pid != killed.pid
-            for replica in group.replicas
-        )
-        if back and process.state == "running" and broker_id in group.sync_state_set:
-            return
-        await asyncio.sleep(LOOK_SECONDS)
+        known = address_of(group, broker_id) == process.address and process.pid != killed.pid
+        return known and process.state == "running" and broker_id in group.sync_state_set
+
+    await until(is_back, 2 * RETURN_SECONDS_MAX)
 
 
 async def _all_read(reader: Reader, messages: Sequence[Message]) -> None:
     """Wait until the reader has everything; ends the command when it has not in time."""
     wanted = {" ".join(message.keys) for message in messages}
-    deadline = time.perf_counter() + RETURN_SECONDS_MAX
-    while missing := wanted - reader.seen.keys():
-        if time.perf_counter() > deadline:
-            some = ", ".join(sorted(missing)[:5])
-            fail(f"{len(missing):,} acknowledged messages were not read: {some}, …", REPORT)
-        await asyncio.sleep(LOOK_SECONDS)
+
+    async def is_read() -> bool:
+        return wanted <= reader.seen.keys()
+
+    if not await until(is_read, RETURN_SECONDS_MAX):
+        missing = sorted(wanted - reader.seen.keys())
+        fail(f"{len(missing):,} acknowledged messages were not read: {', '.join(missing[:5])}, …", REPORT)

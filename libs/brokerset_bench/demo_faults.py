@@ -18,6 +18,7 @@ from brokerset_cli.processes import send_signal
 from brokerset_cli.readiness import broker_is_ready
 from brokerset_cli.scaling import running_state
 from brokerset_cli.sending import Sent, check_statuses
+from brokerset_cli.waiting import until
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance
@@ -31,8 +32,7 @@ CRASH_SECONDS: Final = 2.0
 RETURN_SECONDS_MAX: Final = 60.0
 """Longest time that what was killed may take to come back."""
 
-LOOK_SECONDS: Final = 0.05
-"""Pause between two looks."""
+REPORT: Final = "please report this, with the logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> 
     except TimeoutError:
         fail(
             f"no other controller leads {RETURN_SECONDS_MAX:g} s after {leader.name} was killed",
-            "please report this, with the logs",
+            REPORT,
         )
     check_statuses(sent.results)
     click.echo(
@@ -80,7 +80,7 @@ def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> 
         f"were acknowledged, the slowest after {sent.longest * 1000:.0f} ms."
     )
     _wait(lambda: _runs_again(folder, leader), f"{leader.name} runs again")
-    click.echo(f"{leader.name} runs again, as process {_process(folder, leader.name).pid}.")
+    click.echo(f"{leader.name} runs again, as process {process_now(folder, leader.name).pid}.")
 
 
 @dataclass(slots=True)
@@ -106,21 +106,23 @@ async def _send_slowly(producer: Producer, messages: Sequence[Message]) -> Slowl
 
 async def _next_leader(addresses: Sequence[str], before: int) -> ControllerStatus:
     async with ControllerAdmin(addresses, timeout=RETURN_SECONDS_MAX) as admin:
-        async with asyncio.timeout(RETURN_SECONDS_MAX):
-            while True:
-                for look in await admin.look():
-                    if look.status is not None and look.status.leading and look.status.node_id != before:
-                        return look.status
-                await asyncio.sleep(LOOK_SECONDS)
+
+        async def leading() -> ControllerStatus | None:
+            found = (look.status for look in await admin.look())
+            return next((each for each in found if each and each.leading and each.node_id != before), None)
+
+        if (found := await until(leading, RETURN_SECONDS_MAX)) is None:
+            raise TimeoutError
+        return found
 
 
 def kill_brokers(folder: DataFolder) -> None:
     """Kill every broker with SIGKILL; ends the command when one does not come back with the id it had."""
     state = running_state(folder)
     before = _identities(state)
-    if missing := [process.name for process in _brokers(state) if process.name not in before]:
-        fail(f"the controllers do not know {', '.join(missing)}", "please report this, with the logs")
-    for process in _brokers(state):
+    if missing := [process.name for process in brokers_of(state) if process.name not in before]:
+        fail(f"the controllers do not know {', '.join(missing)}", REPORT)
+    for process in brokers_of(state):
         kill(process)
     _wait(
         lambda: _all_back(folder, state, before),
@@ -143,7 +145,7 @@ def kill_brokers(folder: DataFolder) -> None:
     )
     for name, was in before.items():
         if after[name].broker_id != was.broker_id or after[name].address == was.address:
-            fail(f"{name} came back with another id, or at its old port", "please report this, with the logs")
+            fail(f"{name} came back with another id, or at its old port", REPORT)
 
 
 def _identities(state: SetState) -> dict[str, Identity]:
@@ -153,7 +155,7 @@ def _identities(state: SetState) -> dict[str, Identity]:
 
 async def identities(admin: ControllerAdmin, state: SetState) -> dict[str, Identity]:
     """Who the broker processes of a set are, by name; those that have not registered are left out."""
-    names = {process.address: process.name for process in _brokers(state)}
+    names = {process.address: process.name for process in brokers_of(state)}
     found = {
         names[replica.address]: Identity(
             replica.broker_id,
@@ -171,14 +173,14 @@ async def identities(admin: ControllerAdmin, state: SetState) -> dict[str, Ident
 
 async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Identity]) -> bool:
     found = folder.read_state()
-    if found is None or any(p.state != "running" for p in _brokers(found)):
+    if found is None or any(p.state != "running" for p in brokers_of(found)):
         return False
     async with ControllerAdmin(state.controllers) as admin:
         try:
             now = await identities(admin, found)
         except ClientError:
             return False
-    ready = [await broker_is_ready(p.address.rpartition(":")[0], p.http_port) for p in _brokers(found)]
+    ready = [await broker_is_ready(p.address.rpartition(":")[0], p.http_port) for p in brokers_of(found)]
     masters = any(identity.role == "master" for identity in now.values())
     back = all(
         name in now and (now[name].starts > was.starts or now[name].broker_id != was.broker_id)
@@ -189,20 +191,16 @@ async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Ident
 
 
 async def _runs_again(folder: DataFolder, was: ProcessState) -> bool:
-    process = _process(folder, was.name)
+    process = process_now(folder, was.name)
     return process.state == "running" and process.pid != was.pid
 
 
 def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    async def wait() -> None:
-        async with asyncio.timeout(RETURN_SECONDS_MAX):
-            while not await condition():  # noqa: ASYNC110  # what other processes do sets no event
-                await asyncio.sleep(LOOK_SECONDS)
+    async def wait() -> bool:
+        return await until(condition, RETURN_SECONDS_MAX)
 
-    try:
-        asyncio.run(wait())
-    except TimeoutError:
-        fail(f"not within {RETURN_SECONDS_MAX:g} s: {what}", "please report this, with the logs")
+    if not asyncio.run(wait()):
+        fail(f"not within {RETURN_SECONDS_MAX:g} s: {what}", REPORT)
 
 
 def kill(process: ProcessState) -> None:
@@ -210,11 +208,11 @@ def kill(process: ProcessState) -> None:
     if not send_signal(process.pid, process.start_ticks, signal.SIGKILL):
         fail(
             f"{process.name} (process {process.pid}) ended before it was killed",
-            "please report this, with the logs",
+            REPORT,
         )
 
 
-def _brokers(state: SetState) -> list[ProcessState]:
+def brokers_of(state: SetState) -> list[ProcessState]:
     return [process for process in state.processes if process.kind == "broker"]
 
 
@@ -222,5 +220,5 @@ def _controller(state: SetState, status: ControllerStatus) -> ProcessState:
     return next(process for process in state.processes if process.node_id == status.node_id)
 
 
-def _process(folder: DataFolder, name: str) -> ProcessState:
+def process_now(folder: DataFolder, name: str) -> ProcessState:
     return next(process for process in running_state(folder).processes if process.name == name)

@@ -95,7 +95,7 @@ CUTS: Final[Mapping[str, Cut]] = {
 Mend = Callable[[], None]
 
 PAUSE_SECONDS: Final = 15.0
-"""Time over which the longest pause is looked for where no other master is expected."""
+"""Time over which the longest pause is searched where no other master is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ KINDS: Final[Mapping[str, Kind]] = {
 """By name. The goals are section 6 of the design; for `killLeader`, that the data path does not notice."""
 
 
-def inject(kind: Kind, bench: BenchSet, look: GroupView) -> Mend:
+def inject(kind: Kind, bench: BenchSet, view: GroupView) -> Mend:
     """Make the fault now; returns what mends it. `switchover` is no fault: there is nothing to do here."""
-    master, leader = bench.process(look.master), bench.process(look.leader)
+    master, leader = bench.process(view.master), bench.process(view.leader)
     if kind.cut is not None:
-        return _cut(kind.cut, bench, look)
+        return _cut(kind.cut, bench, view)
     match kind.name:
         case "killMaster":
             master.send(signal.SIGKILL)
@@ -181,7 +181,7 @@ def inject(kind: Kind, bench: BenchSet, look: GroupView) -> Mend:
         case "cutMaster":
             network = bench.network
             assert network is not None, "the command starts itself in a network of its own for this kind"
-            number = bench.members[look.master]
+            number = bench.members[view.master]
             network.cut(number)
             return lambda: network.mend(number)
         case _:
@@ -197,18 +197,18 @@ def _stop(send: Callable[[signal.Signals], bool]) -> Mend:
     return go_on
 
 
-def _cut(cut: Cut, bench: BenchSet, look: GroupView) -> Mend:
+def _cut(cut: Cut, bench: BenchSet, view: GroupView) -> Mend:
     network = bench.network
     assert network is not None, "the command starts itself in a network of its own for this kind"
-    for sender, receiver in cut.paths(_parts(bench, look)):
+    for sender, receiver in cut.paths(_parts(bench, view)):
         network.cut_path(sender, receiver)
     return network.mend_paths
 
 
-def _parts(bench: BenchSet, look: GroupView) -> dict[Part, tuple[str, ...]]:
+def _parts(bench: BenchSet, view: GroupView) -> dict[Part, tuple[str, ...]]:
     """Where each part is now."""
     controllers = tuple(map(_host, bench.controller_addresses))
-    master, leader = _host(look.master), _host(look.leader)
+    master, leader = _host(view.master), _host(view.leader)
     return {
         Part.MASTER: (master,),
         Part.SLAVES: tuple(host for host in map(_host, bench.broker_addresses) if host != master),

@@ -11,21 +11,21 @@ from typing import Final
 
 import click
 
+from brokerset_bench.demo_faults import REPORT, brokers_of
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
-from brokerset_cli.output import fail, write_table
+from brokerset_cli.output import fail, write_columns
 from brokerset_cli.replication_view import BrokerFacts, look_at_brokers
 from brokerset_cli.scaling import running_state
+from brokerset_cli.waiting import until
 
 CONFIRMED_SECONDS_MAX: Final = 30.0
 """Longest time until all brokers know that everything up to now is confirmed."""
 
-LOOK_SECONDS: Final = 0.05
-REPORT: Final = "please report this, with the logs"
 CHUNK_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class ReplicaLog:
     """One broker's log."""
 
     name: str
@@ -38,55 +38,52 @@ class Copy:
     """The folder of its files."""
 
 
-def compare_copies(folder: DataFolder) -> None:
+def compare_logs(folder: DataFolder) -> None:
     """Compare the files of all brokers of the set's only group; ends the command when they differ."""
     state = running_state(folder)
-    copies = asyncio.run(_confirmed_copies(state))
-    begin = max(copy.start for copy in copies)
-    end = min(copy.confirmed for copy in copies)
+    replicas = asyncio.run(_confirmed_logs(state))
+    begin = max(replica.start for replica in replicas)
+    end = min(replica.confirmed for replica in replicas)
     if end <= begin:
         fail(f"nothing is confirmed: the logs begin at {begin:,} and are confirmed up to {end:,}", REPORT)
-    digests = {copy.name: digest(copy.log, begin, end) for copy in copies}
-    write_table(
-        ("process", "role", "confirmed", f"SHA-256 of bytes {begin:,} to {end:,}"),
-        [(copy.name, copy.role, copy.confirmed, digests[copy.name]) for copy in copies],
-    )
+    digests = {replica.name: digest(replica.log, begin, end) for replica in replicas}
+    sum_column = f"SHA-256 of bytes {begin:,} to {end:,}"
+    names = {name: name for name in ("role", "confirmed")}
+    write_columns(replicas, {"process": "name", **names, sum_column: lambda replica: digests[replica.name]})
     if len(set(digests.values())) != 1:
-        at = first_difference([copy.log for copy in copies], begin, end)
+        at = first_difference([replica.log for replica in replicas], begin, end)
         fail(f"the logs of {', '.join(digests)} differ from offset {at:,} on", REPORT)
-    click.echo(f"All {len(copies)} logs have the same {end - begin:,} bytes.")
+    click.echo(f"All {len(replicas)} logs have the same {end - begin:,} bytes.")
 
 
-async def _confirmed_copies(state: SetState) -> list[Copy]:
+async def _confirmed_logs(state: SetState) -> list[ReplicaLog]:
     """Wait until every broker knows that what is in the master's log now is confirmed."""
-    brokers = [process for process in state.processes if process.kind == "broker"]
-    addresses = [process.address for process in brokers]
+    brokers = brokers_of(state)
     goal = -1
     facts: dict[str, BrokerFacts] = {}
-    try:
-        async with asyncio.timeout(CONFIRMED_SECONDS_MAX):
-            while True:
-                facts = await look_at_brokers(addresses)
-                if goal < 0:
-                    goal = max(
-                        (each.max_offset or 0 for each in facts.values() if each.is_master), default=-1
-                    )
-                confirmed = [facts[a].confirmed_offset if a in facts else None for a in addresses]
-                if goal >= 0 and all(each is not None and each >= goal for each in confirmed):
-                    return [_copy(process, facts[process.address]) for process in brokers]
-                await asyncio.sleep(LOOK_SECONDS)
-    except TimeoutError:
-        told = "; ".join(
-            f"{p.name}: {facts[p.address].confirmed_offset if p.address in facts else 'says nothing'}"
-            for p in brokers
-        )
-        fail(f"not confirmed everywhere up to {goal:,} after {CONFIRMED_SECONDS_MAX:g} s: {told}", REPORT)
+
+    async def all_confirmed() -> bool:
+        nonlocal facts, goal
+        facts = await look_at_brokers(process.address for process in brokers)
+        if goal < 0:
+            goal = max((each.max_offset or 0 for each in facts.values() if each.is_master), default=-1)
+        confirmed = [each.confirmed_offset for each in facts.values()]
+        reached = all(each is not None and each >= goal for each in confirmed)
+        return goal >= 0 and len(confirmed) == len(brokers) and reached
+
+    if await until(all_confirmed, CONFIRMED_SECONDS_MAX):
+        return [_replica_log(process, facts[process.address]) for process in brokers]
+    known = "; ".join(
+        f"{p.name}: {facts[p.address].confirmed_offset if p.address in facts else 'says nothing'}"
+        for p in brokers
+    )
+    fail(f"not confirmed everywhere up to {goal:,} after {CONFIRMED_SECONDS_MAX:g} s: {known}", REPORT)
 
 
-def _copy(process: ProcessState, facts: BrokerFacts) -> Copy:
+def _replica_log(process: ProcessState, facts: BrokerFacts) -> ReplicaLog:
     log = Path(process.folder) / "store" / "commitlog"
     start = min((int(path.name) for path in _files(log)), default=0)
-    return Copy(process.name, facts.role, start, facts.confirmed_offset or 0, log)
+    return ReplicaLog(process.name, facts.role, start, facts.confirmed_offset or 0, log)
 
 
 def _files(log: Path) -> list[Path]:
@@ -102,7 +99,7 @@ def digest(log: Path, begin: int, end: int) -> str:
 
 
 def chunks(log: Path, begin: int, end: int) -> Iterator[bytes]:
-    """The log's bytes between two offsets, always cut at the same places. Raises `OSError`, `ValueError`."""
+    """The log's bytes between two offsets, in equal pieces. Raises `OSError` or `ValueError`."""
     offset = begin
     for path in _files(log):
         start, size = int(path.name), path.stat().st_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ SERVED_SECONDS: Final = 1.0
 TOPIC_SECONDS_MAX: Final = 40.0
 """Longest time until a route tells a new topic."""
 
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 SWITCH_MS_MAX: Final = 10_000
 """Time-out of a planned switch-over."""
 
@@ -102,50 +102,42 @@ async def _until_whole(bench: BenchSet, prober: Prober, load: Load) -> GroupView
     )
 
 
+@dataclass(slots=True)
 class _Run:
-    def __init__(
-        self,
-        bench: BenchSet,
-        kind: Kind,
-        number: int,
-        load: Load,
-        prober: Prober,
-        instance: ClientInstance,
-    ) -> None:
-        self._bench = bench
-        self._kind = kind
-        self._number = number
-        self._load = load
-        self._prober = prober
-        self._instance = instance
-        self._history = History(time.monotonic)
-        self._switch_pause_ms: int | None = None
-        self.not_whole = ""
-        """What was missing when the group should have been whole again after the run."""
+    bench: BenchSet
+    kind: Kind
+    number: int
+    load: Load
+    prober: Prober
+    instance: ClientInstance
+    history: History = field(default_factory=lambda: History(time.monotonic))
+    switch_pause_ms: int | None = None
+    not_whole: str = ""
+    """What was missing when the group should have been whole again after the run."""
 
     async def make(self, keep: Path | None) -> RunResult:
-        topic = f"failover-{self._kind.name}-{self._number}"
-        look = await self._whole()
-        route = Route(self._prober, self._bench.name_servers, topic, self._bench.group)
-        await self._create_topic(look, route, topic)
-        reader = Reader(self._instance, route, topic, self._bench.group)
-        writer = Writer(self._history, route, topic, rate=self._load.rate, size=self._load.size, first=0)
-        self._history.note("clock", datetime.now(UTC).isoformat())  # what the servers' logs are in
+        topic = f"failover-{self.kind.name}-{self.number}"
+        view = await self._whole()
+        route = Route(self.prober, self.bench.name_servers, topic, self.bench.group)
+        await self._create_topic(view, route, topic)
+        reader = Reader(self.instance, route, topic, self.bench.group)
+        writer = Writer(self.history, route, topic, rate=self.load.rate, size=self.load.size, first=0)
+        self.history.note("clock", datetime.now(UTC).isoformat())  # what the servers' logs are in
         stop = asyncio.Event()
         writing = asyncio.create_task(writer.run(stop))
-        reading = asyncio.create_task(reader.run(self._history))
+        reading = asyncio.create_task(reader.run(self.history))
         try:
-            await asyncio.sleep(self._load.warm)
-            if not self._history.acks:
-                raise RunFailed(f"nothing was acknowledged in {self._load.warm:g} s: {writer.reasons}")
-            look = await self._prober.group(self._bench.controller_addresses, self._bench.group)
+            await asyncio.sleep(self.load.warm)
+            if not self.history.acks:
+                raise RunFailed(f"nothing was acknowledged in {self.load.warm:g} s: {writer.reasons}")
+            view = await self.prober.group(self.bench.controller_addresses, self.bench.group)
             fault = time.monotonic()
-            gap = await self._fault(look)
-            acks, loaded_until = self._history.acks, time.monotonic()
+            gap = await self._fault(view)
+            acks, loaded_until = self.history.acks, time.monotonic()
             stop.set()
             await writing
             ended = time.monotonic()
-            later = pause_after_takeover(acks, fault, look.master, loaded_until)
+            later = pause_after_takeover(acks, fault, view.master, loaded_until)
             # The consumer may only be asked to be at the end when everybody serves again.
             whole_after: float | None = None
             try:
@@ -154,67 +146,67 @@ class _Run:
             except NoAnswer as error:
                 self.not_whole = str(error)
             await reader.until_end()
-            await reader.scan(self._history)
+            await reader.scan(self.history)
         finally:
             for task in (writing, reading):
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
             if keep is not None:
-                self._history.write(keep / f"{self._kind.name}-{self._number}.jsonl")
+                self.history.write(keep / f"{self.kind.name}-{self.number}.jsonl")
         return RunResult(
-            gap,
-            check(self._history.events()),
-            writer.failed,
-            writer.failed_at_old,
-            dict(writer.reasons),
-            whole_after,
-            later,
-            self._switch_pause_ms,
+            gap=gap,
+            verdict=check(self.history.events()),
+            failed=writer.failed,
+            failed_at_old=writer.failed_at_old,
+            reasons=dict(writer.reasons),
+            whole_after=whole_after,
+            later_pause=later,
+            switch_pause_ms=self.switch_pause_ms,
         )
 
     async def _whole(self) -> GroupView:
-        return await _until_whole(self._bench, self._prober, self._load)
+        return await _until_whole(self.bench, self.prober, self.load)
 
-    async def _create_topic(self, look: GroupView, route: Route, topic: str) -> None:
-        await self._prober.create_topic(look.master, topic, QUEUES)
+    async def _create_topic(self, view: GroupView, route: Route, topic: str) -> None:
+        await self.prober.create_topic(view.master, topic, QUEUES)
         try:
             async with asyncio.timeout(TOPIC_SECONDS_MAX):
                 while not await route.read():  # noqa: ASYNC110  # name servers set no event here
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise RunFailed(f"no route tells {topic} after {TOPIC_SECONDS_MAX:g} s") from None
-        await asyncio.sleep(self._load.settle)
+        await asyncio.sleep(self.load.settle)
 
-    async def _fault(self, look: GroupView) -> float | None:
+    async def _fault(self, view: GroupView) -> float | None:
         """Make the fault, watch, mend it, watch on; returns the gap."""
-        kind, history = self._kind, self._history
-        history.note("fault", kind.name, look.master)
+        kind, history = self.kind, self.history
+        history.note("fault", kind.name, view.master)
         fault = time.monotonic()
-        mend = inject(kind, self._bench, look)
+        mend = inject(kind, self.bench, view)
         try:
             if kind.name == "switchover":
-                answer = await self._prober.switch_over(look.master, self._bench.group, SWITCH_MS_MAX)
-                self._switch_pause_ms = answer.pause_ms
+                answer = await self.prober.switch_over(view.master, self.bench.group, SWITCH_MS_MAX)
+                self.switch_pause_ms = answer.pause_ms
             if kind.takeover:
-                await self._until_taken_over(fault, look.master)
+                await self._until_taken_over(fault, view.master)
             await asyncio.sleep(max(0.0, fault + kind.mend_after - time.monotonic()))
         finally:
             mend()
         history.note("heal", kind.name)
         if kind.takeover:
             await asyncio.sleep(FOLLOW_SECONDS)
-            return takeover_gap(history.acks, fault, look.master)
+            return takeover_gap(history.acks, fault, view.master)
         watched = FOLLOW_SECONDS if kind.name == "switchover" else PAUSE_SECONDS - kind.mend_after
         await asyncio.sleep(watched)
         return longest_pause(history.acks, fault, time.monotonic())
 
     async def _until_taken_over(self, fault: float, old: str) -> None:
-        deadline = fault + self._load.takeover_max
-        acks, seen = self._history.acks, 0
+        deadline = fault + self.load.takeover_max
+        acks, seen = self.history.acks, 0
         while time.monotonic() < deadline:
             while seen < len(acks):
                 if acks[seen].t > fault and acks[seen].broker != old:
                     await asyncio.sleep(SERVED_SECONDS)
                     return
                 seen += 1
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)

@@ -51,7 +51,7 @@ class ServerProcess:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start it; it is told to stop when this process dies. Returns before it serves."""
+        """Start it; it is ended when this process dies. Returns before it serves."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab", buffering=0) as log:
             self._process = subprocess.Popen(
@@ -97,7 +97,7 @@ class ServerProcess:
 
 
 def end_all(processes: Sequence[ServerProcess]) -> None:
-    """End all at once: each is told, then each is waited for; what does not end in time is killed."""
+    """End all at once: each is signalled, then each is waited for; what does not end in time is killed."""
     for process in processes:
         process.send(signal.SIGKILL if process.stopped else signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS_MAX

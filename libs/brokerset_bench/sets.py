@@ -16,10 +16,10 @@ from brokerset_bench.server_process import ServerProcess, end_all
 from brokerset_cli.output import fail
 from brokerset_cli.processes import free_port, port_is_free
 from brokerset_cli.running import write_settings
+from brokerset_cli.up import choose_ports
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.manifest import BrokerSet, read_manifest_text
 from brokerset_spec.plan import (
-    SECOND_PORT_OFFSET,
     LocalPlan,
     PlanRefused,
     PortsTaken,
@@ -107,13 +107,14 @@ def our_set(
 ) -> BenchSet:
     """Plan a set of ours under `folder`, all new; `port` 0 takes free ports."""
     host = HOST if network is not None else "127.0.0.1"
+    chosen = PortWishes(port, port + PORTS_APART, port + 2 * PORTS_APART) if port else PortWishes(0, 0, 0)
     try:
         plan = plan_local(
             _manifest(replicas),
             folder,
             memory=SetMemory(uid="bench"),
             is_free=lambda one: port_is_free(host, one),
-            wishes=_wishes(host, port),
+            wishes=choose_ports(host, chosen, kept=()),
             host=host,
         )
     except (PlanRefused, PortsTaken) as error:
@@ -159,17 +160,6 @@ def _given(settings: Sequence[str]) -> dict[str, SettingValue]:
         except ValueError as error:
             fail(f"--set {one}: {error}", "correct it")
     return found
-
-
-def _wishes(host: str, port: int) -> PortWishes:
-    if port:
-        return PortWishes(port, port + PORTS_APART, port + 2 * PORTS_APART)
-    found: list[int] = []
-    while len(found) < 3:
-        one = free_port(host, -SECOND_PORT_OFFSET, 1, 2)
-        if all(abs(one - other) >= PORTS_APART for other in found):
-            found.append(one)
-    return PortWishes(*found)
 
 
 def _with_settings(process: ProcessPlan, given: Mapping[str, Any]) -> ProcessPlan:

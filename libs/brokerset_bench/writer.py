@@ -87,7 +87,7 @@ class Route:
 
 
 class Writer:
-    """Sends until it is told to stop. One loop owns all of its state."""
+    """Sends until `run` is asked to stop. One loop owns all of its state."""
 
     def __init__(
         self, history: History, route: Route, topic: str, *, rate: int, size: int, first: int

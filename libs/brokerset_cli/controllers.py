@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,13 +12,17 @@ from brokerset_cli import rebuilding
 from brokerset_cli.controller_session import Controllers, controllers_options, run
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import data_option, json_option
-from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_columns, write_json
 from brokerset_cli.replicas import clean, elect
 from brokerset_cli.scaling import changing, scale, transfer_target
+from brokerset_cli.waiting import until
 from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
 from brokerset_spec.broker_settings import address_problems
+
+LED_SECONDS_MAX: Final = 1.0
+"""Longest time until a controller leads to which the leadership was handed."""
 
 
 @click.group()
@@ -44,20 +48,17 @@ def members(context: click.Context, controllers: Controllers, as_json: bool) -> 
     if as_json:
         write_json({"term": status.term, "leaderId": status.leader_id, "members": rows})
         return
-    write_table(
-        ("node", "role", "vote", "address", "raft", "last index", "answers"),
-        [
-            (
-                row["nodeId"],
-                row["role"],
-                "yes" if row["voter"] else "learner",
-                row["serviceAddress"],
-                row["raftAddress"],
-                row["matchIndex"],
-                "yes" if row["answers"] else "no",
-            )
-            for row in rows
-        ],
+    write_columns(
+        rows,
+        {
+            "node": "nodeId",
+            "role": "role",
+            "vote": lambda row: "yes" if row["voter"] else "learner",
+            "address": "serviceAddress",
+            "raft": "raftAddress",
+            "last index": "matchIndex",
+            "answers": lambda row: "yes" if row["answers"] else "no",
+        },
     )
 
 
@@ -207,7 +208,13 @@ def transfer(node_id: int | None, controllers: Controllers) -> None:
             raise _no_member(target, status)
         if target != status.leader_id:
             await admin.transfer(target)
-            status = await _led_by(admin, target)
+
+            async def is_led() -> bool:
+                nonlocal status
+                status = await admin.status()
+                return status.leader_id == target and status.leading
+
+            await until(is_led, LED_SECONDS_MAX)
         return status.leader_id, target
 
     leader, target = controllers.run(work)
@@ -217,16 +224,6 @@ def transfer(node_id: int | None, controllers: Controllers) -> None:
             "try again; `brokerset controller members` shows whether it is far behind",
         )
     click.echo(f"Node {leader} leads.")
-
-
-async def _led_by(admin: ControllerAdmin, target: int) -> ControllerStatus:
-    """The leader's status once `target` leads, or the last one seen when that takes too long."""
-    for _ in range(20):
-        status = await admin.status()
-        if status.leader_id == target and status.leading:
-            break
-        await asyncio.sleep(0.05)
-    return status
 
 
 def _no_member(node_id: int | None, status: ControllerStatus) -> CommandFailed:

@@ -7,15 +7,17 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from brokerset_cli.output import fail
+from brokerset_cli.output import camel_json, camel_name, fail
 from brokerset_cli.processes import is_alive
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, lock_holder, write_atomically
 from brokerset_spec.set_memory import SetMemory
+
+T = TypeVar("T")
 
 DEFAULT_DATA: Final = Path("brokerset-data")
 """Where a set lives when nobody says otherwise: in the working directory, easy to see and to delete."""
@@ -114,7 +116,7 @@ class SetState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state with camelCase names, as it is stored and as `status --json` shows it."""
-        return {"format": FORMAT, **_camel(dataclasses.asdict(self))}
+        return {"format": FORMAT, **camel_json(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SetState:
@@ -129,18 +131,15 @@ class SetState:
 def _given(made: type[SetState] | type[ProcessState], value: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a dataclass; what was added to it later may be missing in an older file."""
     return {
-        field.name: value[_camel_name(field.name)]
+        field.name: value[camel_name(field.name)]
         for field in dataclasses.fields(made)
-        if field.default is dataclasses.MISSING or _camel_name(field.name) in value
+        if field.default is dataclasses.MISSING or camel_name(field.name) in value
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """Which controllers and brokers shall run; asked for by a command, fulfilled by `up`."""
-
-    name: str
-    """Tells this wish from others in `SetState.wish`."""
 
     controllers: tuple[int, ...] | None = None
     """Their numbers; None leaves them as they are."""
@@ -157,20 +156,8 @@ class Wish:
     own_name_servers: bool = False
     """Whether brokers that belong to the set's own controllers leave another cluster's name servers."""
 
-
-def _number(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _camel_name(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
-
-
-def _camel(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_camel_name(key): _camel(item) for key, item in value.items()}
-    return [_camel(item) for item in value] if isinstance(value, list | tuple) else value
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells this wish from others in `SetState.wish`."""
 
 
 class DataFolder:
@@ -181,16 +168,8 @@ class DataFolder:
 
     def owner(self) -> str | None:
         """Return the name of the set that the folder belongs to; None when it belongs to none."""
-        try:
-            marker = json.loads((self.path / MARKER).read_bytes())
-            return str(marker["brokerSet"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            fail(
-                f"{self.path / MARKER} cannot be read: {error}",
-                "restore the file, or use another --data folder",
-            )
+        advice = "restore the file, or use another --data folder"
+        return self._read(MARKER, lambda marker: str(marker["brokerSet"]), advice)
 
     def claim(self, name: str) -> FileLock:
         """Make the folder this set's, and lock it for this process; ends the command when it is not ours."""
@@ -268,64 +247,38 @@ class DataFolder:
 
     def read_state(self) -> SetState | None:
         """Return what `up` stored last; None when it never ran here. Ends the command when it is damaged."""
-        try:
-            return SetState.from_json(json.loads((self.path / STATE).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            fail(f"{self.path / STATE} cannot be read: {error!r}", "delete this file; `up` writes a new one")
+        return self._read(STATE, SetState.from_json, "delete this file; `up` writes a new one")
 
     def memory(self) -> SetMemory:
         """Return what the set keeps; a new one with a UID of its own when it keeps nothing yet."""
+        advice = "restore this file: the set's brokers are known to their controllers by the UID in it"
+        return self._read(MEMORY, SetMemory.from_json, advice) or SetMemory(uid=uuid.uuid4().hex)
+
+    def _read(self, name: str, decode: Callable[[Any], T], advice: str) -> T | None:
+        """Read a JSON file; None when there is none. Ends the command when it is damaged."""
         try:
-            return SetMemory.from_json(json.loads((self.path / MEMORY).read_bytes()))
+            return decode(json.loads((self.path / name).read_bytes()))
         except FileNotFoundError:
-            return SetMemory(uid=uuid.uuid4().hex)
+            return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            fail(
-                f"{self.path / MEMORY} cannot be read: {error!r}",
-                "restore this file: the set's brokers are known to their controllers by the UID in it",
-            )
+            fail(f"{self.path / name} cannot be read: {error!r}", advice)
 
     def write_memory(self, memory: SetMemory) -> None:
         """Store what the set keeps."""
         write_atomically(self.path / MEMORY, json.dumps(memory.to_json(), indent=1).encode() + b"\n")
 
-    def write_wish(
-        self,
-        controllers: Collection[int] | None = None,
-        brokers: Mapping[str, Collection[int]] | None = None,
-        *,
-        own_controllers: int | None = None,
-        namesrv_port: int | None = None,
-        own_name_servers: bool = False,
-    ) -> Wish:
-        """Store which controllers and brokers shall run; `up` must be told to look at it."""
-        wish = Wish(
-            uuid.uuid4().hex,
-            None if controllers is None else tuple(sorted(controllers)),
-            {group: tuple(sorted(numbers)) for group, numbers in (brokers or {}).items()},
-            own_controllers,
-            namesrv_port,
-            own_name_servers,
-        )
+    def write_wish(self, wish: Wish) -> Wish:
+        """Store what shall run; `up` must be signalled to read it."""
         write_atomically(self.path / WISH, json.dumps(dataclasses.asdict(wish)).encode() + b"\n")
         return wish
 
     def read_wish(self) -> Wish | None:
         """Return the last wish; None when there is none that can be read."""
+        from pydantic import TypeAdapter, ValidationError
+
         try:
-            value = json.loads((self.path / WISH).read_bytes())
-            controllers = value["controllers"]
-            return Wish(
-                str(value["name"]),
-                None if controllers is None else tuple(int(n) for n in controllers),
-                {str(g): tuple(int(n) for n in numbers) for g, numbers in value["brokers"].items()},
-                _number(value.get("own_controllers")),
-                _number(value.get("namesrv_port")),
-                bool(value.get("own_name_servers")),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return TypeAdapter(Wish).validate_json((self.path / WISH).read_bytes())
+        except (OSError, ValidationError):
             return None
 
     def purge(self) -> None:

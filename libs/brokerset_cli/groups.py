@@ -8,7 +8,7 @@ import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
-from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_table
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
@@ -121,26 +121,23 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return
     members = counted(len(found["members"]), "member")
     click.echo(f"Group {name}, {members}, {counted(found['lag'], 'message')} behind")
-    write_table(
-        ("member", "address", "language"),
-        [(m["clientId"], m["address"], m["language"]) for m in found["members"]],
+    write_columns(
+        found["members"],
+        {"member": "clientId", "address": "address", "language": "language"},
         empty="Nobody consumes for it now.",
     )
     click.echo()
-    write_table(
-        ("topic", "broker", "queue", "written", "consumed", "lag", "last consumed"),
-        [
-            (
-                q["topic"],
-                q["broker"],
-                q["queueId"],
-                q["brokerOffset"],
-                q["consumerOffset"],
-                q["lag"],
-                moment(q["lastTimestamp"]),
-            )
-            for q in found["queues"]
-        ],
+    write_columns(
+        found["queues"],
+        {
+            "topic": "topic",
+            "broker": "broker",
+            "queue": "queueId",
+            "written": "brokerOffset",
+            "consumed": "consumerOffset",
+            "lag": "lag",
+            "last consumed": lambda queue: moment(queue["lastTimestamp"]),
+        },
         empty="It has not consumed anything yet.",
     )
 

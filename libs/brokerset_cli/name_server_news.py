@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from brokerset_cli.readiness import broker_is_found
+from brokerset_cli.waiting import until
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -27,9 +27,6 @@ PAUSE_SECONDS: Final = 0.2
 
 FOUND_SECONDS_MAX: Final = 5.0
 """How long is waited until the name servers know a broker that was told of them."""
-
-LOOK_SECONDS: Final = 0.05
-"""Pause between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +141,9 @@ async def _try(address: str, name_servers: str) -> _Problem | None:
 
 async def _until_found(process: ProcessPlan, name_servers: str, runs: Callable[[], bool]) -> None:
     """Wait until the name servers that answer know a broker. One that serves nobody is not told to them."""
-    deadline = time.monotonic() + FOUND_SECONDS_MAX
-    while runs() and time.monotonic() < deadline:
-        if await broker_is_found(process.address, process.http_port, name_servers.split(";")):
-            return
-        await asyncio.sleep(LOOK_SECONDS)
+    servers = name_servers.split(";")
+
+    async def is_found() -> bool:
+        return not runs() or await broker_is_found(process.address, process.http_port, servers)
+
+    await until(is_found, FOUND_SECONDS_MAX)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 import click
+
+T = TypeVar("T")
 
 
 class CommandFailed(click.ClickException):
@@ -50,6 +53,35 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
     click.secho(_line([column.upper() for column in columns], widths, numeric), bold=True)
     for row in cells:
         click.echo(_line(row, widths, numeric))
+
+
+def write_columns(
+    rows: Sequence[T], columns: Mapping[str, str | Callable[[T], object]], *, empty: str = "nothing"
+) -> None:
+    """Write a table of objects: under each title a key or attribute of the row, or what a function gives."""
+    cells = [[_field(row, field) for field in columns.values()] for row in rows]
+    write_table(tuple(columns), cells, empty=empty)
+
+
+def _field(row: Any, field: str | Callable[[Any], object]) -> object:
+    if callable(field):
+        return field(row)
+    return row[field] if isinstance(row, Mapping) else getattr(row, field)
+
+
+def camel_name(name: str) -> str:
+    """Return a field's name as JSON has it: `http_port` is `httpPort`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)
+
+
+def camel_json(value: Any) -> Any:
+    """Return dataclasses, mappings and sequences as JSON has them, with camelCase names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {camel_name(f.name): camel_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {camel_name(key): camel_json(item) for key, item in value.items()}
+    return [camel_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_numeric(column: Sequence[object]) -> bool:

@@ -12,7 +12,7 @@ import click
 from brokerset_cli.controller_session import run
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.options import controller_address, controller_options, json_option, namesrv_address
-from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_columns, write_json
 from brokerset_cli.takeover.adoption_journal import Journal
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import BrokerLook, ControllerAdmin
@@ -266,46 +266,29 @@ async def ask_broker(admin: ControllerAdmin, address: str) -> BrokerLook | str:
 
 def _show(looks: Sequence[BrokerLook], plan: RebuildPlan) -> None:
     click.echo("Found:")
-    write_table(
-        (
-            "broker",
-            "group",
-            "id",
-            "starts",
-            "log epoch",
-            "log end",
-            "page cache",
-            "next id told",
-            "epoch told",
-        ),
-        [
-            (
-                look.address,
-                look.broker_name,
-                look.identity.replica_id,
-                look.identity.incarnation,
-                look.identity.log_epoch,
-                look.identity.log_offset,
-                "lost" if look.identity.lost_cache else "kept",
-                look.identity.next_broker_id,
-                look.identity.group_epoch,
-            )
-            for look in looks
-        ],
+    write_columns(
+        looks,
+        {
+            "broker": "address",
+            "group": "broker_name",
+            "id": lambda look: look.identity.replica_id,
+            "starts": lambda look: look.identity.incarnation,
+            "log epoch": lambda look: look.identity.log_epoch,
+            "log end": lambda look: look.identity.log_offset,
+            "page cache": lambda look: "lost" if look.identity.lost_cache else "kept",
+            "next id told": lambda look: look.identity.next_broker_id,
+            "epoch told": lambda look: look.identity.group_epoch,
+        },
         empty="no broker",
     )
     click.echo("\nTo be proposed:")
-    write_table(
-        ("group", "ids", "next id", "epoch", "master"),
-        [
-            (
-                group.broker_name,
-                ", ".join(str(replica.broker_id) for replica in group.replicas),
-                group.next_broker_id,
-                group.master_epoch,
-                "the best of them is elected",
-            )
-            for group in plan.groups
-        ],
-        empty="nothing",
+    write_columns(
+        plan.groups,
+        {
+            "group": "broker_name",
+            "ids": lambda group: ", ".join(str(replica.broker_id) for replica in group.replicas),
+            "next id": "next_broker_id",
+            "epoch": "master_epoch",
+            "master": lambda _: "the best of them is elected",
+        },
     )

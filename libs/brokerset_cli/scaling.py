@@ -146,7 +146,7 @@ async def run_own_controllers(
     the folder, and with the problem of `up` when that cannot do it.
     """
     state = running_state(folder)
-    wish = folder.write_wish(own_controllers=number, namesrv_port=namesrv_port)
+    wish = folder.write_wish(Wish(own_controllers=number, namesrv_port=namesrv_port))
     state = await _until_done(folder, state, wish)
     if not _controllers(state):
         raise _earlier_release(folder)
@@ -159,7 +159,7 @@ async def use_own_name_servers(folder: DataFolder) -> SetState:
     They must belong to controllers of their own by then. Does nothing for a set that uses its own ones only,
     but tell them to brokers that could not be told before. Ends the command as `run_own_controllers` does.
     """
-    state = await _until_done(folder, running_state(folder), folder.write_wish(own_name_servers=True))
+    state = await _until_done(folder, running_state(folder), folder.write_wish(Wish(own_name_servers=True)))
     if folder.memory().joined_cluster_of is not None:
         raise _earlier_release(folder)
     return state
@@ -182,7 +182,11 @@ async def ask_up(
 
     What is not given stays as it is. Ends the command when `up` cannot do it.
     """
-    return await _until_done(folder, state, folder.write_wish(controllers, brokers))
+    wish = Wish(
+        None if controllers is None else tuple(sorted(controllers)),
+        {group: tuple(sorted(numbers)) for group, numbers in (brokers or {}).items()},
+    )
+    return await _until_done(folder, state, folder.write_wish(wish))
 
 
 async def _until_done(folder: DataFolder, state: SetState, wish: Wish) -> SetState:

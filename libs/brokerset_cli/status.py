@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,13 @@ from brokerset_cli.cluster_view import (
 from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.java_controllers import leader_of
 from brokerset_cli.options import (
+    address_option,
     controller_address,
     json_option,
     namesrv_address,
     namesrv_options,
 )
-from brokerset_cli.output import CommandFailed, duration, write_json, write_table
+from brokerset_cli.output import CommandFailed, camel_json, duration, write_columns, write_json, write_table
 from brokerset_cli.replication_view import lag_of, master_facts
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance, readable
@@ -89,7 +90,7 @@ class View:
             "problems": list(self.problems),
             "namesrv": self.namesrv,
             "local": state,
-            "brokers": [_camel_keys(asdict(broker)) for broker in self.brokers],
+            "brokers": camel_json(self.brokers),
             **(
                 view_json(self.controllers, process_names(self.state)) if self.controllers is not None else {}
             ),
@@ -98,13 +99,7 @@ class View:
 
 @click.command()
 @namesrv_options
-@click.option(
-    "--controller",
-    metavar="HOST:PORT",
-    envvar="BROKERSET_CONTROLLER",
-    show_envvar=True,
-    help="Controllers, with ; between them. [default: those of the set in --data]",
-)
+@address_option("--controller", "Controllers, with ; between them. [default: those of the set in --data]")
 @click.option("--watch", is_flag=True, help="Look again each second until Ctrl-C.")
 @json_option
 def status(namesrv: str | None, data: Path, controller: str | None, watch: bool, as_json: bool) -> None:
@@ -269,12 +264,6 @@ def _number(facts: dict[str, str], name: str) -> float | None:
         return None
 
 
-def _camel_keys(value: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name.split("_")[0] + "".join(p.title() for p in name.split("_")[1:]): v for name, v in value.items()
-    }
-
-
 def show(view: View, *, errors_apart: bool = True) -> None:
     """Write the tables that a person reads; problems go to standard error if they shall stand apart.
 
@@ -285,42 +274,33 @@ def show(view: View, *, errors_apart: bool = True) -> None:
     now_ms = time.time_ns() // 1_000_000
     if view.state is not None and view.state.alive:
         click.echo(f"BrokerSet {view.state.name}, run by process {view.state.pid}")
-        rows = [
-            (
-                p.name,
-                p.state if p.alive or p.state == "waiting" else "not running",
-                p.address,
-                p.http_port or None,
-                p.pid or None,
-                p.restarts,
-                duration((now_ms - p.started_ms) / 1000) if p.alive else None,
-            )
-            for p in view.state.processes
-        ]
-        plain = [tuple(str(value) if value is not None else None for value in row) for row in rows]
-        write_table(("process", "state", "address", "http", "pid", "restarts", "up"), plain)
+        write_columns(
+            view.state.processes,
+            {
+                "process": "name",
+                "state": lambda p: p.state if p.alive or p.state == "waiting" else "not running",
+                "address": "address",
+                "http": lambda p: str(p.http_port) if p.http_port else None,
+                "pid": lambda p: str(p.pid) if p.pid else None,
+                "restarts": lambda p: str(p.restarts),
+                "up": lambda p: duration((now_ms - p.started_ms) / 1000) if p.alive else None,
+            },
+        )
         click.echo()
     if view.controllers is not None:
         _show_controllers(view.controllers, process_names(view.state))
     if view.brokers:
         click.echo("Brokers, as the name server knows them")
-        write_table(
-            ("cluster", "group", "id", "role", "address", "version", "in/s", "out/s", "stored", "up"),
-            [
-                (
-                    b.cluster,
-                    b.group,
-                    b.id,
-                    b.role,
-                    b.address,
-                    b.version or None,
-                    _rate(b.put_per_second),
-                    _rate(b.get_per_second),
-                    _size(b.stored_bytes),
-                    duration((now_ms - b.boot_ms) / 1000) if b.boot_ms else None,
-                )
-                for b in view.brokers
-            ],
+        write_columns(
+            view.brokers,
+            {
+                **{name: name for name in ("cluster", "group", "id", "role", "address")},
+                "version": lambda b: b.version or None,
+                "in/s": lambda b: _rate(b.put_per_second),
+                "out/s": lambda b: _rate(b.get_per_second),
+                "stored": lambda b: _size(b.stored_bytes),
+                "up": lambda b: duration((now_ms - b.boot_ms) / 1000) if b.boot_ms else None,
+            },
         )
     if errors_apart:
         _show_problems(view, apart=True)
@@ -339,21 +319,18 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
     voters = {member.node_id: member.voter for member in leader.members} if leader is not None else {}
     term = f", term {leader.term}" if leader is not None else ": nobody leads"
     click.echo(f"Controllers{term}")
-    write_table(
-        ("controller", "node", "address", "role", "vote", "last", "applied", "snapshot"),
-        [
-            (
-                names.get(look.address),
-                look.status.node_id if look.status else None,
-                look.address,
-                look.status.role if look.status else "no answer",
-                _vote(voters, look.status.node_id) if look.status else None,
-                look.status.last_index if look.status else None,
-                look.status.applied_index if look.status else None,
-                look.status.snapshot_index if look.status else None,
-            )
-            for look in view.looks
-        ],
+    write_columns(
+        view.looks,
+        {
+            "controller": lambda look: names.get(look.address),
+            "node": lambda look: look.status and look.status.node_id,
+            "address": "address",
+            "role": lambda look: look.status.role if look.status else "no answer",
+            "vote": lambda look: look.status and _vote(voters, look.status.node_id),
+            "last": lambda look: look.status and look.status.last_index,
+            "applied": lambda look: look.status and look.status.applied_index,
+            "snapshot": lambda look: look.status and look.status.snapshot_index,
+        },
     )
     click.echo()
     for group in view.groups:

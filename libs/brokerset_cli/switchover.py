@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +10,7 @@ import click
 from brokerset_cli.controller_session import Controllers, controllers_options, one_group, one_replica
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, write_json
+from brokerset_cli.waiting import until
 from brokerset_client.controller_admin import SWITCH_OVER_SECONDS, ControllerAdmin
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol.bodies.controllers import GroupState
@@ -19,8 +18,6 @@ from brokerset_protocol.headers.controller import SwitchOverResponse
 
 SETTLE_SECONDS_MAX: Final = 10.0
 """Longest time until the others follow a new master; after that the fence itself is refused or not."""
-
-LOOK_SECONDS: Final = 0.05
 
 
 def address_of(state: GroupState, broker_id: int | None) -> str:
@@ -79,12 +76,14 @@ async def step_down(
     name = state.broker_name
     say(f"{name}/{broker_id} was master; {name}/{done.master_broker_id} is master now")
     others = set(state.sync_state_set) - {broker_id}
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while True:
+
+    async def has_settled() -> bool:
+        nonlocal state
         state = await one_group(admin, name)
-        if others <= set(state.sync_state_set) or time.monotonic() >= deadline:
-            return state
-        await asyncio.sleep(LOOK_SECONDS)
+        return others <= set(state.sync_state_set)
+
+    await until(has_settled, SETTLE_SECONDS_MAX)
+    return state
 
 
 async def fence_replica(

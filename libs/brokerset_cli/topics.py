@@ -9,7 +9,7 @@ import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
-from brokerset_cli.output import CommandFailed, counted, write_json, write_table
+from brokerset_cli.output import CommandFailed, camel_name, counted, write_columns, write_json, write_table
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
 from brokerset_formats import names
@@ -134,27 +134,19 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         write_json(found)
         return
     click.echo(f"Topic {name}, {counted(sum(queue['messages'] for queue in found['queues']), 'message')}")
-    write_table(
-        ("broker", "address", "read queues", "write queues", "permission"),
-        [
-            (b["broker"], b["address"], b["readQueues"], b["writeQueues"], b["permission"])
-            for b in found["brokers"]
-        ],
-    )
+    columns = ("broker", "address", "read queues", "write queues", "permission")
+    write_columns(found["brokers"], {title: camel_name(title.replace(" ", "_")) for title in columns})
     click.echo()
-    write_table(
-        ("broker", "queue", "first", "next", "messages", "last message"),
-        [
-            (
-                q["broker"],
-                q["queueId"],
-                q["minOffset"],
-                q["maxOffset"],
-                q["messages"],
-                moment(q["lastUpdateTimestamp"]),
-            )
-            for q in found["queues"]
-        ],
+    write_columns(
+        found["queues"],
+        {
+            "broker": "broker",
+            "queue": "queueId",
+            "first": "minOffset",
+            "next": "maxOffset",
+            "messages": "messages",
+            "last message": lambda queue: moment(queue["lastUpdateTimestamp"]),
+        },
     )
     click.echo(f"\nConsumer groups: {', '.join(found['groups']) or 'none'}")
 

@@ -13,8 +13,8 @@ from typing import Final, NoReturn
 import click
 
 from brokerset_cli.folder import MANIFEST, DataFolder, SetState
-from brokerset_cli.options import data_option
-from brokerset_cli.output import fail, write_table
+from brokerset_cli.options import data_option, number_option
+from brokerset_cli.output import fail, write_columns
 from brokerset_cli.processes import free_port, port_holder, port_is_free
 from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
 from brokerset_runtime.files import write_atomically
@@ -49,7 +49,8 @@ FREE_PORTS_APART: Final = 200
 DEFAULT_HOST: Final = "127.0.0.1"
 """Where a new set listens."""
 
-PORT: Final = click.IntRange(0, 65_535)
+PORTS: Final = (0, 65_535)
+"""The smallest and the largest; 0 is none."""
 
 
 @click.command()
@@ -69,26 +70,26 @@ PORT: Final = click.IntRange(0, 65_535)
     metavar="ADDRESS",
     help=f"IPv4 address to listen on and to tell clients. [default: as last time, else {DEFAULT_HOST}]",
 )
-@click.option(
+@number_option(
     "--namesrv-port",
-    type=PORT,
-    metavar="PORT",
-    help="Port of the first name server, controllers follow; 0 takes a free one. Later starts keep it. "
+    "Port of the first name server, controllers follow; 0 takes a free one. Later starts keep it. "
     f"[default: {NAMESRV_PORT}]",
+    *PORTS,
+    metavar="PORT",
 )
-@click.option(
+@number_option(
     "--broker-port",
-    type=PORT,
-    metavar="PORT",
-    help="Port of the first broker, the others follow; 0 takes a free one whenever a broker is started. "
+    "Port of the first broker, the others follow; 0 takes a free one whenever a broker is started. "
     f"[default: as last time, else {BROKER_PORT}]",
-)
-@click.option(
-    "--http-port",
-    type=PORT,
+    *PORTS,
     metavar="PORT",
-    help="First port that is tried for the HTTP of each process; 0 takes a free one. "
+)
+@number_option(
+    "--http-port",
+    "First port that is tried for the HTTP of each process; 0 takes a free one. "
     f"[default: as last time, else {HTTP_PORT}]",
+    *PORTS,
+    metavar="PORT",
 )
 def up(
     manifest_file: Path | None,
@@ -256,24 +257,10 @@ def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *
         click.secho(f"Note: {note}", fg="yellow", err=err)
     log_file = folder.path / "logs" / "up.log"
     log_file.parent.mkdir(exist_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "brokerset_cli.main",
-        "up",
-        "-f",
-        str(manifest_file),
-        "--data",
-        str(folder.path),
-    ]
-    command += ["--host", host]
-    options = (
-        ("--namesrv-port", wanted.namesrv),
-        ("--broker-port", wanted.broker),
-        ("--http-port", wanted.http),
-    )
-    for option, port in options:
-        command += [] if port is None else [option, str(port)]
+    ports = {"namesrv": wanted.namesrv, "broker": wanted.broker, "http": wanted.http}
+    options = [f"--{name}-port={port}" for name, port in ports.items() if port is not None]
+    arguments = ["up", "-f", str(manifest_file), "--data", str(folder.path), "--host", host, *options]
+    command = [sys.executable, "-m", "brokerset_cli.main", *arguments]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -288,12 +275,16 @@ def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *
     if state is None:
         text = log_file.read_text(errors="replace").strip()
         fail(f"the set did not start:\n{text}", f"correct that; the log is {log_file}")
-    rows = [
-        (p.name, p.kind, p.address, p.namesrv or "-", str(p.http_port or "-"), str(p.pid))
-        for p in state.processes
-    ]
     if not err:
-        write_table(("name", "kind", "address", "name server", "http", "pid"), rows)
+        write_columns(
+            state.processes,
+            {
+                **{name: name for name in ("name", "kind", "address")},
+                "name server": lambda p: p.namesrv or None,
+                "http": lambda p: str(p.http_port or "-"),
+                "pid": lambda p: str(p.pid),
+            },
+        )
         click.echo()
     click.echo(
         f"BrokerSet {state.name} runs in the background. End it with: brokerset down --data {folder.path}",

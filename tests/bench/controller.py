@@ -7,25 +7,22 @@ if an answer was wrong; nothing is judged by time.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brokerset_rig import controllers as codes
 from brokerset_rig import stack, wire
 from brokerset_rig.controllers import CLUSTER, Panel, loads, until
+from brokerset_rig.measuring import arguments, cpu_seconds, makes, markdown, memory_mib, ratio, shown, spread
 
 ANSWER_SECONDS_MAX = 10.0
 ENTRY_BYTES = 256
@@ -105,17 +102,6 @@ class Line:
         self._writer.close()
 
 
-def spread(seconds: list[float]) -> dict[str, float]:
-    """Milliseconds: median, 99th percentile, maximum."""
-    ordered = sorted(seconds)
-    return {
-        "p50ms": round(statistics.median(ordered) * 1e3, 3),
-        "p99ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e3, 3),
-        "maxms": round(ordered[-1] * 1e3, 3),
-        "count": len(ordered),
-    }
-
-
 def floor(appends: int) -> dict[str, float]:
     """One append and `fdatasync` after the other, of the size of one entry, on the disk of the temporary folder."""
     waits = []
@@ -130,22 +116,9 @@ def floor(appends: int) -> dict[str, float]:
 
 def memory(servers: list[stack.Server]) -> dict[str, float]:
     """MiB, of the largest of the servers."""
-    found = {"rssMiB": 0.0, "anonMiB": 0.0}
-    for server in servers:
-        text = Path(f"/proc/{server.pid}/smaps_rollup").read_text()
-        for key, word in (("rssMiB", "Rss"), ("anonMiB", "Anonymous")):
-            match = re.search(rf"^{word}:\s+(\d+) kB", text, re.M)
-            assert match is not None
-            found[key] = max(found[key], round(int(match[1]) / 1024, 1))
-    return found
-
-
-def cpu_seconds(servers: list[stack.Server]) -> float:
-    ticks = 0
-    for server in servers:
-        fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    found = [memory_mib(server.pid) for server in servers]
+    names = {"rssMiB": "resident", "anonMiB": "anonymous"}
+    return {key: max(each[name] for each in found) for key, name in names.items()}
 
 
 class Bench:
@@ -291,19 +264,22 @@ class Bench:
         )
 
     async def _together(
-        self, client: Callable[[], Awaitable[None]], count: int, waits: list[float]
+        self, client: Callable[[], Coroutine[Any, Any, None]], count: int, waits: list[float]
     ) -> dict[str, float]:
-        before, cpu = time.perf_counter(), cpu_seconds(self.group.servers)
+        before, cpu = time.perf_counter(), self._cpu_seconds()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(count):
-                tasks.create_task(as_coroutine(client))
+                tasks.create_task(client())
         seconds = time.perf_counter() - before
         return {
             "perSecond": round(len(waits) / seconds, 1),
             "clients": count,
-            "serverCores": round((cpu_seconds(self.group.servers) - cpu) / seconds, 2),
+            "serverCores": round((self._cpu_seconds() - cpu) / seconds, 2),
             **spread(waits),
         }
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(*(server.pid for server in self.group.servers))
 
     async def _restarts(self) -> dict[str, float]:
         """All three stopped and started: from the start to the first answer about a group, as one reads it before it elects."""
@@ -382,10 +358,6 @@ class Bench:
         return bool(mine["appliedIndex"] >= wanted["commitIndex"])
 
 
-async def as_coroutine(client: Callable[[], Awaitable[None]]) -> None:
-    await client()
-
-
 ROWS: list[tuple[str, str, str, str]] = [
     ("registrations (1012, 1013, 1003)", "registrations", "perSecond", "/s"),
     ("… p50", "registrations", "p50ms", "ms"),
@@ -416,21 +388,20 @@ ROWS: list[tuple[str, str, str, str]] = [
 def table(results: dict[str, Any]) -> str:
     """Java's, ours, and the ratio; the number of samples where there are few."""
     ours, java = results.get("ours", {}), results.get("java", {})
-    lines = [
-        f"| three controllers; groups of {REPLICAS}: {java.get('groups', '–')} in Java, {ours.get('groups', '–')} in ours | Java | ours | ours / Java |",
-        "| --- | ---: | ---: | ---: |",
-    ]
+    rows = []
     for label, entry, key, unit in ROWS:
         cells, values = [], []
-        for figures in (java, ours):
-            value = (figures.get(entry) or {}).get(key)
-            values.append(value)
-            count = (figures.get(entry) or {}).get("count", 1000)
-            few = f" (of {count})" if unit == "ms" and count < 100 else ""
-            cells.append("–" if value is None else f"{value:,.6g} {unit}{few}".strip())
-        ratio = f"{values[1] / values[0]:.2f} ×" if values[0] and values[1] else "–"
-        lines.append(f"| {label} | {cells[0]} | {cells[1]} | {ratio} |")
-    return "\n".join(lines)
+        for found in (java.get(entry) or {}, ours.get(entry) or {}):
+            count = found.get("count", 1000)
+            values.append(found.get(key))
+            cells.append(
+                shown(found.get(key), unit, f" (of {count})" if unit == "ms" and count < 100 else "")
+            )
+        rows.append((label, *cells, ratio(values[1] or None, values[0])))
+    groups = f"{java.get('groups', '–')} in Java, {ours.get('groups', '–')} in ours"
+    return markdown(
+        (f"three controllers; groups of {REPLICAS}: {groups}", "Java", "ours", "ours / Java"), rows
+    )
 
 
 def measure(who: str, size: Size) -> dict[str, Any]:
@@ -442,18 +413,15 @@ def measure(who: str, size: Size) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=["small", "full"], default="small")
-    parser.add_argument("--only", choices=["ours", "java"])
+    parser = arguments(__doc__, "bench-controller.json")
     parser.add_argument("--kills", type=int, help="how often our leader is killed")
-    parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench-controller.json")
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    who_is_measured = makes(options)
     results = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
-    for who in ["java", "ours"] if options.only is None else [options.only]:
+    for who in who_is_measured:
         size = SIZES[who, options.size]
         if options.kills is not None and who == "ours":
-            size = Size(**{**{f: getattr(size, f) for f in Size.__slots__}, "kills": options.kills})
+            size = replace(size, kills=options.kills)
         wrong: list[BaseException] = []
         try:
             results[who] = measure(who, size)

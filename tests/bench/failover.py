@@ -17,6 +17,7 @@ from typing import Any
 from brokerset_bench.faults import KINDS
 from brokerset_rig import stack
 from brokerset_rig.history_check import check_file
+from brokerset_rig.measuring import markdown
 
 
 def measure(options: argparse.Namespace, histories: Path) -> tuple[dict[str, Any], int]:
@@ -50,14 +51,14 @@ def table(results: dict[str, Any]) -> str:
     """Ours beside Java's."""
     javas: dict[str, Any] = results.get("java", {})
     columns = [("ours", results), *((f"Java, {variant}", found) for variant, found in javas.items())]
-    heads = "".join(f" {who}: p50 / p99 / max ms | lost | failed sends |" for who, _ in columns)
-    lines = [f"| fault | goal p99 |{heads}", "| --- | ---: |" + " ---: | ---: | ---: |" * len(columns)]
+    heads = [f"{who}: p50 / p99 / max ms" for who, _ in columns]
+    rows = []
     for kind in KINDS.values():
-        if not any(kind.name in found for _, found in columns):
-            continue
-        cells = "".join(f" {cell} |" for _, found in columns for cell in cells_of(found.get(kind.name)))
-        lines.append(f"| {kind.what} | ≤ {kind.goal_ms:,} ms |{cells}")
-    return "\n".join(lines)
+        if any(kind.name in found for _, found in columns):
+            cells = [cell for _, found in columns for cell in cells_of(found.get(kind.name))]
+            rows.append((kind.what, f"≤ {kind.goal_ms:,} ms", *cells))
+    every = (part for head in heads for part in (head, "lost", "failed sends"))
+    return markdown(("fault", "goal p99", *every), rows)
 
 
 def cells_of(figures: dict[str, Any] | None) -> tuple[str, str, str]:

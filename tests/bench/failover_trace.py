@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_bench.history import read_events
+from brokerset_rig.measuring import markdown
 
 Line = Mapping[str, Any]
 STEPS: dict[str, Callable[[Line], float | None]] = {
@@ -96,14 +97,16 @@ def steps_of(run: Run, lines: list[dict[str, Any]]) -> dict[str, float]:
 def show(kind: str, runs: list[dict[str, float]]) -> None:
     names = {name for run in runs for name in run}
     rows = {name: [run[name] for run in runs if name in run] for name in names}
-    print(
-        f"| `{kind}`: done after the last acknowledgement by the old master ({len(runs)} runs) | p50 | maximum |"
-    )
-    print("| --- | ---: | ---: |")
-    for name, times in sorted(rows.items(), key=lambda row: statistics.median(row[1])):
-        seen = "" if len(times) == len(runs) else f" (in {len(times)} runs)"
-        print(f"| {name}{seen} | {statistics.median(times):.0f} ms | {max(times):.0f} ms |")
-    print()
+    head = f"`{kind}`: done after the last acknowledgement by the old master ({len(runs)} runs)"
+    table = [
+        (
+            f"{name}{'' if len(times) == len(runs) else f' (in {len(times)} runs)'}",
+            f"{statistics.median(times):.0f} ms",
+            f"{max(times):.0f} ms",
+        )
+        for name, times in sorted(rows.items(), key=lambda row: statistics.median(row[1]))
+    ]
+    print(markdown((head, "p50", "maximum"), table), end="\n\n")
 
 
 def main() -> None:

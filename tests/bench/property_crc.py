@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 from contextlib import ExitStack
-from pathlib import Path
 
 from brokerset_client import Admin
 from brokerset_formats.config import TopicConfig
 from brokerset_rig import stack, stores
+from brokerset_rig.measuring import cpu_seconds, markdown
 
 CASES = {
     "send 1 KB, one at a time": ("-window", "1"),
@@ -24,11 +23,6 @@ CASES = {
     "send in batches of 32 × 1 KB": ("-window", "4", "-batch", "32"),
 }
 TOPIC = "crc"
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def one_round(
@@ -71,19 +65,17 @@ def main() -> None:
                     measured = one_round(program, broker, case, options.seconds)
                     if each:  # the first makes the files and their pages
                         found.setdefault((name, crc), []).append(measured)
-    print("| case | without, µs | with, µs | with / without | messages a second, with / without |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    rows = []
     for name in CASES:
         without, crc_on = found[name, False], found[name, True]
         ratios = [
-            [one[column] / other[column] for one, other in zip(crc_on, without, strict=True)]
+            statistics.median(one[column] / other[column] for one, other in zip(crc_on, without, strict=True))
             for column in (0, 1)
         ]
-        print(
-            f"| {name} | {statistics.median(each[0] for each in without):.2f} "
-            f"| {statistics.median(each[0] for each in crc_on):.2f} "
-            f"| {statistics.median(ratios[0]):.3f} | {statistics.median(ratios[1]):.3f} |"
-        )
+        costs = [statistics.median(each[0] for each in runs) for runs in (without, crc_on)]
+        rows.append((name, *(f"{cost:.2f}" for cost in costs), *(f"{ratio:.3f}" for ratio in ratios)))
+    columns = ("case", "without, µs", "with, µs", "with / without", "messages a second, with / without")
+    print(markdown(columns, rows))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ of three replicas have them. Beside them what sendfile over loopback, and cp, do
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -24,6 +23,7 @@ from brokerset_bench.probes import GroupView, NoAnswer, Prober
 from brokerset_bench.server_process import ServerProcess
 from brokerset_bench.sets import BenchSet, java_set, our_set
 from brokerset_rig import stack
+from brokerset_rig.measuring import arguments, makes, markdown, middle, ratio, shown, wrong_answers
 
 PEERS_BENCH = stack.PEERS / "bench"
 LOADGEN = Path("/tmp/brokerset-loadgen")
@@ -152,12 +152,6 @@ def floors(out: Path) -> None:
         out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def middle(value: Any) -> float | None:
-    """The median of an entry, or its only value."""
-    found = value["median"] if isinstance(value, dict) else value
-    return None if found is None else float(found)
-
-
 ROWS = [
     ("empty replica, steady rate", "replication/catch-up", "steadyMiBps", "MiB/s"),
     ("… all of it, from the start of its process", "replication/catch-up", "overallMiBps", "MiB/s"),
@@ -179,46 +173,40 @@ def value_of(results: dict[str, Any], who: str, entry: str, key: str) -> float |
     found = results.get(f"{who}/{name}")
     if found is not None and part:
         found = found.get(part)
-    return None if found is None or key not in found else middle(found[key])
+    return None if found is None else middle(found, key)
 
 
 def table(results: dict[str, Any]) -> str:
     """Java's, ours, the ratio; then the floors."""
-    lines = ["| what | Java | ours | ours / Java |", "| --- | ---: | ---: | ---: |"]
+    rows: list[tuple[str, ...]] = []
     for label, entry, key, unit in ROWS:
         java, ours = (value_of(results, who, entry, key) for who in ("java", "ours"))
-        shown = ["–" if value is None else f"{value:,.6g} {unit}".strip() for value in (java, ours)]
-        ratio = f"{ours / java:.2f} ×" if ours is not None and java else "–"
-        lines.append(f"| {label} | {shown[0]} | {shown[1]} | {ratio} |")
-    floor = results.get("floor", {})
-    for label, value in (
-        ("floor: sendfile over loopback", floor.get("sendfileMiBps")),
-        ("floor: TCP over loopback", floor.get("tcpMiBps")),
-        ("floor: appends to a file", floor.get("appendMiBps")),
-        ("floor: cp", results.get("cp", {}).get("MiBps")),
+        rows.append((label, shown(java, unit), shown(ours, unit), ratio(ours, java)))
+    ours = value_of(results, "ours", "replication/catch-up", "steadyMiBps")
+    for label, entry, key in (
+        ("floor: sendfile over loopback", "floor", "sendfileMiBps"),
+        ("floor: TCP over loopback", "floor", "tcpMiBps"),
+        ("floor: appends to a file", "floor", "appendMiBps"),
+        ("floor: cp", "cp", "MiBps"),
     ):
-        ours = value_of(results, "ours", "replication/catch-up", "steadyMiBps")
-        if value is not None:
-            rate = middle(value)
+        rate = middle(results.get(entry, {}), key)
+        if rate is not None:
             share = f"steady rate is {ours / rate:.2f} of it" if ours and rate else ""
-            lines.append(f"| {label} | | {rate:,.6g} MiB/s | {share} |")
-    return "\n".join(lines)
+            rows.append((label, "", shown(rate, "MiB/s"), share))
+    return markdown(("what", "Java", "ours", "ours / Java"), rows)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--only", choices=["ours", "java"])
+    parser = arguments(__doc__, "bench-replication.json", SIZES)
     parser.add_argument("--parts", default="catch-up,sends,floors")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench-replication.json")
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    who_is_measured = makes(options)
     if options.only is None:
         options.out.unlink(missing_ok=True)
     size, parts = SIZES[options.size], options.parts.split(",")
     subprocess.run(["go", "build", "-o", str(LOADGEN), "."], cwd=stack.PEERS / "loadgen", check=True)
-    for who in ["java", "ours"] if options.only is None else [options.only]:
+    for who in who_is_measured:
         if "catch-up" in parts:
             catch_up(who, size, options.out, options.port)
         if "sends" in parts:
@@ -227,7 +215,7 @@ def main() -> int:
         floors(options.out)
     results = json.loads(options.out.read_text())
     print(f"\n{table(results)}\n")
-    wrong = [name for name, entry in results.items() if isinstance(entry, dict) and entry.get("ok") is False]
+    wrong = wrong_answers(results)
     if wrong:
         print(f"wrong answers, or never caught up, in: {', '.join(wrong)}")
     return 1 if wrong else 0

@@ -7,7 +7,6 @@ if an answer was wrong.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_rig import stack
+from brokerset_rig.measuring import arguments, makes, markdown, middle, ratio, shown, wrong_answers
 
 PEERS_BENCH = stack.PEERS / "bench"
 SMALL_CASES = "send-1k-sync1,send-1k-sync64,send-1k-4x64,send-1k-batch32,pull-1k,e2e-1k"
@@ -36,13 +36,6 @@ class Row:
     unit: str
     goal: str
     good: Callable[[float], bool]
-
-
-def middle(entry: dict[str, Any], key: str) -> float | None:
-    value = entry.get(key)
-    if isinstance(value, dict):
-        value = value["median"]
-    return float(value) if value is not None else None
 
 
 def rate(entry: dict[str, Any]) -> float | None:
@@ -139,44 +132,33 @@ def stolen(entry: dict[str, Any] | None) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    lines = [
-        "| what | Java | ours | ours / Java | goal | | cores stolen from Java, from ours |",
-        "| --- | ---: | ---: | ---: | --- | --- | --- |",
-    ]
+    rows = []
     for row in ROWS:
         ours_entry, java_entry = results.get(f"ours/{row.entry}"), results.get(f"java/{row.entry}")
         ours = row.read(ours_entry) if ours_entry else None
         java = row.read(java_entry) if java_entry else None
         if ours is None:
             continue
-        ratio = ours / java if java else None
-        judged = ours if row.goal.endswith("ms") else ratio
+        judged = ours if row.goal.endswith("ms") else ours / java if java else None
         verdict = (
             "" if judged is None or not row.goal else ("reached" if row.good(judged) else "**not reached**")
         )
-        shown = f"{ratio:.2f} ×" if ratio is not None else "–"
-        java_shown = f"{java:,.6g} {row.unit}" if java is not None else "–"
         taken = (stolen(java_entry), stolen(ours_entry))
         disturbed = f"{taken[0]:.2f}, {taken[1]:.2f}" if max(taken) > STOLEN_CORES_MAX else ""
-        lines.append(
-            f"| {row.label} | {java_shown} | {ours:,.6g} {row.unit} | {shown} "
-            f"| {row.goal} | {verdict} | {disturbed} |"
-        )
-    return "\n".join(lines)
+        measured = (shown(java, row.unit), shown(ours, row.unit), ratio(ours, java))
+        rows.append((row.label, *measured, row.goal, verdict, disturbed))
+    columns = ("what", "Java", "ours", "ours / Java", "goal", "", "cores stolen from Java, from ours")
+    return markdown(columns, rows, texts=(0, 4, 5, 6))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=["small", "full"], default="small")
-    parser.add_argument("--only", choices=["ours", "java"])
-    parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench.json")
-    options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options = arguments(__doc__, "bench.json").parse_args()
+    who_is_measured = makes(options)
     if options.only is None:
         options.out.unlink(missing_ok=True)
     subprocess.run([str(stack.PEERS / "bin" / "fetch")], check=True, stdout=subprocess.DEVNULL)
     for flush in ("async", "sync"):
-        for who in ["java", "ours"] if options.only is None else [options.only]:
+        for who in who_is_measured:
             measure(who, flush, options.out, options.size)
     results = json.loads(options.out.read_text())
     print(f"\n{table(results)}\n")
@@ -184,7 +166,7 @@ def main() -> int:
     command = [sys.executable, str(Path(__file__).with_name("controller.py")), "--size", options.size,
                "--out", str(options.out.with_name(f"{options.out.stem}-controller.json"))]  # fmt: skip
     controllers = subprocess.run(command + (["--only", options.only] if options.only else []))
-    wrong = [name for name, entry in results.items() if isinstance(entry, dict) and entry.get("ok") is False]
+    wrong = wrong_answers(results)
     if wrong:
         print(f"wrong answers in: {', '.join(wrong)}")
     return 1 if wrong or controllers.returncode else 0

@@ -13,7 +13,6 @@ import asyncio
 import copy
 import itertools
 import json
-import os
 import re
 import resource
 import subprocess
@@ -41,6 +40,7 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import GetMetaDataResponse
 from brokerset_rig.fake_kube import FakeKube, Object
+from brokerset_rig.measuring import cpu_seconds, markdown, memory_mib
 from brokerset_runtime.remoting import Connection, RemotingServer
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,6 @@ SETTLED_SECONDS = 5.0
 CHANGES = 50
 """Sets that are changed one after the other, to see how soon that shows."""
 
-MIB = 1024 * 1024
 GOAL_MEMORY_MIB = 256
 GOAL_CALLS_PER_SECOND = 1.0
 SAMPLE = re.compile(r"(?P<name>[a-z_]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -311,23 +310,11 @@ class OperatorUnderTest:
 
     def memory(self) -> dict[str, float]:
         """In MiB: resident, the most of it so far, and what is no page of a file."""
-        process = self._running().pid
-        status, rollup = (Path(f"/proc/{process}/{name}").read_text() for name in ("status", "smaps_rollup"))
-        kilobytes = {
-            key: int(match[1])
-            for key, text, field in (
-                ("resident", status, "VmRSS"),
-                ("residentMost", status, "VmHWM"),
-                ("anonymous", rollup, "Anonymous"),
-            )
-            if (match := re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)) is not None
-        }
-        return {key: round(value * 1024 / MIB, 1) for key, value in kilobytes.items()}
+        return memory_mib(self._running().pid)
 
     def cpu_seconds(self) -> float:
         """Processor time so far."""
-        fields = Path(f"/proc/{self._running().pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self._running().pid)
 
     async def ask(self, path: str) -> str | None:
         """An answer of its HTTP port; None while there is none."""
@@ -366,6 +353,12 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
             return low + (bound - low) * (rank - below) / max(buckets[bound] - below, 1e-9)
         low, below = bound, buckets[bound]
     return low
+
+
+def of_rounds(buckets: Mapping[float, float]) -> dict[str, float | None]:
+    """How many rounds there were, and how long they took."""
+    times = {f"roundP{share}Ms": ms(quantile(buckets, share / 100)) for share in (50, 99)}
+    return {"rounds": buckets.get(float("inf"), 0.0), **times}
 
 
 def minus(after: Mapping[float, float], before: Mapping[float, float]) -> dict[float, float]:
@@ -443,13 +436,10 @@ async def _bookmarks(kube: FakeKube) -> None:
 async def _create(operator: OperatorUnderTest, cluster: PlayedCluster) -> dict[str, Any]:
     all_ready = await until(lambda: cluster.ready() == len(cluster.places), operator)
     figures = await settle(operator)
-    rounds = rounds_of(figures)
     return {
         "allReadySeconds": round(all_ready, 1),
         "calls": len(cluster.kube.calls),
-        "rounds": rounds.get(float("inf"), 0.0),
-        "roundP50Ms": ms(quantile(rounds, 0.5)),
-        "roundP99Ms": ms(quantile(rounds, 0.99)),
+        **of_rounds(rounds_of(figures)),
         "cpuSeconds": round(operator.cpu_seconds(), 1),
         "memoryMib": operator.memory(),
     }
@@ -472,15 +462,12 @@ async def _start(operator: OperatorUnderTest, kube: FakeKube, sets: int) -> dict
             await asyncio.sleep(0.2)
     all_seen = operator.since_start()
     figures = await settle(operator)
-    rounds = rounds_of(figures)
     return {
         "readySeconds": round(ready if ready is not None else all_seen, 2),
         "allSeenSeconds": round(all_seen, 1),
         "calls": len(kube.calls) - before,
         "changes": sum(call.verb not in ("get", "list", "watch", "update") for call in kube.calls[before:]),
-        "rounds": rounds.get(float("inf"), 0.0),
-        "roundP50Ms": ms(quantile(rounds, 0.5)),
-        "roundP99Ms": ms(quantile(rounds, 0.99)),
+        **of_rounds(rounds_of(figures)),
         "cpuSeconds": round(operator.cpu_seconds(), 1),
         "memoryMib": operator.memory(),
     }
@@ -504,9 +491,7 @@ async def _idle(operator: OperatorUnderTest, kube: FakeKube, seconds: float) -> 
         "callsPerSecond": round(len(calls) / lasted, 2),
         "callsPerMinuteByVerb": {verb: round(n * 60 / lasted, 1) for verb, n in sorted(by_verb.items())},
         "busiestMinute": max((b - a for a, b in itertools.pairwise(marks)), default=0),
-        "rounds": rounds.get(float("inf"), 0.0),
-        "roundP50Ms": ms(quantile(rounds, 0.5)),
-        "roundP99Ms": ms(quantile(rounds, 0.99)),
+        **of_rounds(rounds),
         "cores": round((operator.cpu_seconds() - cpu) / lasted, 4),
         "memoryMib": operator.memory(),
     }
@@ -551,8 +536,9 @@ def table(found: Mapping[str, Any]) -> str:
         ("… cores", f"{idle['cores']}", ""),
         ("a change of one set, until its status tells, p50 / most", f"{change['p50Ms']} / {change['mostMs']} ms", ""),
     ]  # fmt: skip
-    head = f"| {found['sets']:,} BrokerSets in {-(-found['sets'] // SETS_IN_A_NAMESPACE):,} namespaces, {found['objects']:,} objects | | goal |"
-    return "\n".join([head, "| --- | ---: | --- |", *(f"| {a} | {b} | {c} |" for a, b, c in rows)])
+    namespaces = -(-found["sets"] // SETS_IN_A_NAMESPACE)
+    head = f"{found['sets']:,} BrokerSets in {namespaces:,} namespaces, {found['objects']:,} objects"
+    return markdown((head, "", "goal"), rows, texts=(0, 2))
 
 
 def goal(value: float, most: float, unit: str) -> str:

@@ -19,6 +19,7 @@ from brokerset_formats.batches import BatchItem, encode_batch, iterate_batch
 from brokerset_formats.hashing import KeyHasher, crc31
 from brokerset_formats.hosts import Host
 from brokerset_protocol.commands import Command, CommandReader, encode
+from brokerset_rig.measuring import markdown
 from brokerset_runtime.clock import SystemClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -129,9 +130,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args()
     rows = measure(options.calls)
-    print("| step | µs for each message |\n| --- | ---: |")
-    for words, microseconds in rows:
-        print(f"| {words} | {microseconds:.2f} |")
+    print(markdown(("step", "µs for each message"), ((words, f"{cost:.2f}") for words, cost in rows)))
 
 
 if __name__ == "__main__":

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from brokerset_client import Message, Producer, SendStatus
 from brokerset_rig import wire
-from brokerset_rig.local_set import FREE_PORTS, LocalSet, identities, local_set
+from brokerset_rig.local_set import FREE_PORTS, LocalSet, Sending, identities, local_set
 
 SMALL = "mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000"
 MANIFEST = f"""
@@ -42,45 +39,6 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
     with local_set(tmp_path_factory.mktemp("crew"), MANIFEST) as found:
         found.until_healthy()
         yield found
-
-
-class Sending:
-    """A producer that sends without a pause, from start to end of a `with` block."""
-
-    def __init__(self, crew: LocalSet, topic: str) -> None:
-        self._namesrv = crew.state()["namesrv"]
-        self._topic = topic
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._send()))
-        self._end = threading.Event()
-        self._began = threading.Event()
-        self.acknowledged: list[str] = []
-        self.failures: list[str] = []
-
-    async def _send(self) -> None:
-        async with Producer("e2e", namesrv=self._namesrv) as producer:
-            number = 0
-            while not self._end.is_set():
-                try:
-                    result = await producer.send(Message(topic=self._topic, body=str(number).encode()))
-                    if result.status is SendStatus.SEND_OK:
-                        self.acknowledged.append(str(number))
-                    else:
-                        self.failures.append(result.status.name)
-                except Exception as error:  # the edge of a thread: the test looks at it
-                    self.failures.append(repr(error))
-                self._began.set()
-                number += 1
-                await asyncio.sleep(0.005)
-
-    def __enter__(self) -> Sending:
-        self._thread.start()
-        assert self._began.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
 
 
 def bodies(crew: LocalSet, topic: str, group: str, count: int) -> set[str]:

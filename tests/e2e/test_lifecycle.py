@@ -14,17 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerset_cli.processes import start_ticks
 from brokerset_rig import wire
+from brokerset_rig.local_set import FREE_PORTS, WAIT_SECONDS, LocalSet
 
-WAIT_SECONDS = 60.0
-FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet
@@ -35,18 +34,8 @@ spec:
 """
 
 
-@dataclass(frozen=True)
-class Set:
-    """A BrokerSet in one data folder."""
-
-    data: Path
-
-    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """One command; fails unless it ends with `code`."""
-        done = subprocess.run(self._command(*arguments), env=self._environment(), capture_output=True, text=True,
-                              timeout=WAIT_SECONDS, check=False)  # fmt: skip
-        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+class OneBroker(LocalSet):
+    """A BrokerSet with one broker in a data folder."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -55,28 +44,28 @@ class Set:
         manifest.write_text(MANIFEST)
         return "-f", str(manifest), *FREE_PORTS
 
-    def up(self) -> None:
-        """Start in the background."""
-        self.run("up", "--detach", *self.options)
-
     def up_in_foreground(self) -> subprocess.Popen[str]:
         """Start, and return the process once it says that the set runs."""
-        process = subprocess.Popen(self._command("up", *self.options), env=self._environment(), stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "brokerset_cli.main",
+            "up",
+            *self.options,
+            "--data",
+            str(self.data),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("Try: "):
                 return process
         raise AssertionError(f"up ended with {process.wait()}")
 
-    def state(self) -> dict[str, Any]:
-        """What `up` has written down about itself."""
-        state: dict[str, Any] = json.loads((self.data / "state.json").read_text())
-        return state
-
     def broker(self) -> dict[str, Any]:
         """The part of the state about the only broker."""
-        return next(p for p in self.state()["processes"] if p["kind"] == "broker")
+        return next(iter(self.processes("broker").values()))
 
     @property
     def store(self) -> Path:
@@ -85,19 +74,12 @@ class Set:
     def up_log(self) -> str:
         return (self.data / "logs" / "up.log").read_text()
 
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-u", "-m", "brokerset_cli.main", *arguments]
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "BROKERSET_DATA": str(self.data)}
-
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Set]:
-    found = Set(tmp_path / "data")
+def local(tmp_path: Path) -> Iterator[OneBroker]:
+    found = OneBroker(tmp_path / "data")
     yield found
-    subprocess.run(found._command("down"), env=found._environment(), capture_output=True, timeout=WAIT_SECONDS, check=False)  # fmt: skip
-    assert not any(runs(process["pid"]) for process in found.state()["processes"] if process["pid"])
+    found.end()
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -107,92 +89,86 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def broker_runs_again(local: Set, restarts: int) -> bool:
+def broker_runs_again(local: OneBroker, restarts: int) -> bool:
     broker = local.broker()
     return (broker["restarts"], broker["state"]) == (restarts, "running")
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def port_of(broker: dict[str, Any]) -> int:
     return int(broker["address"].rpartition(":")[2])
 
 
-def bodies(local: Set, topic: str, count: int) -> set[str]:
+def bodies(local: OneBroker, topic: str, count: int) -> set[str]:
     """What a new group reads."""
-    shown = local.run(
-        "consume", topic, "--group", f"g{time.monotonic_ns()}", "--count", str(count), "--json"
-    ).stdout
+    group = f"g{time.monotonic_ns()}"
+    shown = local("consume", topic, "--group", group, "--count", str(count), "--json").stdout
     return {json.loads(line)["body"] for line in shown.splitlines()}
 
 
 @pytest.mark.slow
-def test_a_broker_that_crashes_again_and_again_waits_longer_each_time_and_loses_nothing(local: Set) -> None:
+def test_a_broker_that_crashes_again_and_again_waits_longer_each_time_and_loses_nothing(
+    local: OneBroker,
+) -> None:
     """Three times `kill -9`, each right after acknowledged messages: pauses double, all messages are there."""
-    local.up()
+    local.up(MANIFEST)
     for number in range(3):
-        local.run("send", "crashes", "--count", "20", "--key", f"round{number}")
+        local("send", "crashes", "--count", "20", "--key", f"round{number}")
         os.kill(local.broker()["pid"], signal.SIGKILL)
         until(partial(broker_runs_again, local, number + 1), "the broker runs again")
 
-    shown = local.run("consume", "crashes", "--count", "60", "--json").stdout
+    shown = local("consume", "crashes", "--count", "60", "--json").stdout
 
     pauses = re.findall(r"was ended by SIGKILL; starts again in ([\d.]+) s", local.up_log())
     assert pauses == ["0.2", "0.4", "0.8"]
     assert local.up_log().count("serves again") == 3
     assert len({(m["keys"][0], m["body"]) for m in map(json.loads, shown.splitlines())}) == 60
-    view = json.loads(local.run("status", "--json").stdout)
+    view = json.loads(local("status", "--json").stdout)
     assert view["healthy"]
     assert [p["restarts"] for p in view["local"]["processes"] if p["kind"] == "broker"] == [3]
 
 
-def test_the_abort_file_is_there_while_a_broker_runs_and_gone_after_an_orderly_end(local: Set) -> None:
-    local.up()
+def test_the_abort_file_is_there_while_a_broker_runs_and_gone_after_an_orderly_end(local: OneBroker) -> None:
+    local.up(MANIFEST)
     running = (local.store / "abort").exists()
 
-    local.run("down")
+    local("down")
 
     assert running
     assert not (local.store / "abort").exists()
     assert (local.store / "checkpoint").exists()
 
 
-def test_an_up_killed_in_the_foreground_takes_its_processes_along_in_order(local: Set) -> None:
+def test_an_up_killed_in_the_foreground_takes_its_processes_along_in_order(local: OneBroker) -> None:
     """They are told to stop, so they flush and close: no `abort` stays, and the next `up` finds all messages."""
     process = local.up_in_foreground()
-    local.run("send", "kept", "--count", "30")
+    local("send", "kept", "--count", "30")
     pids = [p["pid"] for p in local.state()["processes"]]
     process.kill()
     process.communicate(timeout=WAIT_SECONDS)
-    until(lambda: not any(runs(pid) for pid in pids), "all processes have ended")
+    until(lambda: not any(start_ticks(pid) for pid in pids), "all processes have ended")
     abort_stays = (local.store / "abort").exists()
 
-    local.up()
+    local.up(MANIFEST)
 
     assert not abort_stays
     assert len(bodies(local, "kept", 30)) == 30
 
 
-def test_everything_killed_at_once_is_recovered_by_the_next_up(local: Set) -> None:
+def test_everything_killed_at_once_is_recovered_by_the_next_up(local: OneBroker) -> None:
     """As after a loss of power: what was acknowledged with SYNC_FLUSH is there, and no old state stands in the way."""
-    local.up()
-    local.run("send", "power", "--count", "40")
+    local.up(MANIFEST)
+    local("send", "power", "--count", "40")
     state = local.state()
     for pid in [state["pid"], *(p["pid"] for p in state["processes"])]:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(runs(p["pid"]) for p in state["processes"]), "all processes have ended")
+    until(lambda: not any(start_ticks(p["pid"]) for p in state["processes"]), "all processes have ended")
 
-    local.up()
+    local.up(MANIFEST)
 
     assert len(bodies(local, "power", 40)) == 40
 
 
-def test_sigterm_ends_up_with_0_while_a_client_sends(local: Set) -> None:
+def test_sigterm_ends_up_with_0_while_a_client_sends(local: OneBroker) -> None:
     """A send in flight is answered or its connection closes; what was acknowledged is there after the next start."""
     process = local.up_in_foreground()
     acknowledged = []
@@ -210,26 +186,26 @@ def test_sigterm_ends_up_with_0_while_a_client_sends(local: Set) -> None:
 
     assert process.returncode == 0, output
     assert not (local.store / "abort").exists()
-    local.up()
+    local.up(MANIFEST)
     assert set(acknowledged) <= bodies(local, "term", len(acknowledged))
 
 
-def test_a_second_up_on_the_folder_is_refused_and_harms_nothing(local: Set) -> None:
-    local.up()
+def test_a_second_up_on_the_folder_is_refused_and_harms_nothing(local: OneBroker) -> None:
+    local.up(MANIFEST)
     before = local.state()
 
-    refused = local.run("up", *local.options, code=1)
-    detached = local.run("up", "--detach", *local.options, code=1)
+    refused = local("up", *local.options, code=1)
+    detached = local("up", "--detach", *local.options, code=1)
 
     assert f"{local.data} is in use" in refused.stderr
     assert f"{local.data} is in use" in detached.stderr
     assert local.state() == before
-    assert json.loads(local.run("status", "--json").stdout)["healthy"]
+    assert json.loads(local("status", "--json").stdout)["healthy"]
 
 
-def test_a_broker_cannot_take_a_store_that_another_one_has(local: Set) -> None:
+def test_a_broker_cannot_take_a_store_that_another_one_has(local: OneBroker) -> None:
     """Not even under another port and another name: the folder is locked, and its files are left as they are."""
-    local.up()
+    local.up(MANIFEST)
     before = sorted(path.name for path in local.store.iterdir())
     command = [sys.executable, "-m", "brokerset_broker", "--storePathRootDir", str(local.store), "--brokerName", "other",
                "--listenPort", "0", "--httpPort", "0", "--bindAddress", "127.0.0.1"]  # fmt: skip

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +18,7 @@ from brokerset_formats.epochs import decode_epoch_file, encode_epoch_file, histo
 from brokerset_operator.brokers_view import Trouble, look_for_troubles
 from brokerset_operator.model import names
 from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_rig.pod_processes import broker_settings, controller_settings, logs, running
 from brokerset_rig.stack import free_ports
 
 T = TypeVar("T")
@@ -28,27 +27,13 @@ HOSTS: Final = ("127.78.19.1", "127.78.19.2")
 SECONDS_MAX: Final = 60.0
 
 
-@contextmanager
-def _process(module: str, folder: Path, settings: dict[str, str]) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "settings.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", module, "-c", str(file)], stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(40)
-
-
-def _until(what: Callable[[], T | None], logs: Path) -> T:
+def _until(what: Callable[[], T | None], folder: Path) -> T:
     limit = time.monotonic() + SECONDS_MAX
     while time.monotonic() < limit:
         if (found := what()) is not None:
             return found
         time.sleep(0.2)
-    raise AssertionError([(each.parent.name, each.read_text()[-2000:]) for each in logs.glob("*/log")])
+    raise AssertionError(logs(folder))
 
 
 async def _group(controller: str) -> GroupState | None:
@@ -83,48 +68,23 @@ def test_the_operator_learns_why_a_broker_does_not_follow(tmp_path: Path) -> Non
     """Its epochs are not those of its group, as with a volume from another time: the reason comes with its pod."""
     controller, raft, namesrv = free_ports(3)
     admin, name_server = f"127.0.0.1:{controller}", f"127.0.0.1:{namesrv}"
-    of_controller = {
-        "controllerDLegerGroup": "orders",
-        "controllerDLegerSelfId": "n0",
-        "controllerDLegerPeers": f"n0-127.0.0.1:{controller}",
-        "raftPeers": f"n0-127.0.0.1:{raft}",
-        "listenPort": str(controller),
-        "raftListenPort": str(raft),
-        "namesrvListenPort": str(namesrv),
-        "controllerStorePath": str(tmp_path / "controller" / "raft"),
-        "kvConfigPath": str(tmp_path / "controller" / "kv.json"),
-        "configStorePath": str(tmp_path / "controller" / "controller.properties"),
-        "httpPort": "0",
-    }
+    of_controller = controller_settings(tmp_path / "controller", "127.0.0.1", controller, raft, namesrv)
 
-    def of_broker(number: int) -> dict[str, str]:
-        return {
-            "namesrvAddr": name_server,
-            "controllerAddr": admin,
-            "brokerIP1": HOSTS[number],
-            "bindAddress": HOSTS[number],
-            "brokerName": "orders-0",
-            "enableControllerMode": "true",
-            "expectedReplicas": "2",
-            "allAckInSyncStateSet": "true",
-            "listenPort": str(names.REMOTING_PORT),
-            "haListenPort": str(names.HA_PORT),
-            "storePathRootDir": str(tmp_path / f"broker-{number}" / "store"),
-            "mappedFileSizeCommitLog": "16777216",
-            "httpPort": "0",
-        }
+    def broker(number: int) -> AbstractContextManager[None]:
+        folder, host = tmp_path / f"broker-{number}", HOSTS[number]
+        own = broker_settings(folder, host, names.REMOTING_PORT, names.HA_PORT)
+        more = {"namesrvAddr": name_server, "controllerAddr": admin, "bindAddress": host}
+        return running("brokerset_broker", folder, {**own, **more})
 
     def whole() -> GroupState | None:
         found = asyncio.run(_group(admin))
         return found if found is not None and len(found.sync_state_set) == 2 else None
 
-    with ExitStack() as running:
-        running.enter_context(_process("brokerset_controller", tmp_path / "controller", of_controller))
-        brokers = [running.enter_context(ExitStack()) for _ in HOSTS]
+    with ExitStack() as processes:
+        processes.enter_context(running("brokerset_controller", tmp_path / "controller", of_controller))
+        brokers = [processes.enter_context(ExitStack()) for _ in HOSTS]
         for number, stack in enumerate(brokers):
-            stack.enter_context(
-                _process("brokerset_broker", tmp_path / f"broker-{number}", of_broker(number))
-            )
+            stack.enter_context(broker(number))
         group = _until(whole, tmp_path)
         asyncio.run(_send(name_server))
         slave = next(r for r in group.replicas if r.broker_id != group.master_id)
@@ -134,9 +94,7 @@ def test_the_operator_learns_why_a_broker_does_not_follow(tmp_path: Path) -> Non
         path = tmp_path / f"broker-{number}" / "store" / "epochFileCheckpoint"
         known = decode_epoch_file(path.read_bytes()).entries
         path.write_bytes(encode_epoch_file(history_of([(known[-1].epoch + 7, known[0].start_offset)])))
-        brokers[number].enter_context(
-            _process("brokerset_broker", tmp_path / f"broker-{number}", of_broker(number))
-        )
+        brokers[number].enter_context(broker(number))
 
         def told() -> Trouble | None:
             return asyncio.run(look_for_troubles({f"orders-0-{number}": _pod(number)})).get(

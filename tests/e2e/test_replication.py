@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ import pytest
 
 from brokerset_bench.log_comparison import digest
 from brokerset_client import Message, Producer
-from brokerset_client.errors import ClientError
 from brokerset_client.messages import SendStatus
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
-from brokerset_rig.local_set import FREE_PORTS, LocalSet, identities, local_set
+from brokerset_rig.local_set import FREE_PORTS, LocalSet, Sending, identities, local_set
 from brokerset_runtime.remoting import connect
 
 MANIFEST = """
@@ -37,65 +35,8 @@ GROUP = "trio-0"
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
     """Three controllers and a group of three brokers; every test leaves it whole."""
     with local_set(tmp_path_factory.mktemp("trio"), MANIFEST) as found:
-        whole(found)
+        found.until_whole()
         yield found
-
-
-class Writing:
-    """A producer that sends without a pause, from start to end of a `with` block.
-
-    A message that fails is counted and sent anew until it is acknowledged, as an application would.
-    """
-
-    def __init__(self, trio: LocalSet, topic: str) -> None:
-        self._namesrv = trio.state()["namesrv"]
-        self._topic = topic
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._write()))
-        self._end = threading.Event()
-        self._began = threading.Event()
-        self.acknowledged: list[str] = []
-        self.failures: list[str] = []
-
-    async def _write(self) -> None:
-        async with Producer("e2e", namesrv=self._namesrv) as producer:
-            while not self._end.is_set():
-                body = str(len(self.acknowledged))
-                await self._send(producer, body)
-                self.acknowledged.append(body)
-                self._began.set()
-                await asyncio.sleep(0.005)
-
-    async def _send(self, producer: Producer, body: str) -> None:
-        while not self._end.is_set():
-            try:
-                result = await producer.send(Message(topic=self._topic, body=body.encode()))
-            except ClientError as error:
-                self.failures.append(repr(error))
-                await asyncio.sleep(0.02)
-                continue
-            if result.status is SendStatus.SEND_OK:
-                return
-            self.failures.append(result.status.name)
-
-    def __enter__(self) -> Writing:
-        self._thread.start()
-        assert self._began.wait(30), self.failures
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-
-def whole(trio: LocalSet, brokers: int = 3) -> dict[str, Any]:
-    """The first status in which nothing is wrong and every broker is in sync."""
-
-    def is_whole(view: dict[str, Any]) -> bool:
-        groups = view["groups"]
-        return bool(view["healthy"]) and len(groups) == 1 and len(groups[0]["syncStateSet"]) == brokers
-
-    return trio.until(is_whole, f"{brokers} brokers are in sync and all is well")
 
 
 def group_of(view: dict[str, Any]) -> dict[str, Any]:
@@ -169,10 +110,10 @@ def test_status_shows_roles_offsets_lags_and_leases(trio: LocalSet) -> None:
 
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(trio: LocalSet) -> None:
     """The old one comes back as a slave with its id, and all logs become equal."""
-    before = whole(trio)
-    with Writing(trio, "failover") as writing:
+    before = trio.until_whole()
+    with Sending(trio, "failover") as writing:
         trio.kill(master_of(before)["process"])
-        after = whole(trio)
+        after = trio.until_whole()
 
     assert group_of(after)["masterEpoch"] > group_of(before)["masterEpoch"]
     assert group_of(after)["masterId"] != group_of(before)["masterId"]
@@ -183,7 +124,7 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(trio: Loca
 
 def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio: LocalSet) -> None:
     """50 messages a second: those of the failover wait for the new master, and all are acknowledged."""
-    before = whole(trio)
+    before = trio.until_whole()
     pid = pid_of(trio, master_of(before)["process"])
 
     async def send() -> list[SendStatus | BaseException]:
@@ -199,7 +140,7 @@ def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio:
             return [result if isinstance(result, BaseException) else result.status for result in results]
 
     outcomes = asyncio.run(send())
-    after = whole(trio)
+    after = trio.until_whole()
 
     assert [outcome for outcome in outcomes if outcome is not SendStatus.SEND_OK] == []
     assert group_of(after)["masterId"] != group_of(before)["masterId"]
@@ -209,23 +150,23 @@ def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio:
 
 def test_killed_slaves_are_not_noticed_by_those_who_send(trio: LocalSet) -> None:
     """One after the other, so that two are in sync at any time."""
-    with Writing(trio, "slaves") as writing:
-        for slave in slaves_of(whole(trio)):
+    with Sending(trio, "slaves") as writing:
+        for slave in slaves_of(trio.until_whole()):
             trio.kill(slave["process"])
-            whole(trio)
+            trio.until_whole()
 
     assert writing.failures == []
     assert bodies(trio, "slaves", "slaves", set(writing.acknowledged)) >= set(writing.acknowledged)
 
 
 def test_a_switch_over_fails_no_send(trio: LocalSet) -> None:
-    before = whole(trio)
+    before = trio.until_whole()
     target = slaves_of(before)[-1]["brokerId"]
-    with Writing(trio, "planned") as writing:
+    with Sending(trio, "planned") as writing:
         done = json.loads(trio("switchover", GROUP, "--to", str(target), "--json").stdout)
-        middle = whole(trio)
+        middle = trio.until_whole()
         shown = trio("switchover", GROUP).stdout
-        after = whole(trio)
+        after = trio.until_whole()
         again = trio("switchover", GROUP, "--to", str(group_of(after)["masterId"])).stdout
 
     assert (done["oldMasterId"], done["masterId"]) == (group_of(before)["masterId"], target)
@@ -241,9 +182,9 @@ def test_a_switch_over_fails_no_send(trio: LocalSet) -> None:
 
 
 def test_a_fenced_slave_follows_without_being_waited_for_and_comes_back(trio: LocalSet) -> None:
-    before = whole(trio)
+    before = trio.until_whole()
     fenced = slaves_of(before)[0]["brokerId"]
-    with Writing(trio, "fenced") as writing:
+    with Sending(trio, "fenced") as writing:
         said = trio("fence", GROUP, str(fenced)).stdout
         view = trio.until(
             lambda view: fenced not in view["groups"][0]["syncStateSet"], "the fenced one is out of the set"
@@ -251,7 +192,7 @@ def test_a_fenced_slave_follows_without_being_waited_for_and_comes_back(trio: Lo
         refused = trio("switchover", GROUP, "--to", str(fenced), code=1).stderr
         shown = trio("status").stdout
         trio("unfence", GROUP, str(fenced))
-        after = whole(trio)
+        after = trio.until_whole()
 
     assert f"brokerset unfence {GROUP} {fenced}" in said
     assert [r["brokerId"] for r in group_of(view)["replicas"] if r["fenced"]] == [fenced]
@@ -262,29 +203,29 @@ def test_a_fenced_slave_follows_without_being_waited_for_and_comes_back(trio: Lo
 
 
 def test_a_master_that_is_fenced_hands_over_first(trio: LocalSet) -> None:
-    before = whole(trio)
+    before = trio.until_whole()
     old = group_of(before)["masterId"]
-    with Writing(trio, "fenced-master") as writing:
+    with Sending(trio, "fenced-master") as writing:
         said = trio("fence", GROUP, str(old)).stdout
         view = trio.until(
             lambda view: view["groups"][0]["masterId"] not in (None, old), "another one is master"
         )
         trio("unfence", GROUP, str(old))
-        whole(trio)
+        trio.until_whole()
 
     assert f"{GROUP}/{old} was master; {GROUP}/{group_of(view)['masterId']} is master now" in said
     assert writing.failures == []
 
 
 def test_topics_groups_and_offsets_made_a_moment_before_a_kill_are_there_after_it(trio: LocalSet) -> None:
-    master = master_of(whole(trio))["process"]
+    master = master_of(trio.until_whole())["process"]
     trio("send", "moment", "--count", "30")
     first = trio("consume", "moment", "--group", "moment", "--count", "10", "--json").stdout
     trio("group", "create", "moment-made", "--retries", "2")
     trio("topic", "create", "moment-topic", "--queues", "3")
 
     trio.kill(master)
-    after = whole(trio)
+    after = trio.until_whole()
     rest = trio("consume", "moment", "--group", "moment", "--count", "20", "--json").stdout
 
     assert master_of(after)["process"] != master
@@ -299,7 +240,7 @@ def test_a_consumer_that_left_at_a_slave_finds_its_offsets_after_the_master_is_k
     trio: LocalSet,
 ) -> None:
     """Its route was old: it committed one-way to a slave, and was told that it is out."""
-    before = whole(trio)
+    before = trio.until_whole()
     master, slave = master_of(before), slaves_of(before)[0]
     trio("send", "leaving", "--count", "40")
     trio("consume", "leaving", "--group", "leaving", "--count", "40")
@@ -325,7 +266,7 @@ def test_a_consumer_that_left_at_a_slave_finds_its_offsets_after_the_master_is_k
     pid = pid_of(trio, master["process"])
     told = asyncio.run(leave())
     os.kill(pid, signal.SIGKILL)
-    after = whole(trio)
+    after = trio.until_whole()
 
     assert told.code == 0
     assert master_of(after)["process"] != master["process"]
@@ -334,7 +275,7 @@ def test_a_consumer_that_left_at_a_slave_finds_its_offsets_after_the_master_is_k
 
 def test_with_too_few_in_sync_sends_are_refused_and_then_served_again(trio: LocalSet) -> None:
     """Both slaves hang: the master refuses, says why in `status`, and serves as soon as one is back."""
-    before = whole(trio)
+    before = trio.until_whole()
     trio("send", "few", "--count", "10")
     hung = [pid_of(trio, slave["process"]) for slave in slaves_of(before)]
     for pid in hung:
@@ -348,7 +289,7 @@ def test_with_too_few_in_sync_sends_are_refused_and_then_served_again(trio: Loca
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
-    after = whole(trio)
+    after = trio.until_whole()
     trio("send", "few", "--count", "10")
 
     assert group_of(view)["syncStateSet"] == [group_of(before)["masterId"]]
@@ -358,7 +299,7 @@ def test_with_too_few_in_sync_sends_are_refused_and_then_served_again(trio: Loca
 
 
 def test_requests_that_make_no_sense_are_refused_with_their_reason(trio: LocalSet) -> None:
-    before = group_of(whole(trio))
+    before = group_of(trio.until_whole())
     for says, arguments in [
         ("the controllers know no group 'no-such', only: trio-0", ("switchover", "no-such")),
         ("trio-0 has no replica 9, only: 1, 2, 3", ("switchover", GROUP, "--to", "9")),
@@ -370,35 +311,35 @@ def test_requests_that_make_no_sense_are_refused_with_their_reason(trio: LocalSe
     ]:
         assert says in trio(*arguments, code=1).stderr, arguments
 
-    assert group_of(whole(trio))["masterEpoch"] == before["masterEpoch"]
+    assert group_of(trio.until_whole())["masterEpoch"] == before["masterEpoch"]
 
 
 @pytest.mark.slow
 def test_one_broker_becomes_three_five_and_two_while_a_producer_sends(tmp_path: Path) -> None:
     """Ids are never given twice, the least number in sync follows, and a restart keeps the number."""
     with local_set(tmp_path, MANIFEST.replace("replicas: 3", "replicas: 1")) as trio:
-        whole(trio, 1)
-        with Writing(trio, "scaled") as writing:
+        trio.until_whole(1)
+        with Sending(trio, "scaled") as writing:
             three_said = trio("scale", GROUP, "--replicas", "3").stdout
-            three = whole(trio, 3)
+            three = trio.until_whole(3)
             trio("scale", GROUP, "--replicas", "5")
-            five = whole(trio, 5)
+            five = trio.until_whole(5)
             trio("switchover", GROUP, "--to", "5")
-            moved = whole(trio, 5)
+            moved = trio.until_whole(5)
             two_said = trio("scale", GROUP, "--replicas", "2").stdout
-            two = whole(trio, 2)
+            two = trio.until_whole(2)
         trio.until(same_logs(trio), "the logs are equal")
         read = bodies(trio, "scaled", "scaled", set(writing.acknowledged))
         trio("down")
         started = trio("up", "--detach", "-f", str(tmp_path / "set.yaml"), *FREE_PORTS).stdout
-        again = whole(trio, 2)
+        again = trio.until_whole(2)
         brokers = trio.data / "brokers"
         aside = [path for path in brokers.iterdir() if ".aside-" in path.name]
 
         trio("scale", GROUP, "--replicas", "3")
-        refilled = whole(trio, 3)
+        refilled = trio.until_whole(3)
         trio("scale", GROUP, "--replicas", "2", "--purge")
-        whole(trio, 2)
+        trio.until_whole(2)
 
         assert "is in sync" in three_said
         assert "is forgotten; its id is not given again" in two_said
@@ -419,12 +360,12 @@ def test_one_broker_becomes_three_five_and_two_while_a_producer_sends(tmp_path: 
 def test_fewer_brokers_than_the_manifest_wants_in_sync_need_a_flag(tmp_path: Path) -> None:
     manifest = MANIFEST + "  replication: {minInSyncReplicas: 2}\n"
     with local_set(tmp_path, manifest) as trio:
-        whole(trio)
+        trio.until_whole()
 
         refused = trio("scale", GROUP, "--replicas", "1", code=1).stderr
-        untouched = whole(trio)
+        untouched = trio.until_whole()
         trio("scale", GROUP, "--replicas", "1", "--below-minimum")
-        alone = whole(trio, 1)
+        alone = trio.until_whole(1)
         trio("send", "alone", "--count", "5")
 
         assert "minInSyncReplicas: 2" in refused

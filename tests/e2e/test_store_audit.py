@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerset_client import Message, Producer
-from brokerset_client.errors import ClientError
-from brokerset_rig.local_set import LocalSet, local_set
+from brokerset_rig.local_set import LocalSet, Sending, local_set
 from brokerset_rig.replica_stores import flip
 
 MANIFEST = """
@@ -33,50 +29,11 @@ BEFORE = 1_200
 """Messages before the first audit: more than one file of the log."""
 
 
-class Load:
-    """A producer that sends without a pause."""
-
-    def __init__(self, namesrv: str) -> None:
-        self._namesrv = namesrv
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._write()))
-        self._end, self._enough = threading.Event(), threading.Event()
-        self.sent = 0
-
-    async def _write(self) -> None:
-        async with Producer("audit", namesrv=self._namesrv) as producer:
-            while not self._end.is_set():
-                try:
-                    await producer.send(Message(topic="audited", body=BODY))
-                except ClientError:
-                    await asyncio.sleep(0.02)
-                    continue
-                self.sent += 1
-                if self.sent >= BEFORE:
-                    self._enough.set()
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        assert self._enough.wait(90), self.sent
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
     """A group of three brokers with a controller."""
     with local_set(tmp_path_factory.mktemp("audited"), MANIFEST) as found:
-        found.until(
-            lambda view: (
-                bool(view["healthy"])
-                and len(view["groups"]) == 1
-                and len(view["groups"][0]["syncStateSet"]) == 3
-            ),
-            "three brokers are in sync",
-        )
+        found.until_whole()
         yield found
 
 
@@ -102,9 +59,9 @@ def test_three_live_replicas_are_clean_under_load_and_a_flipped_byte_is_named(
     processes = trio.processes("broker")
     stores = {name: str(Path(each["folder"]) / "store") for name, each in processes.items()}
 
-    with Load(trio.state()["namesrv"]) as load:
+    with Sending(trio, "audited", body=lambda _: BODY.decode(), pause=0, at_least=BEFORE) as sending:
         live = audit(tmp_path, list(stores.values()), trio.status(), 0)
-        sent = load.sent
+        sent = len(sending.acknowledged)
 
     assert [each for each in live["findings"] if each["level"] == "error"] == []
     assert live["counters"]["bytesNotCompared"] == 0

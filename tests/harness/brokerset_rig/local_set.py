@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,8 @@ from typing import Any
 
 from brokerset_cli.options import controller_address, namesrv_address
 from brokerset_cli.status import look
+from brokerset_client import Message, Producer, SendStatus
+from brokerset_client.errors import ClientError
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.05
@@ -29,12 +33,20 @@ class LocalSet:
 
     data: Path
 
-    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, code: int = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run one command; fails unless it ends with `code`."""
         command = [sys.executable, "-m", "brokerset_cli.main", *arguments]
         environment = {**os.environ, "BROKERSET_DATA": str(self.data)}
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=WAIT_SECONDS,
+            check=False,
         )
         assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -79,6 +91,15 @@ class LocalSet:
         found: dict[str, Any] = json.loads(json.dumps(view.to_json()))
         return found
 
+    def until_whole(self, brokers: int = 3) -> dict[str, Any]:
+        """The first status in which nothing is wrong and every broker of the only group is in sync."""
+
+        def is_whole(view: dict[str, Any]) -> bool:
+            groups = view["groups"]
+            return bool(view["healthy"]) and len(groups) == 1 and len(groups[0]["syncStateSet"]) == brokers
+
+        return self.until(is_whole, f"{brokers} brokers are in sync and all is well")
+
     def until_healthy(self) -> dict[str, Any]:
         """The first status without problems."""
         return self.until(lambda view: bool(view["healthy"]), "all is well")
@@ -115,6 +136,64 @@ def local_set(folder: Path, manifest: str, *options: str) -> Iterator[LocalSet]:
         yield found
     finally:
         found.end()
+
+
+class Sending:
+    """A producer that sends from start to end of a `with` block, in a thread of its own.
+
+    A message that fails is counted and sent again until it is acknowledged, as an application would.
+    """
+
+    def __init__(
+        self,
+        local: LocalSet,
+        topic: str,
+        *,
+        body: Callable[[int], str] = str,
+        pause: float = 0.005,
+        at_least: int = 1,
+    ) -> None:
+        """The block begins when `at_least` messages are acknowledged; `pause` in seconds is between two."""
+        self._namesrv = local.state()["namesrv"]
+        self._topic, self._body, self._pause, self._at_least = topic, body, pause, at_least
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._end = threading.Event()
+        self._began = threading.Event()
+        self.acknowledged: list[str] = []
+        """Bodies, in their order."""
+        self.failures: list[str] = []
+
+    async def _run(self) -> None:
+        async with Producer("e2e", namesrv=self._namesrv) as producer:
+            while not self._end.is_set():
+                body = self._body(len(self.acknowledged))
+                await self._send(producer, body)
+                self.acknowledged.append(body)
+                if len(self.acknowledged) >= self._at_least:
+                    self._began.set()
+                await asyncio.sleep(self._pause)
+
+    async def _send(self, producer: Producer, body: str) -> None:
+        while not self._end.is_set():
+            try:
+                result = await producer.send(Message(topic=self._topic, body=body.encode()))
+            except ClientError as error:
+                self.failures.append(repr(error))
+                await asyncio.sleep(0.02)
+                continue
+            if result.status is SendStatus.SEND_OK:
+                return
+            self.failures.append(result.status.name)
+
+    def __enter__(self) -> Sending:
+        self._thread.start()
+        assert self._began.wait(90), (len(self.acknowledged), self.failures)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
 
 
 def identities(view: dict[str, Any]) -> dict[str, tuple[str, int]]:

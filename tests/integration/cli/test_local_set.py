@@ -7,16 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-WAIT_SECONDS = 60
-FREE_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--http-port", "0")
+from brokerset_cli.processes import start_ticks
+from brokerset_rig.local_set import FREE_PORTS, WAIT_SECONDS, LocalSet
+
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet
@@ -29,52 +28,21 @@ spec:
 """
 
 
-@dataclass(frozen=True)
-class Cli:
+class Cli(LocalSet):
     """The command with one data folder."""
 
-    data: Path
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
 
-    def __call__(
-        self, *arguments: str, code: int = 0, stdin: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "brokerset_cli.main", *arguments],
-            env={**os.environ, "BROKERSET_DATA": str(self.data)},
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-            input=stdin,
-            check=False,
-        )
-        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code).stdout)
-
-    def until_healthy(self) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            done = subprocess.run(
-                [sys.executable, "-m", "brokerset_cli.main", "status", "--json", "--data", str(self.data)],
-                capture_output=True,
-                text=True,
-                timeout=WAIT_SECONDS,
-                check=False,
-            )
-            view: dict[str, Any] = json.loads(done.stdout)
-            if view["healthy"]:
-                return view
-        raise AssertionError(f"not healthy after {WAIT_SECONDS} s: {done.stdout}\n{done.stderr}")
+    def command(self, *arguments: str) -> list[str]:
+        """The same, for a test that starts the process itself."""
+        return [sys.executable, "-u", "-m", "brokerset_cli.main", *arguments, "--data", str(self.data)]
 
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    folder = tmp_path_factory.mktemp("set")
-    (folder / "set.yaml").write_text(MANIFEST)
-    command = Cli(folder / "data")
-    command("up", "--detach", "-f", str(folder / "set.yaml"), *FREE_PORTS)
+    command = Cli(tmp_path_factory.mktemp("set") / "data")
+    command.up(MANIFEST)
     yield command
     command("down", "--purge", "--yes")
     assert not command.data.exists()
@@ -85,8 +53,7 @@ def own(tmp_path: Path) -> Iterator[Cli]:
     """The command with a folder of the test's own; what runs there ends with the test, passed or failed."""
     command = Cli(tmp_path / "data")
     yield command
-    down = [sys.executable, "-m", "brokerset_cli.main", "down", "--data", str(command.data)]
-    subprocess.run(down, capture_output=True, timeout=WAIT_SECONDS, check=False)
+    command.end()
 
 
 def test_status_shows_every_process_and_every_broker(cli: Cli) -> None:
@@ -150,10 +117,8 @@ def test_consuming_less_than_asked_for_is_no_success(cli: Cli) -> None:
 def test_ctrl_c_is_a_good_end_of_consuming_and_keeps_what_was_shown(cli: Cli) -> None:
     cli.until_healthy()
     cli("send", "endless", "--count", "3")
-    command = [sys.executable, "-m", "brokerset_cli.main", "consume", "endless", "--group", "ends"]
-    with subprocess.Popen(
-        [*command, "--data", str(cli.data)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = cli.command("consume", "endless", "--group", "ends")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         shown = [process.stdout.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
@@ -168,16 +133,10 @@ def test_ctrl_c_is_a_good_end_of_consuming_and_keeps_what_was_shown(cli: Cli) ->
 def test_a_closed_pipe_ends_consuming_and_what_nobody_saw_is_not_consumed(cli: Cli) -> None:
     cli.until_healthy()
     cli("send", "piped", "--count", "5", "--order-key", "one queue")
-    command = [sys.executable, "-m", "brokerset_cli.main", "consume", "piped", "--group", "pipes"]
+    command = cli.command("consume", "piped", "--group", "pipes")
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*command, "--data", str(cli.data)],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=WAIT_SECONDS, check=False)
     os.close(writing)
 
     assert done.returncode == 1, done.stderr
@@ -217,7 +176,7 @@ def test_a_killed_broker_is_started_again_with_its_messages(cli: Cli) -> None:
     cli("send", "survivors", "--count", "40")
     broker = view["local"]["processes"][3]
     os.kill(broker["pid"], signal.SIGKILL)
-    _until(lambda: cli_state(cli)["processes"][3]["restarts"] == 1)
+    cli.until(lambda view: view["local"]["processes"][3]["restarts"] == 1, "it was started again")
 
     view = cli.until_healthy()
 
@@ -233,28 +192,12 @@ def test_a_second_up_in_the_same_folder_is_refused(cli: Cli) -> None:
     assert f"{cli.data} is in use: `brokerset up` runs there as process" in done.stderr
 
 
-def cli_state(cli: Cli) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((cli.data / "state.json").read_text())
-    return state
-
-
-def _until(condition: Any) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_set_in_the_foreground_ends_in_order_when_it_is_told_to(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-u", "-m", "brokerset_cli.main", "up", "--data", str(tmp_path / "d"), *FREE_PORTS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    command = Cli(tmp_path / "d").command("up", *FREE_PORTS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
@@ -294,19 +237,12 @@ def test_messages_survive_down_and_up(own: Cli) -> None:
 
 def test_processes_whose_up_was_killed_end_too_and_down_clears_up(own: Cli) -> None:
     own("up", "--detach", *FREE_PORTS)
-    state = cli_state(own)
+    state = own.state()
     os.kill(state["pid"], signal.SIGKILL)
 
     own("down")
 
-    assert not any(_runs(process["pid"]) for process in state["processes"])
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not any(start_ticks(process["pid"]) for process in state["processes"])
 
 
 def test_the_demo_checks_every_message_and_leaves_nothing(tmp_path: Path) -> None:

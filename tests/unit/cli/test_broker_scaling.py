@@ -50,6 +50,21 @@ GROUP = GroupState("C", "orders-0", None, 3, 4, 1, 7, (1, 2, 3), 9, (), (), THRE
 STATE = _state(_process(2), _process(0), _process(1), _process(0, "other"))
 
 
+def _running(tmp_path: Path, min_in_sync: int | None = None) -> DataFolder:
+    """A folder in which a set of one broker runs, as its state says."""
+    folder = DataFolder(tmp_path / "d")
+    folder.claim("orders").release()
+    state = _state(_process(0), min_in_sync=min_in_sync)
+    folder.write_state(replace(state, controllers="127.0.0.1:1"))
+    return folder
+
+
+def _scale(folder: Path, replicas: int) -> tuple[int, str]:
+    arguments = ["scale", "orders-0", "--replicas", str(replicas), "--data", str(folder)]
+    result = CliRunner().invoke(main, arguments)
+    return result.exit_code, result.output
+
+
 def test_the_brokers_of_a_group_are_matched_with_replicas_by_their_addresses() -> None:
     found = members_of(STATE, replace(GROUP, replicas=THREE[:2]))
 
@@ -101,23 +116,17 @@ def test_nobody_is_taken_out_of_a_group_whose_master_is_not_known_to_live(standi
 
 
 def test_fewer_brokers_than_the_manifest_wants_in_sync_need_a_flag(tmp_path: Path) -> None:
-    folder = DataFolder(tmp_path / "d")
-    folder.claim("orders").release()
-    folder.write_state(replace(_state(_process(0), min_in_sync=2), controllers="127.0.0.1:1"))
+    code, output = _scale(_running(tmp_path, min_in_sync=2).path, 1)
 
-    result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "1", "--data", str(folder.path)])
-
-    assert result.exit_code == 1
-    assert "the manifest says minInSyncReplicas: 2, and 1 brokers can never be so many" in result.output
-    assert "--below-minimum" in result.output
+    assert code == 1
+    assert "the manifest says minInSyncReplicas: 2, and 1 brokers can never be so many" in output
+    assert "--below-minimum" in output
 
 
 @pytest.mark.parametrize("command", [["scale", "orders-0", "--replicas", "3"], ["controller", "scale", "3"]])
 def test_only_one_command_changes_a_set_at_a_time(tmp_path: Path, command: list[str]) -> None:
     """While `adopt` or another `scale` is about it, nothing is asked of the controllers."""
-    folder = DataFolder(tmp_path / "d")
-    folder.claim("orders").release()
-    folder.write_state(replace(_state(_process(0)), controllers="127.0.0.1:1"))
+    folder = _running(tmp_path)
 
     with held_by_another_process(folder.path / CHANGE_LOCK) as holder:
         result = CliRunner().invoke(main, [*command, "--data", str(folder.path)])
@@ -129,20 +138,18 @@ def test_only_one_command_changes_a_set_at_a_time(tmp_path: Path, command: list[
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     """An error of the system tells what to do, and nothing has changed."""
-    folder = DataFolder(tmp_path / "d")
-    folder.claim("orders").release()
-    folder.write_state(replace(_state(_process(0)), controllers="127.0.0.1:1"))
+    folder = _running(tmp_path)
     (folder.path / CHANGE_LOCK).mkdir()
 
-    result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "3", "--data", str(folder.path)])
+    code, output = _scale(folder.path, 3)
 
-    assert result.exit_code == 1
-    assert f"{folder.path / CHANGE_LOCK} cannot be locked: Is a directory" in result.output
+    assert code == 1
+    assert f"{folder.path / CHANGE_LOCK} cannot be locked: Is a directory" in output
 
 
 def test_only_a_set_that_runs_here_can_be_scaled(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["scale", "orders-0", "--replicas", "2", "--data", str(tmp_path / "d")])
+    code, output = _scale(tmp_path / "d", 2)
 
-    assert result.exit_code == 1
-    assert f"no set runs in {tmp_path / 'd'}" in result.output
+    assert code == 1
+    assert f"no set runs in {tmp_path / 'd'}" in output
     assert not (tmp_path / "d").exists()

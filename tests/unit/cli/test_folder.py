@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.folder import DataFolder, ProcessState, SetState, Wish
 from brokerset_cli.main import main
 from brokerset_cli.options import controller_address, namesrv_address
 from brokerset_cli.output import CommandFailed
@@ -153,9 +154,9 @@ def test_a_damaged_memory_is_named_and_not_replaced(tmp_path: Path, text: str) -
 
 def test_a_wish_reads_back_and_one_that_is_damaged_is_none(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
-    wish = folder.write_wish((2, 0))
+    wish = folder.write_wish(Wish((0, 2)))
     first = folder.read_wish()
-    other = folder.write_wish(brokers={"orders-0": (3, 1)})
+    other = folder.write_wish(Wish(brokers={"orders-0": (1, 3)}))
 
     assert first == wish
     assert wish.controllers == (0, 2)
@@ -163,17 +164,6 @@ def test_a_wish_reads_back_and_one_that_is_damaged_is_none(tmp_path: Path) -> No
     assert (other.controllers, other.brokers) == (None, {"orders-0": (1, 3)})
     (tmp_path / "wish.json").write_text("{")
     assert folder.read_wish() is None
-
-
-def test_the_controllers_are_those_given_then_the_folders_then_the_default(tmp_path: Path) -> None:
-    before = controller_address(None, tmp_path)
-    DataFolder(tmp_path).write_state(replace(_state(), controllers="127.0.0.1:23878;127.0.0.1:23888"))
-
-    assert before == "127.0.0.1:9878"
-    assert controller_address(None, tmp_path) == "127.0.0.1:23878;127.0.0.1:23888"
-    assert controller_address("10.0.0.1:1", tmp_path) == "10.0.0.1:1"
-    with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
-        controller_address("somewhere", tmp_path)
 
 
 def test_a_process_is_alive_only_with_the_start_that_was_seen() -> None:
@@ -186,10 +176,21 @@ def test_a_process_is_alive_only_with_the_start_that_was_seen() -> None:
     assert not _state(pid, None).alive
 
 
-def test_the_name_server_is_the_one_given_then_the_folders_then_the_default(tmp_path: Path) -> None:
-    before = namesrv_address(None, tmp_path)
-    DataFolder(tmp_path).write_state(_state())
+@pytest.mark.parametrize(
+    ("resolve", "usual", "of_set"),
+    [
+        (namesrv_address, "127.0.0.1:9876", "127.0.0.1:23876"),
+        (controller_address, "127.0.0.1:9878", "127.0.0.1:23878;127.0.0.1:23888"),
+    ],
+    ids=["name-servers", "controllers"],
+)
+def test_addresses_are_those_given_then_the_folders_then_the_default(
+    tmp_path: Path, resolve: Callable[[str | None, Path], str], usual: str, of_set: str
+) -> None:
+    before = resolve(None, tmp_path)
+    DataFolder(tmp_path).write_state(replace(_state(), controllers="127.0.0.1:23878;127.0.0.1:23888"))
 
-    assert before == "127.0.0.1:9876"
-    assert namesrv_address(None, tmp_path) == "127.0.0.1:23876"
-    assert namesrv_address("10.0.0.1:1", tmp_path) == "10.0.0.1:1"
+    assert (before, resolve(None, tmp_path)) == (usual, of_set)
+    assert resolve("10.0.0.1:1", tmp_path) == "10.0.0.1:1"
+    with pytest.raises(click.BadParameter, match="is not HOST:PORT"):
+        resolve("somewhere", tmp_path)

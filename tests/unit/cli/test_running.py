@@ -21,8 +21,8 @@ def _plan(memory: SetMemory) -> LocalPlan:
 def test_a_wish_changes_only_what_it_names() -> None:
     before = _plan(SetMemory("u")).memory
 
-    controllers = wished(before, Wish("w", (0, 1)))
-    brokers = wished(before, Wish("w", brokers={"set-0": (0, 4)}))
+    controllers = wished(before, Wish((0, 1)))
+    brokers = wished(before, Wish(brokers={"set-0": (0, 4)}))
 
     assert [each.node_id for each in controllers.controllers] == [0, 1]
     assert controllers.groups == before.groups
@@ -33,12 +33,12 @@ def test_a_wish_changes_only_what_it_names() -> None:
 @pytest.mark.parametrize("brokers", [{"other": (0,)}, {"set-0": ()}, {"set-0": tuple(range(10))}])
 def test_a_wish_that_makes_no_sense_is_refused(brokers: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(PlanRefused):
-        wished(_plan(SetMemory("u")).memory, Wish("w", brokers=brokers))
+        wished(_plan(SetMemory("u")).memory, Wish(brokers=brokers))
 
 
 def test_when_a_new_process_does_not_start_no_new_one_stays_and_none_that_left_returns() -> None:
     before = _plan(SetMemory("u"))
-    plan = _plan(wished(before.memory, Wish("w", (0, 1, 3), {"set-0": (0, 2, 5)})))
+    plan = _plan(wished(before.memory, Wish((0, 1, 3), {"set-0": (0, 2, 5)})))
 
     left = without_new(before, plan)
 
@@ -71,8 +71,8 @@ def test_a_controller_that_lost_its_data_is_not_started_by_a_wish_for_something_
         default_manifest("set"), Path("/d"), memory=memory, is_free=lambda _: True, with_data={0, 2}
     )
 
-    brokers = _again(before, Wish("w", brokers={"set-0": (0, 1, 2, 3)}))
-    replaced = _again(before, Wish("w", (0, 2, 3)))
+    brokers = _again(before, Wish(brokers={"set-0": (0, 1, 2, 3)}))
+    replaced = _again(before, Wish((0, 2, 3)))
 
     assert [p.node_id for p in before.controllers] == [0, 2]
     assert [p.node_id for p in brokers.controllers] == [0, 2]
@@ -81,7 +81,7 @@ def test_a_controller_that_lost_its_data_is_not_started_by_a_wish_for_something_
 
 
 def test_the_first_controllers_of_a_guest_are_planned_as_they_are_wished_for() -> None:
-    plan = _again(_plan(_guest()), Wish("w", own_controllers=3))
+    plan = _again(_plan(_guest()), Wish(own_controllers=3))
 
     assert [p.node_id for p in plan.controllers] == [0, 1, 2]
     assert [each.joins for each in plan.memory.controllers] == [False] * 3
@@ -94,8 +94,8 @@ def _guest(controllers: str = "c:1") -> SetMemory:
 def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together() -> None:
     before = _guest()
 
-    first = wished(before, Wish("w", own_controllers=3))
-    again = wished(_plan(first).memory, Wish("v", own_controllers=5))
+    first = wished(before, Wish(own_controllers=3))
+    again = wished(_plan(first).memory, Wish(own_controllers=5))
 
     assert [(each.node_id, each.joins) for each in first.controllers] == [(0, False), (1, False), (2, False)]
     assert first.joined_cluster_of == before.joined_cluster_of
@@ -105,49 +105,49 @@ def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together
 @pytest.mark.parametrize("number", [0, 8])
 def test_a_guest_runs_no_more_controllers_than_any_set(number: int) -> None:
     with pytest.raises(PlanRefused, match=f"{number} controllers are to run beside"):
-        wished(_guest(), Wish("w", own_controllers=number))
+        wished(_guest(), Wish(own_controllers=number))
 
 
 def test_a_set_that_is_no_guest_needs_no_controllers_beside_its_own() -> None:
     with pytest.raises(PlanRefused, match="no guest of another cluster") as caught:
-        wished(_plan(SetMemory("u")).memory, Wish("w", own_controllers=3))
+        wished(_plan(SetMemory("u")).memory, Wish(own_controllers=3))
 
     assert "controller scale" in caught.value.advice
 
 
 def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them() -> None:
-    alone, beside = _guest(), wished(_guest(), Wish("w", own_controllers=3))
+    alone, beside = _guest(), wished(_guest(), Wish(own_controllers=3))
     own = replace(beside, joined_cluster_of=GuestOf("", "n:1"))
 
     with pytest.raises(PlanRefused, match="controllers at c:1; it runs none itself"):
-        wished(alone, Wish("w", (0, 1)))
+        wished(alone, Wish((0, 1)))
     with pytest.raises(PlanRefused, match="controllers at c:1; it runs some beside them"):
-        wished(beside, Wish("w", (0, 1)))
-    assert [each.node_id for each in wished(own, Wish("w", (0, 1))).controllers] == [0, 1]
+        wished(beside, Wish((0, 1)))
+    assert [each.node_id for each in wished(own, Wish((0, 1))).controllers] == [0, 1]
 
 
 def test_another_clusters_name_servers_are_left_only_after_its_controllers() -> None:
-    own = replace(wished(_guest(), Wish("w", own_controllers=3)), joined_cluster_of=GuestOf("", "n:1"))
+    own = replace(wished(_guest(), Wish(own_controllers=3)), joined_cluster_of=GuestOf("", "n:1"))
 
-    after = wished(own, Wish("w", own_name_servers=True))
+    after = wished(own, Wish(own_name_servers=True))
 
     assert after == replace(own, joined_cluster_of=None)
-    assert wished(after, Wish("w", own_name_servers=True)) == after
+    assert wished(after, Wish(own_name_servers=True)) == after
     with pytest.raises(PlanRefused, match="belong to the controllers at c:1") as caught:
-        wished(_guest(), Wish("w", own_name_servers=True))
+        wished(_guest(), Wish(own_name_servers=True))
     assert "--finish" in caught.value.advice
 
 
 def test_when_a_guests_controllers_do_not_start_none_stays_and_their_numbers_are_not_used_again() -> None:
     before = _plan(_guest())
-    plan = _plan(wished(before.memory, Wish("w", own_controllers=3)))
+    plan = _plan(wished(before.memory, Wish(own_controllers=3)))
 
     left = without_new(before, plan)
 
     assert left.processes == before.processes
     assert left.namesrv_address == "n:1"
     assert left.memory.controllers == ()
-    assert [each.node_id for each in wished(left.memory, Wish("v", own_controllers=2)).controllers] == [3, 4]
+    assert [each.node_id for each in wished(left.memory, Wish(own_controllers=2)).controllers] == [3, 4]
 
 
 def _run(tmp_path: Path, memory: SetMemory) -> Run:
