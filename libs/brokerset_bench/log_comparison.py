@@ -14,7 +14,7 @@ import click
 from brokerset_bench.demo_faults import REPORT, brokers_of
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.output import fail, write_columns
-from brokerset_cli.replication_view import BrokerFacts, look_at_brokers
+from brokerset_cli.replication_view import BrokerFacts, fetch_broker_facts
 from brokerset_cli.scaling import running_state
 from brokerset_cli.waiting import until
 
@@ -64,7 +64,7 @@ async def _confirmed_logs(state: SetState) -> list[ReplicaLog]:
 
     async def all_confirmed() -> bool:
         nonlocal facts, goal
-        facts = await look_at_brokers(process.address for process in brokers)
+        facts = await fetch_broker_facts(process.address for process in brokers)
         if goal < 0:
             goal = max((each.max_offset or 0 for each in facts.values() if each.is_master), default=-1)
         confirmed = [each.confirmed_offset for each in facts.values()]

@@ -17,8 +17,8 @@ from brokerset_cli.controller_session import one_group, run
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.options import data_option, json_option
 from brokerset_cli.output import CommandFailed, counted, fail, write_json
-from brokerset_cli.replication_view import lag_of, look_at_brokers, master_facts
-from brokerset_cli.scaling import ask_up, changing, running_state
+from brokerset_cli.replication_view import fetch_broker_facts, lag_of, master_facts
+from brokerset_cli.scaling import changing, request_processes, running_state
 from brokerset_cli.switchover import step_down
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
@@ -37,7 +37,7 @@ STALL_SECONDS_MAX: Final = 60.0
 FORGET_SECONDS_MAX: Final = 10.0
 """Longest time until a stopped broker has left the in-sync set and is forgotten."""
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 SAY_SECONDS: Final = 2.0
 """How often it is said how far a new broker is."""
 
@@ -150,19 +150,19 @@ class GroupScaling:
         if new:
             names = ", ".join(broker_process(self._group, number) for number in new)
             self._say(f"starting {names}")
-            self._state = await ask_up(self._folder, self._state, brokers={self._group: numbers})
+            self._state = await request_processes(self._folder, self._state, brokers={self._group: numbers})
         await self._until_in_sync(new, self._least(wanted))
-        await self._tell_minimum(self._least(wanted))
+        await self._set_minimum(self._least(wanted))
 
     async def _until_in_sync(self, numbers: Collection[int], least: int) -> None:
-        """Wait until these brokers are in sync, and so many as a send needs; tells how far they are."""
+        """Wait until these brokers are in sync, and so many as a send needs; says how far they are."""
         said: dict[int, float] = {}
         done: set[int] = set()
         best: dict[int, int] = {}
         moved = time.monotonic()
         while True:
-            group, members = await self._look()
-            facts = await look_at_brokers(each.address for each in group.replicas if each.address)
+            group, members = await self._observe()
+            facts = await fetch_broker_facts(each.address for each in group.replicas if each.address)
             master = master_facts(group, facts)
             for member in members:
                 if member.number not in numbers or member.number in done or member.replica is None:
@@ -190,7 +190,7 @@ class GroupScaling:
                     f"{STALL_SECONDS_MAX:g} s",
                     "see `brokerset status` why the others do not follow, then repeat this",
                 )
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     # -- fewer --------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class GroupScaling:
         for rest in range(count - 1, wanted - 1, -1):
             least = self._least(rest)
             if least < self._least(rest + 1):
-                await self._tell_minimum(least)
+                await self._set_minimum(least)
             group, members = await self._registered()
             await self._take_out(next_to_leave(members, group), group, members, least)
 
@@ -219,7 +219,7 @@ class GroupScaling:
             group = await step_down(self._admin, group, member.broker_id, self._say)
             await self._fence(member)
         rest = [each.number for each in members if each.number != member.number]
-        self._state = await ask_up(self._folder, self._state, brokers={self._group: rest})
+        self._state = await request_processes(self._folder, self._state, brokers={self._group: rest})
         self._say(f"{name} has stopped")
         if member.replica is not None:
             await self._forget(group, (member.broker_id,))
@@ -250,7 +250,7 @@ class GroupScaling:
                 except ClientError:
                     if not waits:
                         raise
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         for broker_id in sorted(ids):
             self._say(f"{self._group}/{broker_id} is forgotten; its id is not given again")
 
@@ -276,7 +276,7 @@ class GroupScaling:
     def _least(self, replicas: int) -> int:
         return least_in_sync(self._state.min_in_sync, replicas)
 
-    async def _look(self) -> tuple[GroupState, tuple[Member, ...]]:
+    async def _observe(self) -> tuple[GroupState, tuple[Member, ...]]:
         """The group and its processes now; ends the command when `up` has ended."""
         self._state = running_state(self._folder)
         group = await one_group(self._admin, self._group)
@@ -286,7 +286,7 @@ class GroupScaling:
         """The same, once the controllers know every process and a master lives."""
         deadline = time.monotonic() + REGISTER_SECONDS_MAX
         while True:
-            group, members = await self._look()
+            group, members = await self._observe()
             if not members:
                 raise CommandFailed(
                     f"no broker of {self._group} runs in {self._folder.path}",
@@ -301,11 +301,11 @@ class GroupScaling:
                 raise CommandFailed(
                     f"{self._group} cannot be scaled: {what}", "see `brokerset status`, then repeat this"
                 )
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _tell_minimum(self, least: int) -> None:
-        """Tell the running brokers how many must be in sync; those that are down read it at their start."""
-        group, members = await self._look()
+    async def _set_minimum(self, least: int) -> None:
+        """Set how many must be in sync at the running brokers; those that are down read it at their start."""
+        group, members = await self._observe()
         async with Admin(namesrv=self._state.namesrv) as brokers:
             for member in members:
                 try:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_cli.folder import SetState
-from brokerset_cli.java_controllers import JavaController, java_problems, leader_of, look_at_java
+from brokerset_cli.java_controllers import JavaController, java_problems, leader_of, probe_java
 from brokerset_cli.readiness import broker_problems
 from brokerset_cli.replication_view import (
     BrokerAnswer,
     BrokerFacts,
-    ask_brokers,
     is_fenced,
     master_facts,
+    probe_brokers,
     replica_json,
     replication_problems,
 )
@@ -25,10 +25,10 @@ from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState
 
 LEADER_SECONDS: Final = 1.0
-"""A look does not wait longer than this for a leader."""
+"""An observation does not wait longer than this for a leader."""
 
-NOT_TOLD: Final = 0
-"""A next id that the controllers do not tell with the rest: Java's."""
+NOT_KNOWN: Final = 0
+"""A next id that the controllers do not give with the rest: Java's."""
 
 NAMES_SHOWN: Final = 5
 """Names of groups that an error shows."""
@@ -86,13 +86,13 @@ class ControllersView:
         return decide_mix(group.broker_name, self.make, members, group.master_id)
 
 
-async def look_at_controllers(
+async def fetch_controllers_view(
     addresses: str, names: Sequence[str] = (), name_servers: str = ""
 ) -> ControllersView:
     """Ask every controller once; groups come from the leader, or from the one that knows most.
 
-    `names`: the groups to ask Java's controllers about, which cannot list what they know, nor tell who could:
-    1005 and 1010 name neither brokers nor name servers. `name_servers`: who has told the names.
+    `names`: the groups to ask Java's controllers about, which cannot list what they know, nor say who could:
+    1005 and 1010 name neither brokers nor name servers. `name_servers`: who gave the names.
     """
     unlisted = ""
     async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
@@ -101,13 +101,13 @@ async def look_at_controllers(
         leading = [status for _, status in answers if status.leading]
         leader = max(leading, key=lambda status: status.term, default=None)
         groups: tuple[GroupState, ...] = ()
-        java = () if answers else await look_at_java([look.address for look in looks])
+        java = () if answers else await probe_java([look.address for look in looks])
         listed = {look.address for look in looks}
         looks += tuple(ControllerLook(each.address, None) for each in java if each.address not in listed)
         try:
             if java and names and leader_of(java) is not None:
                 found = await admin.groups(names)
-                groups = tuple(replace(group, next_broker_id=NOT_TOLD) for group in found)
+                groups = tuple(replace(group, next_broker_id=NOT_KNOWN) for group in found)
                 unlisted = "" if groups else none_known(names, name_servers)
             elif leader is not None:
                 groups = await admin.groups()
@@ -120,7 +120,7 @@ async def look_at_controllers(
         unlisted = "the groups are not known, as only a controller of Java's that leads tells them"
     elif java and not names:
         unlisted = no_names(name_servers)
-    brokers = await ask_brokers(
+    brokers = await probe_brokers(
         replica.address for group in groups for replica in group.replicas if replica.address
     )
     facts = {address: each.facts for address, each in brokers.items() if each.facts is not None}
@@ -128,7 +128,7 @@ async def look_at_controllers(
 
 
 def no_names(name_servers: str) -> str:
-    """What to do when nobody tells which groups Java's controllers have."""
+    """What to do when nobody knows which groups Java's controllers have."""
     asked = f"; {name_servers}, asked for them, told none" if name_servers else ""
     return (
         "the groups are not known, as Java's controllers cannot list them: give the cluster's name servers "
@@ -284,7 +284,7 @@ def _group_json(
     group: GroupState, names: Mapping[str, str], facts: Mapping[str, BrokerFacts]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {**dict.fromkeys(GROUP_KEYS), **group.to_object()}
-    if group.next_broker_id == NOT_TOLD:
+    if group.next_broker_id == NOT_KNOWN:
         found["nextBrokerId"] = None
     master = master_facts(group, facts)
     found["minInSyncReplicas"] = master.min_in_sync if master is not None else None
@@ -310,7 +310,7 @@ def group_lines(group: GroupState, master: BrokerFacts | None = None) -> list[st
     who = f"master {group.master_id}" if group.master_id is not None else "no master"
     owner = f", set {group.owner[:8]}" if group.owner else ""
     least = f", at least {master.min_in_sync}" if master is not None and master.min_in_sync else ""
-    following = f"; next id {group.next_broker_id}" if group.next_broker_id != NOT_TOLD else ""
+    following = f"; next id {group.next_broker_id}" if group.next_broker_id != NOT_KNOWN else ""
     return [
         f"{group.broker_name}: {who}, epoch {group.master_epoch}; in sync: {in_sync} "
         f"(epoch {group.sync_state_set_epoch}{least}){following}{owner}",

@@ -20,7 +20,7 @@ from brokerset_client.push_settings import PushSettings
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere
 
 CLOSE_SECONDS: Final = 0.05
-"""How long the listener may go on at the end; it waits for ever by then, see `take`."""
+"""How long the listener may go on at the end; it waits without end by then, see `take`."""
 
 TEXT_MAX: Final = 2000
 """Characters of a body that people are shown."""

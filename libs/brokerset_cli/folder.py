@@ -98,7 +98,7 @@ class SetState:
     """Controllers that the brokers belong to, joined by semicolons."""
 
     wish: str = ""
-    """The last wish that was looked at."""
+    """The last wish that was read."""
 
     wish_problem: str = ""
     """Why it was not fulfilled; empty when it was."""
@@ -148,7 +148,7 @@ class Wish:
     """By group: the numbers of its brokers; groups that are not named stay as they are."""
 
     own_controllers: int | None = None
-    """How many controllers a guest is to run beside another cluster's; they form a group together."""
+    """How many controllers a guest is to run next to another cluster's; they form a group together."""
 
     namesrv_port: int | None = None
     """Port of the first name server in those; 0 takes a free one, None the usual one or one near it."""

@@ -24,17 +24,17 @@ class JavaController:
     leader_address: str | None
 
 
-async def look_at_java(addresses: Sequence[str]) -> tuple[JavaController, ...]:
+async def probe_java(addresses: Sequence[str]) -> tuple[JavaController, ...]:
     """Those of the addresses at which a controller of Java's answers, and the leader that they name."""
-    found = [each for each in await asyncio.gather(*map(_look_at, addresses)) if each is not None]
+    found = [each for each in await asyncio.gather(*map(_probe_one, addresses)) if each is not None]
     if leader_of(found) is None:
         named = {each.leader_address for each in found if each.leader_address} - set(addresses)
-        more = await asyncio.gather(*map(_look_at, sorted(named)))
+        more = await asyncio.gather(*map(_probe_one, sorted(named)))
         found += [each for each in more if each is not None]
     return tuple(found)
 
 
-async def _look_at(address: str) -> JavaController | None:
+async def _probe_one(address: str) -> JavaController | None:
     own, metadata = await asyncio.gather(
         ask(address, RequestCode.BROKERSET_CONTROLLER_STATUS),
         ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO),

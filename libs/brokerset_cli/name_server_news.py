@@ -17,7 +17,7 @@ from brokerset_runtime.supervision import Child
 from brokerset_spec.plan import ProcessPlan
 
 TRIES_MAX: Final = 5
-"""How often a broker that runs is told at once."""
+"""How often a broker that runs is sent the news at once."""
 
 TRY_SECONDS_MAX: Final = 2.0
 """Longest time for a connection, and for an answer."""
@@ -26,16 +26,16 @@ PAUSE_SECONDS: Final = 0.2
 """Between two tries."""
 
 FOUND_SECONDS_MAX: Final = 5.0
-"""How long is waited until the name servers know a broker that was told of them."""
+"""How long is waited until the name servers know a broker that has the news."""
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class NotInformed:
     """Who runs and has not taken the name servers; each by name of the broker, with the reason."""
 
     refused: Mapping[str, str]
     silent: Mapping[str, str]
-    """They cannot be reached, or give no answer; to be told again later."""
+    """They cannot be reached, or give no answer; to be informed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Problem:
 
 
 class NameServerNews:
-    """Which name servers the process of each broker knows: from its file, and from what it was told."""
+    """Which name servers the process of each broker knows: from its file, and from the news."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, str]] = {}
@@ -61,13 +61,13 @@ class NameServerNews:
 
         Others run as well, but do not lead to every broker.
         """
-        told = [self._known[child.spec.name][1].split(";") for child in brokers if self._is_told(child)]
-        common = [one for one in name_servers.split(";") if all(one in each for each in told)]
+        known = [self._known[child.spec.name][1].split(";") for child in brokers if self._is_known(child)]
+        common = [one for one in name_servers.split(";") if all(one in each for each in known)]
         return ";".join(common) or name_servers
 
     async def tell(
         self, brokers: Iterable[tuple[ProcessPlan, Child]], name_servers: str, tries: int = TRIES_MAX
-    ) -> Untold:
+    ) -> NotInformed:
         """Tell all brokers that run and know other ones, and wait a while until they are found there.
 
         One that does not run reads its file.
@@ -75,7 +75,7 @@ class NameServerNews:
         old = [
             (process, child)
             for process, child in brokers
-            if self._is_told(child) and self._known[process.name][1] != name_servers
+            if self._is_known(child) and self._known[process.name][1] != name_servers
         ]
         answers = await asyncio.gather(
             *(self._tell_one(process, child, name_servers, tries) for process, child in old)
@@ -85,7 +85,7 @@ class NameServerNews:
             for (process, _), answer in zip(old, answers, strict=True)
             if answer is not None
         }
-        return Untold(
+        return NotInformed(
             refused={name: each.text for name, each in problems.items() if each.refused},
             silent={name: each.text for name, each in problems.items() if not each.refused},
         )
@@ -104,7 +104,7 @@ class NameServerNews:
             await _until_found(process, name_servers, runs)
         return problem
 
-    def _is_told(self, child: Child) -> bool:
+    def _is_known(self, child: Child) -> bool:
         return bool(child.pid) and self._known.get(child.spec.name, (0, ""))[0] == child.pid
 
 
@@ -140,7 +140,7 @@ async def _try(address: str, name_servers: str) -> _Problem | None:
 
 
 async def _until_found(process: ProcessPlan, name_servers: str, runs: Callable[[], bool]) -> None:
-    """Wait until the name servers that answer know a broker. One that serves nobody is not told to them."""
+    """Wait until the name servers that answer know a broker. One that serves nobody is unknown to them."""
     servers = name_servers.split(";")
 
     async def is_found() -> bool:

@@ -37,13 +37,13 @@ def fail(message: str, advice: str = "") -> NoReturn:
 
 
 def write_json(value: Any) -> None:
-    """Write one JSON document for scripts, indented when a person looks at it."""
+    """Write one JSON document for scripts, indented on a terminal."""
     indent = 2 if sys.stdout.isatty() else None
     click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "nothing") -> None:
-    """Write a table; numbers are aligned to the right. Plain columns when nobody looks at a terminal."""
+    """Write a table; numbers are aligned to the right. Plain columns without a terminal."""
     if not rows:
         click.echo(empty)
         return
@@ -105,7 +105,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error while work goes on; yields a function that is told how much more is done.
+    """Show a bar on standard error while work goes on; yields a function to call with how much more is done.
 
     Nothing is shown when standard error is no terminal, so that logs and pipes stay readable.
     """

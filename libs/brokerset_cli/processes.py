@@ -1,4 +1,4 @@
-"""What /proc tells about processes and ports: who is alive, who listens where."""
+"""What /proc says about processes and ports: who is alive, who listens where."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTEN_STATE: Final = "0A"
 
 FREE_PORTS_START: Final = 15_000
 FREE_PORTS_END: Final = 32_768
-"""Free ports are looked for between these two."""
+"""Free ports are searched between these two."""
 
 FREE_PORTS_ROOM: Final = 200
 """Distance that is kept from the ports for outgoing connections."""
@@ -29,7 +29,7 @@ FREE_PORT_TRIES_MAX: Final = 1_000
 """Ports that are tried before giving up."""
 
 COMMAND_LENGTH_MAX: Final = 120
-"""Longer command lines are cut when they are shown."""
+"""Longer command lines are shortened when they are shown."""
 
 
 def start_ticks(pid: int) -> int | None:
@@ -108,7 +108,7 @@ def _outgoing_ports_start() -> int:
 
 
 def port_holder(port: int) -> str | None:
-    """Return who listens on a port as `process 12 (python -m …)`, or None when the system does not tell."""
+    """Return who listens on a port as `process 12 (python -m …)`, or None when the system does not say."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None
@@ -148,7 +148,7 @@ def _listening_inodes(port: int) -> set[str]:
 
 
 def command_line(pid: int) -> str:
-    """Return how a process was called, cut to one line's length."""
+    """Return how a process was called, shortened to one line's length."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

@@ -18,14 +18,14 @@ from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.plan import ProcessPlan
 
 PROBE_SECONDS_MAX: Final = 1.0
-"""Longest time that one look whether a process serves may take."""
+"""Longest time that one probe may take."""
 
 HTTP_BYTES_MAX: Final = 64 * 1024
 """Most bytes of an answer that are read."""
 
 
 def readiness(process: ProcessPlan, joins: bool) -> Callable[[], Awaitable[bool]]:
-    """Return the question whether a process serves; a controller that joins others need not know a leader."""
+    """Return the probe whether a process serves; a controller that joins others need not know a leader."""
     if isinstance(process.settings, BrokerSettings):
         return partial(
             broker_is_found, process.address, process.http_port, process.settings.namesrv_addr.split(";")
@@ -99,7 +99,7 @@ async def controller_answers(address: str) -> bool:
 
 
 async def ask(address: str, code: RequestCode) -> Command | None:
-    """Ask a process something that needs no header; None when it gives no answer."""
+    """Send a process a request that needs no header; None when it gives no answer."""
     try:
         connection = await connect(address, timeout=PROBE_SECONDS_MAX)
     except ConnectionClosed:

@@ -72,7 +72,7 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
 
 
 def _distinct(looks: Sequence[BrokerLook]) -> list[BrokerLook]:
-    """Each process once, sorted: one that was found at two of its addresses is no copy of itself.
+    """Each process once, sorted: one that was found at two of its addresses is not two replicas.
 
     Every process draws a nonce of its own, so the same id and nonce are the same process.
     """
@@ -121,14 +121,14 @@ def _contradictions(name: str, members: Sequence[BrokerLook]) -> list[str]:
 def _group(name: str, members: Sequence[BrokerLook]) -> GroupState:
     identities = [look.identity for look in members]
     ids = [identity.replica_id or 0 for identity in identities]
-    told = [identity.next_broker_id or 0 for identity in identities]
+    known = [identity.next_broker_id or 0 for identity in identities]
     epochs = [max(identity.group_epoch or 0, identity.log_epoch or 0) for identity in identities]
     return GroupState(
         cluster_name=members[0].cluster_name,
         broker_name=name,
         owner=identities[0].owner_uid or None,
         expected_replicas=max(identity.expected_replicas or 0 for identity in identities),
-        next_broker_id=max(*told, *(n + 1 for n in ids)),
+        next_broker_id=max(*known, *(n + 1 for n in ids)),
         master_id=None,
         master_epoch=max(epochs),
         sync_state_set=(),

@@ -108,23 +108,23 @@ class BrokerAnswer:
     """`allAckInSyncStateSet`; only asked of masters."""
 
     facts: BrokerFacts | None = None
-    """How it replicates; only brokers of ours tell."""
+    """How it replicates; only brokers of ours say."""
 
 
-async def look_at_brokers(addresses: Iterable[str]) -> dict[str, BrokerFacts]:
+async def fetch_broker_facts(addresses: Iterable[str]) -> dict[str, BrokerFacts]:
     """Ask brokers how they replicate, by address; those that say nothing about that are left out."""
-    found = await ask_brokers(addresses)
+    found = await probe_brokers(addresses)
     return {address: each.facts for address, each in found.items() if each.facts is not None}
 
 
-async def ask_brokers(addresses: Iterable[str]) -> dict[str, BrokerAnswer]:
+async def probe_brokers(addresses: Iterable[str]) -> dict[str, BrokerAnswer]:
     """Ask brokers whose they are and how they replicate, by address."""
     wanted = sorted(set(addresses))
-    found = await asyncio.gather(*map(_ask_broker, wanted))
+    found = await asyncio.gather(*map(_probe_broker, wanted))
     return dict(zip(wanted, found, strict=True))
 
 
-async def _ask_broker(address: str) -> BrokerAnswer:
+async def _probe_broker(address: str) -> BrokerAnswer:
     answer = await ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return BrokerAnswer(Make.UNKNOWN)
@@ -132,7 +132,7 @@ async def _ask_broker(address: str) -> BrokerAnswer:
         table = readable(KVTable.from_json, answer.body).table
         make, leads = broker_make(table), table.get("brokersetRole", "").lower() == "master"
         if make is Make.UNKNOWN:
-            make, leads = await _ask_identity(address, table)
+            make, leads = await _probe_identity(address, table)
         settings = await _settings(address) if leads else {}
     except ClientError:
         return BrokerAnswer(Make.UNKNOWN)
@@ -146,8 +146,8 @@ async def _ask_broker(address: str) -> BrokerAnswer:
     )
 
 
-async def _ask_identity(address: str, table: Mapping[str, str]) -> tuple[Make, bool]:
-    """Whose a broker is whose figures do not tell, and whether it leads (1007)."""
+async def _probe_identity(address: str, table: Mapping[str, str]) -> tuple[Make, bool]:
+    """Whose a broker is whose measurements do not say it, and whether it leads (1007)."""
     answer = await ask(address, RequestCode.GET_BROKER_EPOCH_CACHE)
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return Make.UNKNOWN, False
@@ -162,7 +162,7 @@ async def _settings(address: str) -> dict[str, str]:
 
 
 def facts_from(address: str, table: Mapping[str, str], min_in_sync: int | None = None) -> BrokerFacts | None:
-    """Read a broker's figures (code 28); None when it says nothing about replication."""
+    """Read a broker's measurements (code 28); None when it says nothing about replication."""
     if not table.get("brokersetRole") or "brokersetMaxOffset" not in table:
         return None
     return BrokerFacts(
@@ -237,7 +237,7 @@ def lag_of(replica: ReplicaState, facts: Mapping[str, BrokerFacts], master: Brok
 
 
 def replication_problems(groups: Iterable[GroupState], facts: Mapping[str, BrokerFacts]) -> list[str]:
-    """What is wrong with the copies of each group, and what to do about it."""
+    """What is wrong with the replicas of each group, and what to do about it."""
     found = []
     for group in groups:
         master = master_facts(group, facts)

@@ -1,4 +1,4 @@
-"""One run of a set: its processes, what people are told of them, and the wishes that come while they run."""
+"""One run of a set: its processes, what people hear of them, and the wishes that come while they run."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from brokerset_spec.plan import (
 )
 from brokerset_spec.set_memory import SetMemory
 
-TELL_AGAIN_SECONDS: Final = 5.0
-"""Pause before a broker that gave no answer is told the name servers again."""
+INFORM_AGAIN_SECONDS: Final = 5.0
+"""Pause before a broker that gave no answer is sent the name servers again."""
 
 
 def controllers_with_data(folder: DataFolder) -> frozenset[int]:
@@ -65,7 +65,7 @@ def write_settings(plan: LocalPlan) -> None:
 
 @dataclass(slots=True)
 class Run:
-    """Keeps the state file up to date, tells people what happens, and fulfils wishes."""
+    """Keeps the state file up to date, says what happens, and fulfils wishes."""
 
     manifest: BrokerSet
     plan: LocalPlan
@@ -81,7 +81,7 @@ class Run:
     wish_problem: str = ""
     _news: NameServerNews = field(default_factory=NameServerNews)
     _silent: frozenset[str] = frozenset()
-    """Brokers that gave no answer when they were told the name servers."""
+    """Brokers that gave no answer when they were sent the name servers."""
 
     def __post_init__(self) -> None:
         specs = [self.child_spec(process) for process in self.plan.processes]
@@ -139,10 +139,10 @@ class Run:
         self.plan = replace(self.plan, memory=self.plan.memory.with_started(ids))
         self.folder.write_memory(self.plan.memory)
 
-    async def keep_wishes(self, told: asyncio.Event) -> None:
-        """Look at the wish each time when it is told to; until cancelled."""
+    async def fulfil_wishes(self, signalled: asyncio.Event) -> None:
+        """Read the wish at each signal; until cancelled."""
         while True:
-            await self._until_told(told)
+            await self._until_signalled(signalled)
             wish = self.folder.read_wish()
             if wish is None or wish.name == self.wish or self.phase != "running":
                 continue
@@ -159,23 +159,23 @@ class Run:
             self.wish, self.wish_problem = wish.name, problem
             self.store()
 
-    async def _until_told(self, told: asyncio.Event) -> None:
-        """Wait for the event, and clear it; brokers that are silent are told the name servers meanwhile."""
+    async def _until_signalled(self, signalled: asyncio.Event) -> None:
+        """Wait for the event, and clear it; silent brokers are sent the name servers meanwhile."""
         while True:
             try:
-                async with asyncio.timeout(TELL_AGAIN_SECONDS if self._silent else None):
-                    await told.wait()
+                async with asyncio.timeout(INFORM_AGAIN_SECONDS if self._silent else None):
+                    await signalled.wait()
             except TimeoutError:
-                await self._tell_brokers(tries=1)
+                await self._inform_brokers(tries=1)
             else:
-                told.clear()
+                signalled.clear()
                 return
 
     async def _fulfil(self, wish: Wish) -> str:
         """Start and stop controllers and brokers, so that those that are wished for run.
 
-        When one of the new ones does not start, none of them runs afterwards. Brokers that run on are told
-        which name servers there are now; returns which of them refuse that, and why.
+        When one of the new ones does not start, none of them runs afterwards. Brokers that run on are sent
+        the name servers that there are now; returns which of them refuse that, and why.
         """
         before = self.plan
         memory = wished(before.memory, wish)
@@ -200,10 +200,10 @@ class Run:
             await self.supervisor.add(*map(self.child_spec, new))
         except (StartFailed, OSError):
             self._adopt(without_new(before, plan))
-            await self._tell_brokers()
+            await self._inform_brokers()
             raise
         self.remember()
-        return await self._tell_brokers()
+        return await self._inform_brokers()
 
     def _port_wishes(self, wish: Wish) -> PortWishes:
         """Where the first name server is to be; those that have run keep their ports."""
@@ -211,16 +211,16 @@ class Run:
             return PortWishes()
         return PortWishes(wish.namesrv_port or free_port(self.host, *range(1, CONTROLLER_PORTS)))
 
-    async def _tell_brokers(self, tries: int = TRIES_MAX) -> str:
-        """Tell brokers that run the name servers of the plan; returns who refuses them, and why."""
+    async def _inform_brokers(self, tries: int = TRIES_MAX) -> str:
+        """Send running brokers the name servers of the plan; returns who refuses them, and why."""
         children = {child.spec.name: child for child in self.supervisor.children}
         brokers = [(each, children[each.name]) for each in self.plan.brokers if each.name in children]
-        untold = await self._news.tell(brokers, self.plan.namesrv_address, tries)
-        for name in sorted(untold.silent.keys() - self._silent):
-            tell(f"{name} is told the name servers again and again until it answers: {untold.silent[name]}")
-        self._silent = frozenset(untold.silent)
+        missed = await self._news.tell(brokers, self.plan.namesrv_address, tries)
+        for name in sorted(missed.silent.keys() - self._silent):
+            tell(f"{name} is told the name servers again and again until it answers: {missed.silent[name]}")
+        self._silent = frozenset(missed.silent)
         self.store()
-        said = "; ".join(f"{name}: {problem}" for name, problem in untold.refused.items())
+        said = "; ".join(f"{name}: {problem}" for name, problem in missed.refused.items())
         return f"not all brokers take the new name servers: {said}" if said else ""
 
     def _adopt(self, plan: LocalPlan) -> None:
@@ -340,8 +340,8 @@ async def run_set(run: Run) -> None:
     """Run a set until it is told to stop; ends the command when something does not start."""
     for note in run.plan.notes:
         click.secho(f"Note: {note}", fg="yellow")
-    told = asyncio.Event()
-    _take_signals(run, told)
+    signalled = asyncio.Event()
+    _take_signals(run, signalled)
 
     def started() -> None:
         run.phase = "running"
@@ -349,7 +349,7 @@ async def run_set(run: Run) -> None:
         run.store()
         greet(run.plan, run.folder.path)
 
-    wishes = asyncio.create_task(run.keep_wishes(told))
+    wishes = asyncio.create_task(run.fulfil_wishes(signalled))
     wishes.add_done_callback(lambda _: run.supervisor.stop())
     try:
         await run.supervisor.run(started)
@@ -368,7 +368,7 @@ async def run_set(run: Run) -> None:
     tell("everything has stopped; the messages are kept")
 
 
-def _take_signals(run: Run, told: asyncio.Event) -> None:
+def _take_signals(run: Run, signalled: asyncio.Event) -> None:
     def on_signal() -> None:
         if run.phase == "stopping":
             tell("second signal: killing all processes")
@@ -381,7 +381,7 @@ def _take_signals(run: Run, told: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGUSR1, told.set)
+    loop.add_signal_handler(signal.SIGUSR1, signalled.set)
 
 
 def greet(plan: LocalPlan, folder: Path) -> None:

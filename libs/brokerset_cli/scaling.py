@@ -23,8 +23,8 @@ WISH_SECONDS_MAX: Final = 60.0
 CAUGHT_UP_SECONDS_MAX: Final = 60.0
 """Longest time that a new controller may take to receive the log."""
 
-LOOK_SECONDS: Final = 0.05
-"""Pause between two looks."""
+POLL_SECONDS: Final = 0.05
+"""Pause between two reads of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def decide_steps(
 ) -> ScaleSteps:
     """Return how to come to `wanted` members; `members` says who votes.
 
-    Whatever was left half done is finished. Members with small numbers stay: brokers and clients were told
-    their addresses first.
+    Whatever was left half done is finished. Members with small numbers stay: brokers and clients know
+    their addresses longest.
     """
     forget = sorted(set(members) - set(running))
     present = sorted(set(members) & set(running))
@@ -90,7 +90,7 @@ async def scale(
         await _remove(admin, node_id, [n for n in members if n != node_id])
         say(f"controller-{node_id}, which has no process here, is no member any more")
     if steps.start:
-        state = await ask_up(folder, state, (*running, *steps.start))
+        state = await request_processes(folder, state, (*running, *steps.start))
         for node_id in steps.start:
             say(f"controller-{node_id} runs")
     for node_id in steps.join:
@@ -109,7 +109,7 @@ async def scale(
         say(f"controller-{node_id} is no member any more")
     if steps.stop:
         rest = tuple(n for n in _controllers(state) if n not in steps.stop)
-        await ask_up(folder, state, rest)
+        await request_processes(folder, state, rest)
         for node_id in steps.stop:
             say(f"controller-{node_id} has stopped; its folder is not used again")
     return await admin.status()
@@ -138,7 +138,7 @@ def changing(folder: DataFolder) -> Iterator[SetState]:
 async def run_own_controllers(
     folder: DataFolder, number: int, *, namesrv_port: int | None = None
 ) -> SetState:
-    """Let a guest run controllers of its own, with name servers, beside those that its brokers belong to.
+    """Let a guest run controllers of its own, with name servers, next to those that its brokers belong to.
 
     Its brokers register with the name servers of both from then on. Returns what runs; a set that has such
     controllers keeps them, whatever their number. The first name server listens on `namesrv_port`, on a free
@@ -157,7 +157,7 @@ async def use_own_name_servers(folder: DataFolder) -> SetState:
     """Let the brokers of a set leave another cluster's name servers while they run; returns what runs.
 
     They must belong to controllers of their own by then. Does nothing for a set that uses its own ones only,
-    but tell them to brokers that could not be told before. Ends the command as `run_own_controllers` does.
+    but name them to brokers that could not be reached before. Ends the command as `run_own_controllers` does.
     """
     state = await _until_done(folder, running_state(folder), folder.write_wish(Wish(own_name_servers=True)))
     if folder.memory().joined_cluster_of is not None:
@@ -172,7 +172,7 @@ def _earlier_release(folder: DataFolder) -> CommandFailed:
     )
 
 
-async def ask_up(
+async def request_processes(
     folder: DataFolder,
     state: SetState,
     controllers: Collection[int] | None = None,
@@ -190,7 +190,7 @@ async def ask_up(
 
 
 async def _until_done(folder: DataFolder, state: SetState, wish: Wish) -> SetState:
-    """Tell `up` to look at its wish, and wait until it has done what it asks for."""
+    """Signal `up` to read its wish, and wait until it has done what it asks for."""
     deadline = time.monotonic() + WISH_SECONDS_MAX
     while True:
         if not send_signal(state.pid, state.start_ticks, signal.SIGUSR1):
@@ -205,7 +205,7 @@ async def _until_done(folder: DataFolder, state: SetState, wish: Wish) -> SetSta
                         "correct that, then repeat this",
                     )
                 return found
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         if time.monotonic() >= deadline:
             raise CommandFailed(
                 f"`brokerset up` (process {state.pid}) has not done it after {WISH_SECONDS_MAX:g} s",
@@ -227,7 +227,7 @@ async def _promote(admin: ControllerAdmin, node_id: int) -> None:
         except RequestRefused:
             if time.monotonic() >= deadline:
                 raise
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _remove(admin: ControllerAdmin, node_id: int, others: Collection[int]) -> None:
@@ -247,7 +247,7 @@ async def _remove(admin: ControllerAdmin, node_id: int, others: Collection[int])
                 raise
         if node_id not in {member.node_id for member in (await admin.status()).members}:
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def transfer_target(status: ControllerStatus, among: Collection[int]) -> int | None:

@@ -19,8 +19,8 @@ from brokerset_cli.cluster_view import (
     ControllersView,
     broker_reasons,
     controller_problems,
+    fetch_controllers_view,
     group_lines,
-    look_at_controllers,
     process_names,
     replica_role,
     replica_state,
@@ -45,7 +45,7 @@ from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode
 
 WATCH_SECONDS: Final = 1.0
-"""Pause between two looks of `--watch`."""
+"""Pause between two observations of `--watch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that one look found."""
+    """Everything that was observed at one time."""
 
     namesrv: str
     state: SetState | None
@@ -111,7 +111,7 @@ def status(namesrv: str | None, data: Path, controller: str | None, watch: bool,
     controllers = controller_address(controller, data) if controller or not namesrv else None
     local = None if namesrv else data
     if not watch:
-        view = look(address, local, controllers, named=controller is not None)
+        view = observe(address, local, controllers, named=controller is not None)
         if as_json:
             write_json(view.to_json())
         else:
@@ -120,14 +120,14 @@ def status(namesrv: str | None, data: Path, controller: str | None, watch: bool,
             sys.exit(1)
         return
     with suppress(KeyboardInterrupt):  # is how people end it
-        _watch(lambda: look(address, local, controllers, named=controller is not None), as_json)
+        _watch(lambda: observe(address, local, controllers, named=controller is not None), as_json)
 
 
-def _watch(look_again: Callable[[], View], as_json: bool) -> None:
-    """Look again and again; on a terminal each look takes the place of the one before."""
+def _watch(observe_again: Callable[[], View], as_json: bool) -> None:
+    """Observe again and again; on a terminal each view takes the place of the one before."""
     if as_json or not sys.stdout.isatty():
         while True:
-            view = look_again()
+            view = observe_again()
             if as_json:
                 write_json(view.to_json())
             else:
@@ -138,7 +138,7 @@ def _watch(look_again: Callable[[], View], as_json: bool) -> None:
 
     with Live(auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         while True:
-            live.update(Text.from_ansi(_as_text(look_again())), refresh=True)
+            live.update(Text.from_ansi(_as_text(observe_again())), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
@@ -148,7 +148,7 @@ def _as_text(view: View) -> str:
     return text.getvalue()
 
 
-def look(namesrv: str, data: Path | None, controllers: str | None = None, *, named: bool = False) -> View:
+def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, named: bool = False) -> View:
     """Gather what is known now; what cannot be reached is a problem of the view, not an error.
 
     Controllers that nobody named and that do not answer are left out: there may be none.
@@ -172,7 +172,7 @@ def look(namesrv: str, data: Path | None, controllers: str | None = None, *, nam
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
         if controllers:
             groups = sorted({each.group for each in brokers})
-            agreed = asyncio.run(look_at_controllers(controllers, groups, namesrv))
+            agreed = asyncio.run(fetch_controllers_view(controllers, groups, namesrv))
             if not agreed.answered and not named and (state is None or not state.controllers):
                 agreed = None
             else:
@@ -224,10 +224,10 @@ async def _brokers(instance: ClientInstance) -> tuple[BrokerView, ...]:
         for _, data in sorted(cluster.broker_addr_table.items())
         for broker_id, address in sorted(data.broker_addrs.items())
     ]
-    return tuple(await asyncio.gather(*(_ask_broker(instance, *item) for item in found)))
+    return tuple(await asyncio.gather(*(_probe_broker(instance, *item) for item in found)))
 
 
-async def _ask_broker(
+async def _probe_broker(
     instance: ClientInstance, cluster: str, group: str, broker_id: int, address: str
 ) -> BrokerView:
     facts: dict[str, str] = {}
@@ -236,7 +236,7 @@ async def _ask_broker(
         answer = await instance.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         facts = dict(readable(KVTable.from_json, answer.body).table)
     except RequestRefused:
-        pass  # it answers, though not this question
+        pass  # it answers, though not this request
     except ClientError:
         reachable = False
     first, last = _number(facts, "commitLogMinOffset"), _number(facts, "commitLogMaxOffset")

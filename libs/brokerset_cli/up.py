@@ -37,8 +37,8 @@ from brokerset_spec.set_memory import SetMemory
 DETACH_SECONDS_MAX: Final = 660.0
 """Longest time that `up --detach` waits for the set to serve."""
 
-DETACH_LOOK_SECONDS: Final = 0.05
-"""Pause between two looks whether a detached set serves."""
+DETACH_POLL_SECONDS: Final = 0.05
+"""Pause between two reads of the state, whether a detached set serves."""
 
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file is not read as a manifest."""
@@ -127,7 +127,7 @@ def up(
 
 
 def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> None:
-    """Run the set in this process until it is told to stop."""
+    """Run the set in this process until it is asked to stop."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
@@ -243,7 +243,7 @@ def _store_manifest(folder: DataFolder, manifest: BrokerSet) -> Path:
 def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *, err: bool = False) -> None:
     """Start `up` in a session of its own and wait until it says that everything runs.
 
-    `err` sends what is told to standard error.
+    `err` sends what is said to standard error.
     """
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
@@ -309,5 +309,5 @@ def _wait_running(folder: DataFolder, process: subprocess.Popen[bytes]) -> SetSt
             process.terminate()
             process.wait()
             return None
-        time.sleep(DETACH_LOOK_SECONDS)
+        time.sleep(DETACH_POLL_SECONDS)
     return None

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from brokerset_bench.probes import Prober
 from brokerset_bench.server_process import ServerProcess
-from brokerset_cli.replication_view import look_at_brokers
+from brokerset_cli.replication_view import fetch_broker_facts
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig import ha_mutations
 from brokerset_rig.judged_load import judged_load
@@ -245,7 +245,7 @@ class Nurse:
 
     async def _problem(self) -> str:
         """Why the slave follows nobody; empty when it follows, looks for its master, or says nothing."""
-        facts = (await look_at_brokers([self._victim.address])).get(self._victim.address)
+        facts = (await fetch_broker_facts([self._victim.address])).get(self._victim.address)
         return facts.problem or "no reason" if facts is not None and facts.following == "refused" else ""
 
     async def help(self) -> None:
@@ -271,7 +271,7 @@ async def attack(options: argparse.Namespace, group: OwnGroup) -> None:
         look = await group.all_in_sync(prober)
         master = group.set.process(look.master)
         slaves = [broker for broker in group.set.brokers if broker is not master]
-        facts = await look_at_brokers([master.address])
+        facts = await fetch_broker_facts([master.address])
         proxy.victim = max(replica.broker_id for replica in facts[master.address].replicas)
         victim = await process_of(group, prober, proxy.victim)
         nurse = Nurse(victim)

@@ -10,7 +10,7 @@ from typing import Final
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.rebuilding import ask_broker
-from brokerset_cli.replication_view import BrokerFacts, look_at_brokers
+from brokerset_cli.replication_view import BrokerFacts, fetch_broker_facts
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica, plan_adoption
 from brokerset_cli.takeover.adoption import Adoption
@@ -121,7 +121,7 @@ class FinishObserver:
         found = []
         for name, addresses in joined_set.own_brokers(memory).items():
             answers = await self.who_answers(memory, name)
-            facts = await look_at_brokers(addresses)
+            facts = await fetch_broker_facts(addresses)
             found.append(as_brokers_say(name, _wanted(memory, name), answers, facts))
         return tuple(found)
 

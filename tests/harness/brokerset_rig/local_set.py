@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_cli.options import controller_address, namesrv_address
-from brokerset_cli.status import look
+from brokerset_cli.status import observe
 from brokerset_client import Message, Producer, SendStatus
 from brokerset_client.errors import ClientError
 
@@ -77,17 +77,17 @@ class LocalSet:
         """The first status that meets the condition."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            view = self._look()
+            view = self._observe()
             if condition(view):
                 return view
             assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}; {view['problems']}"
             time.sleep(LOOK_SECONDS)
 
-    def _look(self) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         """What `status` finds, without a process of its own: who waits asks often, and starting Python takes long."""
         addresses = namesrv_address(None, self.data), controller_address(None, self.data)
         with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
-            view = thread.submit(look, addresses[0], self.data, addresses[1]).result()
+            view = thread.submit(observe, addresses[0], self.data, addresses[1]).result()
         found: dict[str, Any] = json.loads(json.dumps(view.to_json()))
         return found
 

@@ -13,7 +13,7 @@ from brokerset_bench.log_comparison import digest, first_difference
 from brokerset_bench.probes import GroupView, NoAnswer, Prober
 from brokerset_bench.server_process import ServerProcess
 from brokerset_bench.sets import our_set
-from brokerset_cli.replication_view import look_at_brokers
+from brokerset_cli.replication_view import fetch_broker_facts
 from brokerset_rig.stack import StackError
 from brokerset_spec.plan import broker_folder
 
@@ -126,7 +126,7 @@ class OwnGroup:
         try:
             async with asyncio.timeout(WHOLE_SECONDS_MAX):
                 while True:
-                    facts = await look_at_brokers(self.set.broker_addresses)
+                    facts = await fetch_broker_facts(self.set.broker_addresses)
                     end = max((each.max_offset or 0 for each in facts.values() if each.is_master), default=0)
                     told = {address: each.confirmed_offset for address, each in facts.items()}
                     if end and len(told) == len(self.set.brokers) and set(told.values()) == {end}:

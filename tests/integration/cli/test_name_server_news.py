@@ -10,7 +10,7 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_cli import name_server_news, running
 from brokerset_cli.folder import DataFolder
-from brokerset_cli.name_server_news import TRIES_MAX, NameServerNews, Untold
+from brokerset_cli.name_server_news import TRIES_MAX, NameServerNews, NotInformed
 from brokerset_cli.running import Run
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -25,7 +25,7 @@ from brokerset_spec.set_memory import SetMemory
 HOST = "127.77.0.23"
 PORT = 10911
 NOT_YET = "not yet, please"
-NOBODY = Untold({}, {})
+NOBODY = NotInformed({}, {})
 
 
 class Broker:
@@ -60,10 +60,12 @@ def _child(process: ProcessPlan) -> Child:
     return Child(ChildSpec(process.name, ("run",), Path("log")), "running", 7)
 
 
-def _tell(broker: Broker, child: Child, process: ProcessPlan, *, listens: bool = True) -> tuple[Untold, str]:
+def _tell(
+    broker: Broker, child: Child, process: ProcessPlan, *, listens: bool = True
+) -> tuple[NotInformed, str]:
     """Tell a broker twice: who has not taken it, and the name servers that are named afterwards."""
 
-    async def work() -> tuple[Untold, str]:
+    async def work() -> tuple[NotInformed, str]:
         server = RemotingServer({RequestCode.UPDATE_BROKER_CONFIG: broker.take})
         if listens:
             await server.listen(HOST, PORT)
@@ -95,7 +97,7 @@ def test_a_broker_that_goes_on_refusing_is_named_with_its_reason() -> None:
 
     untold, known = _tell(broker, _child(process), process)
 
-    assert untold == Untold({"set-0-0": NOT_YET}, {})
+    assert untold == NotInformed({"set-0-0": NOT_YET}, {})
     assert known == "127.0.0.1:1"
     assert broker.asked == 2 * TRIES_MAX
 
@@ -105,7 +107,7 @@ def test_a_broker_that_runs_and_cannot_be_reached_is_named_and_has_refused_nothi
 
     untold, known = _tell(Broker(0), _child(process), process, listens=False)
 
-    assert untold == Untold({}, {"set-0-0": f"cannot connect to {HOST}:{PORT}: Connection refused"})
+    assert untold == NotInformed({}, {"set-0-0": f"cannot connect to {HOST}:{PORT}: Connection refused"})
     assert known == "127.0.0.1:1"
 
 
@@ -126,7 +128,7 @@ def test_a_broker_that_was_silent_is_told_as_soon_as_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has to ask for it, and until then commands ask only the name servers that it knows."""
-    monkeypatch.setattr(running, "TELL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(running, "INFORM_AGAIN_SECONDS", 0.01)
     broker, folder = Broker(refusals=0), DataFolder(tmp_path)
     manifest = read_manifest(
         {
@@ -150,10 +152,10 @@ def test_a_broker_that_was_silent_is_told_as_soon_as_it_answers(
 
     async def work() -> tuple[str, str, str]:
         told = asyncio.Event()
-        problem = await run._tell_brokers()
+        problem = await run._inform_brokers()
         before = named()
         server = RemotingServer({RequestCode.UPDATE_BROKER_CONFIG: broker.take})
-        wishes = asyncio.create_task(run.keep_wishes(told))
+        wishes = asyncio.create_task(run.fulfil_wishes(told))
         try:
             await server.listen(HOST, PORT)
             async with asyncio.timeout(10):
