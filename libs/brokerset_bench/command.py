@@ -11,6 +11,7 @@ import click
 
 from brokerset_bench.failover import failover
 from brokerset_bench.measurements import latency_summary
+from brokerset_bench.reader import GROUP, pull
 from brokerset_cli.client_session import Cluster, cluster_options, stop_event
 from brokerset_cli.options import json_option, number_option
 from brokerset_cli.output import CommandFailed, progress, write_json
@@ -22,11 +23,7 @@ from brokerset_client.messages import BODY_SIZE_MAX, Message
 from brokerset_client.positions import reader_address
 from brokerset_client.producer import Producer
 from brokerset_client.send_window import SendLimits
-from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.queues import MessageQueue
-
-BENCH_GROUP: Final = "brokerset-bench"
-"""Producer and consumer group of the measurements; no offsets are stored for it."""
 
 BENCH_TOPIC: Final = "brokerset-bench"
 
@@ -73,7 +70,7 @@ def bench_send(
         limits = SendLimits(messages_max=in_flight, bytes_max=in_flight * max(size * batch * 2, MEBIBYTE))
         # Bodies are sent as they are: compressing dots would measure the compressor.
         async with Producer(
-            BENCH_GROUP, instance=instance, limits=limits, compress_from_bytes=BODY_SIZE_MAX + 1
+            GROUP, instance=instance, limits=limits, compress_from_bytes=BODY_SIZE_MAX + 1
         ) as producer:
             await producer.send(Message(topic=topic, body=b"first"))  # creates the topic, opens connections
             with progress(f"sending to {topic}", count) as done:
@@ -169,7 +166,6 @@ class _Reading:
     def __init__(self, instance: ClientInstance, goal: int) -> None:
         self._instance = instance
         self._goal = goal
-        self._everything = subscriptions.parse("", "*")
         self.count = 0
         self.record_bytes = 0
 
@@ -177,17 +173,7 @@ class _Reading:
         """Pull one queue until `last`, or until all queues together have reached the goal."""
         address = await reader_address(self._instance, queue)
         while first < last and self.count < self._goal:
-            result = await calls.pull(
-                self._instance,
-                address,
-                group=BENCH_GROUP,
-                queue=queue,
-                queue_offset=first,
-                subscription=self._everything,
-                messages_max=PULL_MESSAGES,
-                suspend_ms=0,
-                with_subscription=True,
-            )
+            result = await pull(self._instance, address, queue, first, PULL_MESSAGES)
             self.count += len(result.messages)
             self.record_bytes += sum(message.size for message in result.messages)
             done(len(result.messages))

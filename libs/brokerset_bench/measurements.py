@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,18 @@ def latency_summary(values: Sequence[float]) -> dict[str, float]:
     return {name: round(percentile(ordered, share), 3) for name, share in shares}
 
 
+def first_takeover(acks: Iterable[Ack], fault: float, old: str) -> float | None:
+    """When another broker acknowledged first after the fault; None when none ever did."""
+    return next((ack.t for ack in acks if ack.t > fault and ack.broker != old), None)
+
+
 def takeover_gap(acks: Sequence[Ack], fault: float, old: str) -> float | None:
     """Seconds from the last acknowledgement by the old master to the first one by another.
 
     Acknowledgements by the old one that came after that first one do not count: it may not know yet, or it
     passes messages on. None when no other broker ever acknowledged, or the old one never had.
     """
-    first = next((ack.t for ack in acks if ack.t > fault and ack.broker != old), None)
+    first = first_takeover(acks, fault, old)
     if first is None:
         return None
     before = [ack.t for ack in acks if ack.broker == old and ack.t <= first]
@@ -43,7 +48,7 @@ def pause_after_takeover(acks: Sequence[Ack], fault: float, old: str, end: float
 
     A takeover that acknowledges once and then stalls has a short gap. None when no other broker acknowledged.
     """
-    first = next((ack.t for ack in acks if ack.t > fault and ack.broker != old), None)
+    first = first_takeover(acks, fault, old)
     return None if first is None else longest_pause(acks, first, end)
 
 

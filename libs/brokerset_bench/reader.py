@@ -16,6 +16,8 @@ from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.queues import MessageQueue
 
 GROUP: Final = "brokerset-bench"
+"""Producer and consumer group of all measurements; no offsets are stored for it."""
+
 PULL_MESSAGES: Final = 256
 PULL_SECONDS: Final = 1.0
 """Longest time that one pull may take; a broker that hangs is asked again."""
@@ -25,6 +27,29 @@ PULL_PAUSE_SECONDS: Final = 0.02
 
 END_SECONDS_MAX: Final = 30.0
 """Longest time until the consumer has everything after the last send, and for the scan."""
+
+
+async def pull(
+    instance: ClientInstance,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    messages_max: int,
+    seconds_max: float = calls.PULL_SECONDS,
+) -> calls.PullResult:
+    """Pull whatever a broker has of a queue from an offset on, without waiting and without a trace."""
+    return await calls.pull(
+        instance,
+        address,
+        group=GROUP,
+        queue=queue,
+        queue_offset=offset,
+        subscription=subscriptions.parse(queue.topic, "*"),
+        messages_max=messages_max,
+        suspend_ms=0,
+        with_subscription=True,
+        timeout=seconds_max,
+    )
 
 
 class NotRead(Exception):
@@ -38,7 +63,6 @@ class Reader:
         self._instance = instance
         self._route = route
         self._queues = [MessageQueue(topic, group, number) for number in range(QUEUES)]
-        self._everything = subscriptions.parse(topic, "*")
         self.next_offsets = dict.fromkeys(range(QUEUES), 0)
         """By queue, where the next pull begins."""
 
@@ -61,18 +85,7 @@ class Reader:
         master = self._route.master
         if not master:
             return offset
-        result = await calls.pull(
-            self._instance,
-            master,
-            group=GROUP,
-            queue=queue,
-            queue_offset=offset,
-            subscription=self._everything,
-            messages_max=PULL_MESSAGES,
-            suspend_ms=0,
-            with_subscription=True,
-            timeout=PULL_SECONDS,
-        )
+        result = await pull(self._instance, master, queue, offset, PULL_MESSAGES, PULL_SECONDS)
         for message in result.messages:
             take(queue.queue_id, message.queue_offset, master, message.body)
         return result.next_queue_offset

@@ -15,6 +15,7 @@ from brokerset_bench.history import History, check
 from brokerset_bench.measurements import (
     KindResult,
     RunResult,
+    first_takeover,
     longest_pause,
     pause_after_takeover,
     takeover_gap,
@@ -204,9 +205,8 @@ class _Run:
         deadline = fault + self.load.takeover_max
         acks, seen = self.history.acks, 0
         while time.monotonic() < deadline:
-            while seen < len(acks):
-                if acks[seen].t > fault and acks[seen].broker != old:
-                    await asyncio.sleep(SERVED_SECONDS)
-                    return
-                seen += 1
+            if first_takeover(acks[seen:], fault, old) is not None:
+                await asyncio.sleep(SERVED_SECONDS)
+                return
+            seen = len(acks)
             await asyncio.sleep(POLL_SECONDS)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from brokerset_bench.history import History, body_of
@@ -59,6 +60,10 @@ class Line:
     waiting: dict[int, float] = field(default_factory=dict)
     """Numbers of messages, by when they were sent; in order."""
 
+    def sent_until(self, moment: float) -> list[int]:
+        """Messages that wait since then, or longer."""
+        return list(takewhile(lambda number: self.waiting[number] <= moment, self.waiting))
+
 
 class Route:
     """Who the master is, as name servers tell it: read every 10 ms while `watch` says so."""
@@ -100,7 +105,7 @@ class Writer:
         self._next = first
         self._again: deque[int] = deque()
         self._line: Line | None = None
-        self._old: dict[str, Line | None] = {}
+        self._old: dict[str, Line] = {}
         self._healthy = False
         self._loop = asyncio.get_running_loop()
         self._last_ack = self._loop.time()
@@ -114,15 +119,14 @@ class Writer:
         """Why, and how often."""
 
     @property
-    def next_number(self) -> int:
-        """The number of the next new message."""
-        return self._next
-
-    @property
     def unanswered(self) -> int:
         """Messages that nobody has acknowledged or refused yet, and those to be sent again."""
-        lines = [self._line, *self._old.values()]
-        return len(self._again) + sum(len(line.waiting) for line in lines if line is not None)
+        return len(self._again) + sum(len(line.waiting) for line in self._lines)
+
+    @property
+    def _lines(self) -> list[Line]:
+        """The present master's, and those of masters of before."""
+        return [*([] if self._line is None else [self._line]), *self._old.values()]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send at the rate until `stop`, then until everything is answered or given up."""
@@ -144,10 +148,9 @@ class Writer:
                 await asyncio.sleep(TICK_SECONDS)
             watch.cancel()
             cling.cancel()
-        for line in (self._line, *self._old.values()):
-            if line is not None:
-                line.connection.abort()
-                await line.connection.wait_closed()
+        for line in self._lines:
+            line.connection.abort()
+            await line.connection.wait_closed()
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -239,15 +242,8 @@ class Writer:
 
     def _give_up_late(self) -> None:
         oldest = self._loop.time() - ANSWER_SECONDS_MAX
-        for line in (self._line, *self._old.values()):
-            if line is None:
-                continue
-            late = []
-            for number, sent in line.waiting.items():
-                if sent > oldest:
-                    break
-                late.append(number)
-            for number in late:
+        for line in self._lines:
+            for number in line.sent_until(oldest):
                 del line.waiting[number]
                 self._failed(line, number, "no answer in time")
 
@@ -298,7 +294,7 @@ class Writer:
         while not stop.is_set():
             await asyncio.sleep(CLING_SECONDS)
             for address, line in list(self._old.items()):
-                if line is not None and line.connection.is_open:
+                if line.connection.is_open:
                     if len(line.waiting) < IN_FLIGHT_MAX:
                         self._next += 1
                         self._send(line, self._next - 1)

@@ -109,24 +109,24 @@ def is_led(group: GroupState) -> bool:
     return any(each.broker_id == group.master_id and each.standing == "alive" for each in group.replicas)
 
 
+@dataclass(slots=True)
 class GroupScaling:
     """One call of the command."""
 
-    def __init__(
-        self, admin: ControllerAdmin, folder: DataFolder, group: str, *, say: Say, below: bool, purge: bool
-    ) -> None:
-        self._admin = admin
-        self._folder = folder
-        self._group = group
-        self._say = say
-        self._below = below
-        self._purge = purge
-        self._state = running_state(folder)
+    admin: ControllerAdmin
+    folder: DataFolder
+    group: str
+    say: Say
+    below: bool
+    """Whether fewer in sync than the minimum are accepted."""
+    purge: bool
+    state: SetState
+    """What runs, as it was read last."""
 
     async def scale(self, wanted: int) -> GroupState:
         """Come to `wanted` brokers; returns the group afterwards. Can be repeated after a failure."""
-        chosen = self._state.min_in_sync
-        if chosen is not None and wanted < chosen and not self._below:
+        chosen = self.state.min_in_sync
+        if chosen is not None and wanted < chosen and not self.below:
             raise CommandFailed(
                 f"the manifest says minInSyncReplicas: {chosen}, and {wanted} brokers can "
                 "never be so many; nothing was changed",
@@ -139,7 +139,7 @@ class GroupScaling:
             await self._grow(members, wanted)
         else:
             await self._shrink(len(members), wanted)
-        return await one_group(self._admin, self._group)
+        return await one_group(self.admin, self.group)
 
     # -- more ---------------------------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ class GroupScaling:
         numbers = more_numbers(before, wanted)
         new = [number for number in numbers if number not in before]
         if new:
-            names = ", ".join(broker_process(self._group, number) for number in new)
-            self._say(f"starting {names}")
-            self._state = await request_processes(self._folder, self._state, brokers={self._group: numbers})
+            names = ", ".join(broker_process(self.group, number) for number in new)
+            self.say(f"starting {names}")
+            self.state = await request_processes(self.folder, self.state, brokers={self.group: numbers})
         await self._until_in_sync(new, self._least(wanted))
         await self._set_minimum(self._least(wanted))
 
@@ -167,11 +167,11 @@ class GroupScaling:
             for member in members:
                 if member.number not in numbers or member.number in done or member.replica is None:
                     continue
-                name = f"{member.process.name} ({self._group}/{member.broker_id})"
+                name = f"{member.process.name} ({self.group}/{member.broker_id})"
                 if member.broker_id in group.sync_state_set:
                     done.add(member.number)
                     moved = time.monotonic()
-                    self._say(f"{name} is in sync")
+                    self.say(f"{name} is in sync")
                     continue
                 own = facts.get(member.process.address)
                 end = own.max_offset if own is not None and own.max_offset is not None else 0
@@ -181,12 +181,12 @@ class GroupScaling:
                 if lag is not None and time.monotonic() - said.get(member.number, 0.0) >= SAY_SECONDS:
                     said[member.number] = time.monotonic()
                     problem = f": {own.problem}" if own is not None and own.problem else ""
-                    self._say(f"{name} is {lag:,} bytes behind{problem}")
+                    self.say(f"{name} is {lag:,} bytes behind{problem}")
             if len(done) == len(set(numbers)) and len(group.sync_state_set) >= least:
                 return
             if time.monotonic() - moved >= STALL_SECONDS_MAX:
                 raise CommandFailed(
-                    f"{len(group.sync_state_set)} of {self._group} in sync, and nothing has moved for "
+                    f"{len(group.sync_state_set)} of {self.group} in sync, and nothing has moved for "
                     f"{STALL_SECONDS_MAX:g} s",
                     "see `brokerset status` why the others do not follow, then repeat this",
                 )
@@ -209,18 +209,18 @@ class GroupScaling:
         name = member.process.name
         if member.replica is not None:
             staying = stay_in_sync(group, member.broker_id)
-            if staying < least and not self._below:
+            if staying < least and not self.below:
                 raise CommandFailed(
-                    f"only {staying} of {self._group} would stay in sync without {name}, and sends need "
+                    f"only {staying} of {self.group} would stay in sync without {name}, and sends need "
                     f"{least}; {name} was not touched",
                     "wait until more are in sync, see `brokerset status`; --below-minimum does not wait",
                 )
             # The controllers may still count with the minimum of the larger group: this one was checked here.
-            group = await step_down(self._admin, group, member.broker_id, self._say)
+            group = await step_down(self.admin, group, member.broker_id, self.say)
             await self._fence(member)
         rest = [each.number for each in members if each.number != member.number]
-        self._state = await request_processes(self._folder, self._state, brokers={self._group: rest})
-        self._say(f"{name} has stopped")
+        self.state = await request_processes(self.folder, self.state, brokers={self.group: rest})
+        self.say(f"{name} has stopped")
         if member.replica is not None:
             await self._forget(group, (member.broker_id,))
         self._put_aside(name)
@@ -228,12 +228,12 @@ class GroupScaling:
     async def _fence(self, member: Member) -> None:
         """Let a broker serve nobody. Java's controllers know no fence: the end of its process is one."""
         try:
-            await self._admin.fence(self._group, member.broker_id, force=True)
+            await self.admin.fence(self.group, member.broker_id, force=True)
         except RequestRefused as error:
             if error.code not in NOT_SERVED:
                 raise
         else:
-            self._say(f"{member.process.name} ({self._group}/{member.broker_id}) serves nobody any more")
+            self.say(f"{member.process.name} ({self.group}/{member.broker_id}) serves nobody any more")
 
     async def _forget(self, group: GroupState, ids: Collection[int]) -> None:
         """Let the controllers forget replicas that have stopped, once they have left the in-sync set."""
@@ -242,29 +242,29 @@ class GroupScaling:
         deadline = time.monotonic() + FORGET_SECONDS_MAX
         while True:
             waits = time.monotonic() < deadline
-            group = await one_group(self._admin, self._group)
+            group = await one_group(self.admin, self.group)
             if not set(ids) & set(group.sync_state_set) or not waits:
                 try:
-                    await self._admin.clean(group, sorted(ids), living=not self._state.guest)
+                    await self.admin.clean(group, sorted(ids), living=not self.state.guest)
                     break
                 except ClientError:
                     if not waits:
                         raise
             await asyncio.sleep(POLL_SECONDS)
         for broker_id in sorted(ids):
-            self._say(f"{self._group}/{broker_id} is forgotten; its id is not given again")
+            self.say(f"{self.group}/{broker_id} is forgotten; its id is not given again")
 
     def _put_aside(self, name: str) -> None:
-        folder = broker_folder(self._folder.path, name)
+        folder = broker_folder(self.folder.path, name)
         try:
-            if self._purge:
+            if self.purge:
                 shutil.rmtree(folder)
-                self._say(f"{folder} is deleted")
+                self.say(f"{folder} is deleted")
                 return
             aside = folder.with_name(f"{name}.aside-{datetime.now().astimezone():%Y%m%d-%H%M%S-%f}")
             folder.rename(aside)
             sync_folder(aside.parent)
-            self._say(f"its messages are kept in {aside}")
+            self.say(f"its messages are kept in {aside}")
         except OSError as error:
             fail(
                 f"{error.filename or folder} cannot be moved or deleted: {error.strerror}",
@@ -274,13 +274,13 @@ class GroupScaling:
     # -- both ---------------------------------------------------------------------------------------------
 
     def _least(self, replicas: int) -> int:
-        return least_in_sync(self._state.min_in_sync, replicas)
+        return least_in_sync(self.state.min_in_sync, replicas)
 
     async def _observe(self) -> tuple[GroupState, tuple[Member, ...]]:
         """The group and its processes now; ends the command when `up` has ended."""
-        self._state = running_state(self._folder)
-        group = await one_group(self._admin, self._group)
-        return group, members_of(self._state, group)
+        self.state = running_state(self.folder)
+        group = await one_group(self.admin, self.group)
+        return group, members_of(self.state, group)
 
     async def _registered(self) -> tuple[GroupState, tuple[Member, ...]]:
         """The same, once the controllers know every process and a master lives."""
@@ -289,7 +289,7 @@ class GroupScaling:
             group, members = await self._observe()
             if not members:
                 raise CommandFailed(
-                    f"no broker of {self._group} runs in {self._folder.path}",
+                    f"no broker of {self.group} runs in {self.folder.path}",
                     "name a group of this set; see `brokerset status`",
                 )
             known = all(member.replica is not None for member in members)
@@ -299,14 +299,14 @@ class GroupScaling:
                 silent = [member.process.name for member in members if member.replica is None]
                 what = f"{', '.join(silent)} not registered" if silent else "it has no living master"
                 raise CommandFailed(
-                    f"{self._group} cannot be scaled: {what}", "see `brokerset status`, then repeat this"
+                    f"{self.group} cannot be scaled: {what}", "see `brokerset status`, then repeat this"
                 )
             await asyncio.sleep(POLL_SECONDS)
 
     async def _set_minimum(self, least: int) -> None:
         """Set how many must be in sync at the running brokers; those that are down read it at their start."""
         group, members = await self._observe()
-        async with Admin(namesrv=self._state.namesrv) as brokers:
+        async with Admin(namesrv=self.state.namesrv) as brokers:
             for member in members:
                 try:
                     await brokers.update_broker_config(
@@ -315,9 +315,7 @@ class GroupScaling:
                 except ClientError as error:
                     if member.broker_id == group.master_id:
                         raise
-                    self._say(
-                        f"{member.process.name} reads minInSyncReplicas={least} when it starts: {error}"
-                    )
+                    self.say(f"{member.process.name} reads minInSyncReplicas={least} when it starts: {error}")
 
 
 @click.command()
@@ -349,7 +347,7 @@ def scale(group: str, replicas: int, below_minimum: bool, purge: bool, data: Pat
         click.echo(text, err=as_json)
 
     async def work(admin: ControllerAdmin) -> GroupState:
-        scaling = GroupScaling(admin, folder, group, say=say, below=below_minimum, purge=purge)
+        scaling = GroupScaling(admin, folder, group, say, below_minimum, purge, running_state(folder))
         return await scaling.scale(replicas)
 
     with changing(folder) as state:

@@ -8,7 +8,7 @@ import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
-from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_table
+from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_names
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
@@ -71,14 +71,8 @@ def list_groups(with_system: bool, cluster: Cluster, as_json: bool) -> None:
         return [name for name in found if with_system or not names.is_system_group(name)]
 
     found = cluster.administer(work)
-    if as_json:
-        write_json(found)
-    else:
-        write_table(
-            ("group",),
-            [(name,) for name in found],
-            empty="There are no groups. The first consumer of one makes it, or: brokerset group create NAME",
-        )
+    empty = "There are no groups. The first consumer of one makes it, or: brokerset group create NAME"
+    write_names(found, "group", as_json=as_json, empty=empty)
 
 
 @group.command(short_help="Show the members of the group NAME, and how far it is.")

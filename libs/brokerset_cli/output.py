@@ -63,6 +63,14 @@ def write_columns(
     write_table(tuple(columns), cells, empty=empty)
 
 
+def write_names(names: Sequence[str], title: str, *, as_json: bool, empty: str) -> None:
+    """Write names as a JSON list, or as a table of one column."""
+    if as_json:
+        write_json(names)
+    else:
+        write_table((title,), [(name,) for name in names], empty=empty)
+
+
 def _field(row: Any, field: str | Callable[[Any], object]) -> object:
     if callable(field):
         return field(row)

@@ -9,7 +9,7 @@ import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
-from brokerset_cli.output import CommandFailed, camel_name, counted, write_columns, write_json, write_table
+from brokerset_cli.output import CommandFailed, camel_name, counted, write_columns, write_json, write_names
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
 from brokerset_formats import names
@@ -95,14 +95,8 @@ def list_topics(with_system: bool, cluster: Cluster, as_json: bool) -> None:
         ]
 
     found = cluster.administer(work)
-    if as_json:
-        write_json(found)
-    else:
-        write_table(
-            ("topic",),
-            [(name,) for name in found],
-            empty="There are no topics. Make one: brokerset topic create NAME",
-        )
+    empty = "There are no topics. Make one: brokerset topic create NAME"
+    write_names(found, "topic", as_json=as_json, empty=empty)
 
 
 @topic.command()

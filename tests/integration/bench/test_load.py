@@ -158,7 +158,7 @@ def play(story: Story) -> tuple[History, Writer, Verdict, float, str]:
             await story(old, new, names)
             await until(lambda: sum(ack.broker == new.address for ack in history.acks) > RATE // 4)
             old.wake()
-            await until(lambda: all(not line.waiting for line in writer._old.values() if line is not None))
+            await until(lambda: all(not line.waiting for line in writer._old.values()))
             stop.set()
             await writing
             await reader.until_end()
