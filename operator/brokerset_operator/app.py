@@ -62,7 +62,7 @@ ROUNDS_SECONDS_MAX: Final = 10.0
 """Longest time that rounds have to end when the process is told to stop; then they are broken off."""
 
 OnEvent = Callable[[str, str, Mapping[str, Any]], None]
-WatchSets = Callable[[Access, Sequence[str], Sequence[Kind], OnEvent], Awaitable[None]]
+WatchSets = Callable[[KubeClient, Sequence[str], Sequence[Kind], OnEvent], Awaitable[None]]
 """Watches objects of these kinds until cancelled: `handlers.run_kopf`."""
 
 
@@ -82,7 +82,6 @@ class OperatorProcess:
         """Needs the running loop."""
         loop = asyncio.get_running_loop()
         self._settings = settings
-        self._access = access
         self._watch_sets = watch_sets
         self._random = randomness or random.Random()
         clock = clock or SystemClock()
@@ -275,7 +274,7 @@ class OperatorProcess:
 
     async def _watch_own(self, served: Sequence[Kind]) -> None:
         namespaces = self._settings.namespace_list
-        await self._watch_sets(self._access, namespaces, served, self.marks.set_or_topic_event)
+        await self._watch_sets(self.client, namespaces, served, self.marks.set_or_topic_event)
 
     async def _watch_optional(self, always: Sequence[Watch]) -> None:
         """Watch the optional kinds for as long as the cluster has them."""

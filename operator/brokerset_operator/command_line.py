@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import structlog
@@ -24,7 +25,8 @@ async def serve(settings: OperatorSettings) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop)
     access = access_of(settings)
-    process = OperatorProcess(settings, access=access, plan=plan, watch_sets=run_kopf)
+    watch_sets = partial(run_kopf, take_signals=partial(stop_on_signals, stop))
+    process = OperatorProcess(settings, access=access, plan=plan, watch_sets=watch_sets)
     log.info(
         "operator starts",
         server=access.server,

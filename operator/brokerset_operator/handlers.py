@@ -1,36 +1,33 @@
-"""kopf's part: events of the kinds that people write become marks.
+"""kopf's part: events of the kinds that people write enqueue objects.
 
-Only `on.event` handlers are used: they keep no state in objects, add no finalizer and write nothing. kopf
-runs in a thread with a loop of its own, because it takes signals and, when it ends, every task of its loop.
+kopf runs in our own event loop, and makes its requests with our client's session. Only `on.event` handlers
+are used: they keep no state in objects, add no finalizer and write nothing. Why: decision 0023.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
+import aiohttp
 import kopf
 import structlog
 
-from brokerset_operator.kube.credentials import Access
+from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
 
 SERVER_SECONDS: Final = 300
-"""After how long the server ends a watch request, which is made anew then."""
+"""After how long the server ends a watch request; kopf goes on with another one."""
 
 INACTIVITY_SECONDS: Final = 70.0
-"""A watch on which nothing comes for so long, not even a bookmark, is made anew."""
+"""kopf replaces a watch request on which nothing comes for so long, not even a bookmark."""
 
 REQUEST_SECONDS: Final = 30.0
 """Time-out of a list of all BrokerSets."""
-
-JOIN_SECONDS: Final = 5.0
-"""How long the thread may take to end, each time that it is told to."""
 
 PAGE_SIZE: Final = 500
 """Objects that are listed at once."""
@@ -38,23 +35,79 @@ PAGE_SIZE: Final = 500
 RETRY_DELAYS: Final = (1, 2, 4, 8, 15, 30)
 """Pauses in seconds between the tries of one request, after which kopf gives up and the process ends."""
 
-PEM_BEGIN: Final = b"-----BEGIN "
-
 OnEvent = Callable[[str, str, Mapping[str, Any]], None]
-"""Called in the caller's loop with a kind, LISTED, ADDED, MODIFIED or DELETED, and the object."""
+"""Called with a kind, LISTED, ADDED, MODIFIED or DELETED, and the object."""
 
 
 class KopfEnded(Exception):
     """kopf has stopped although nobody asked it to."""
 
 
-def make_registry(access: Access, kinds: Sequence[Kind], told: OnEvent) -> kopf.OperatorRegistry:
+class KopfSession:
+    """What kopf uses of an aiohttp session: the requests of one kopf, until it is to end.
+
+    kopf can miss a cancellation, so one that ends is refused every further request. And when a watch fails,
+    kopf closes its session while its other watches still run: those would wait for credentials permanently.
+    So `close` does nothing, and `end` finds the tasks that have made requests.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._ending = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.headers: Mapping[str, str] = client.session.headers
+        self.closed = False
+
+    async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
+        """One request as who we are now; a token may have been renewed since it was read."""
+        self._go_on()
+        task = asyncio.current_task()
+        assert task is not None, "kopf is asynchronous"
+        self._tasks.add(task)
+        answer = await self._send(method, url, options)
+        if answer.status == 401:
+            answer.close()
+            answer = await self._send(method, url, options, fresh=True)
+        return answer
+
+    async def _send(
+        self, method: str, url: str, options: Mapping[str, Any], *, fresh: bool = False
+    ) -> aiohttp.ClientResponse:
+        now = asyncio.get_running_loop().time()
+        headers = {**(options["headers"] or {}), **self._client.access.authorization(now, fresh=fresh)}
+        answer = await self._client.session.request(method, url, **{**options, "headers": headers})
+        try:
+            self._go_on()
+        except asyncio.CancelledError:
+            answer.close()
+            raise
+        return answer
+
+    def _go_on(self) -> None:
+        if self._ending:
+            raise asyncio.CancelledError("kopf ends")
+
+    async def close(self) -> None:
+        """The session is the client's, and stays open."""
+
+    async def end(self, root_tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """End all of kopf's tasks: first its root tasks, then the watches that a failure has left behind."""
+        self._ending = True
+        for tasks in (root_tasks, self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def make_registry(
+    session: KopfSession, server: str, kinds: Sequence[Kind], told: OnEvent
+) -> kopf.OperatorRegistry:
     """The handlers: for each kind one that passes events on; one says how to reach the API server."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return connection_info(access)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(server=server, aiohttp_session=cast(aiohttp.ClientSession, session))
 
     for kind in kinds:
         _pass_on(kind, registry, told)
@@ -68,7 +121,7 @@ def _pass_on(kind: Kind, registry: kopf.OperatorRegistry, told: OnEvent) -> None
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """kopf without everything that writes, watches more than it needs, or hangs."""
+    """kopf without everything that writes, or watches more than it needs."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -86,118 +139,45 @@ def make_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def connection_info(access: Access) -> kopf.ConnectionInfo:
-    """Our credentials as kopf takes them; asked for again when the API server refuses them."""
-    token = None
-    if access.token is not None:
-        token = access.authorization(0.0, fresh=True)["Authorization"].removeprefix("Bearer ")
-    # kopf takes what does not begin like this for base64.
-    ca_data = access.ca_data
-    if ca_data is not None:
-        ca_data = ca_data[max(0, ca_data.find(PEM_BEGIN)) :]
-    certificate, key = access.certificate or (None, None)
-    return kopf.ConnectionInfo(
-        server=access.server,
-        ca_data=ca_data,
-        insecure=access.insecure,
-        scheme="Bearer" if token else None,
-        token=token,
-        certificate_data=certificate,
-        private_key_data=key,
-        default_namespace=access.namespace,
-    )
+async def run_kopf(
+    client: KubeClient,
+    namespaces: Sequence[str],
+    kinds: Sequence[Kind],
+    told: OnEvent,
+    *,
+    take_signals: Callable[[], None] = lambda: None,
+) -> None:
+    """Watch these kinds until cancelled. Raises `KopfEnded`.
 
-
-async def run_kopf(access: Access, namespaces: Sequence[str], kinds: Sequence[Kind], told: OnEvent) -> None:
-    """Watch these kinds until cancelled; `told` is called in this loop. Raises `KopfEnded`."""
-    loop = asyncio.get_running_loop()
-    thread = _KopfThread(
-        access, namespaces, kinds, lambda *event: _post(loop, told, *event), lambda: _post(loop, ended.set)
-    )
-    ended = asyncio.Event()
+    kopf's own runner, `kopf.operator`, cancels at its end every task of the loop that it does not know. So
+    its root tasks are run here; none of them ends by itself. In the main thread kopf takes SIGTERM and SIGINT
+    when it starts: `take_signals` is called to take them back.
+    """
     _pass_logs_on()
-    thread.start()
-    try:
-        await ended.wait()
-        raise KopfEnded(f"kopf has stopped: {thread.problem or 'it does not say why'}")
-    finally:
-        thread.stop()
-        await asyncio.to_thread(thread.join, JOIN_SECONDS)
-        if thread.is_alive():
-            log.warning("kopf does not end when it is told to; all its tasks are cancelled")
-            thread.stop_all()
-            await asyncio.to_thread(thread.join, JOIN_SECONDS)
-            if thread.is_alive():
-                log.error("kopf does not end at all; its thread is left alone until this process ends")
+    session = KopfSession(client)
 
-
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
-    """Call something in the other thread's loop, unless that is closed."""
-    try:
-        loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:
-        log.debug("an event came too late")
-
-
-class _KopfThread(threading.Thread):
-    """Runs one kopf operator."""
-
-    def __init__(
-        self,
-        access: Access,
-        namespaces: Sequence[str],
-        kinds: Sequence[Kind],
-        told: OnEvent,
-        ended: Callable[[], None],
-    ) -> None:
-        super().__init__(name="kopf", daemon=True)
-        self._registry = make_registry(access, kinds, told)
-        self._settings = make_settings()
-        self._namespaces = tuple(namespaces)
-        self._ended = ended
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._main: asyncio.Task[None] | None = None
-        self._stopping = threading.Event()
-        self.problem: str | None = None
-        """What it died of."""
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._operate())
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:  # the edge of a task: told to who waits for it
-            self.problem = f"{type(error).__name__}: {error}"
-            log.exception("kopf failed")
-        finally:
-            self._ended()
-
-    async def _operate(self) -> None:
-        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        if self._stopping.is_set():
-            return
-        await kopf.operator(
-            registry=self._registry,
-            settings=self._settings,
+    async def start() -> Sequence[asyncio.Task[Any]]:
+        root_tasks = await kopf.spawn_tasks(
+            registry=make_registry(session, client.access.server, kinds, told),
+            settings=make_settings(),
             standalone=True,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
+            clusterwide=not namespaces,
+            namespaces=tuple(namespaces),
         )
+        take_signals()
+        return list(root_tasks)
 
-    def stop(self) -> None:
-        """Let it end; may be called from any thread."""
-        self._stopping.set()
-        if self._loop is not None and self._main is not None:
-            _post(self._loop, self._main.cancel)
-
-    def stop_all(self) -> None:
-        """Cancel every task: one that waits for the credentials of a kopf that ends waits for ever."""
-        if self._loop is not None:
-            _post(self._loop, self._cancel_all)
-
-    def _cancel_all(self) -> None:
-        for task in asyncio.all_tasks():
-            task.cancel()
+    starting = asyncio.ensure_future(start())
+    try:
+        done, _ = await asyncio.wait(await asyncio.shield(starting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending = asyncio.ensure_future(session.end(await starting))
+        try:
+            await asyncio.shield(ending)  # a kopf that has failed may be cancelled, too
+        finally:
+            await ending
+    problem = next((error for task in done if not task.cancelled() and (error := task.exception())), None)
+    raise KopfEnded(f"kopf has stopped: {problem or 'it does not say why'}") from problem
 
 
 class _ToStructlog(logging.Handler):
@@ -208,14 +188,9 @@ class _ToStructlog(logging.Handler):
         tell("kopf says", text=record.getMessage(), logger=record.name)
 
 
-_IGNORED: Final = ("OS signals are ignored",)
-
-
 def _pass_logs_on() -> None:
     logger = logging.getLogger("kopf")
     if not any(isinstance(handler, _ToStructlog) for handler in logger.handlers):
-        handler = _ToStructlog(logging.WARNING)
-        handler.addFilter(lambda record: not record.getMessage().startswith(_IGNORED))
-        logger.addHandler(handler)
+        logger.addHandler(_ToStructlog(logging.WARNING))
         logger.propagate = False
         logger.setLevel(logging.WARNING)

@@ -27,9 +27,6 @@ LOOK_SECONDS: Final = 15.0
 REST_SECONDS: Final = 300.0
 """Pause between two looks while all are there."""
 
-END_SECONDS: Final = 5.0
-"""How long a watch may take to end by itself after a kind that it watches has gone."""
-
 Know = Callable[[str, Iterable[Object]], None]
 """Called with a kind that is served from now on, and all its objects; with none when it is gone."""
 
@@ -53,7 +50,6 @@ class OwnKinds:
         self._gone = gone
         self._told = told
         self._changed = asyncio.Event()
-        self._lost = asyncio.Event()
         self._reasons: dict[Kind, str] = {}
         self.served: tuple[Kind, ...] = ()
 
@@ -75,24 +71,18 @@ class OwnKinds:
             await self.look()
 
     async def watch(self, watch: Callable[[Sequence[Kind]], Awaitable[None]]) -> None:
-        """Run a watch of what is served, and a new one when there is more, until cancelled.
+        """Run a watch of what is served, and another one when that changes, until cancelled.
 
-        A watch that ends after a kind has gone is made anew without it. It is not ended for that at once:
-        kopf, which fails by itself then, may miss a cancellation meanwhile. But it may also hang in its own
-        end: its other watches wait for credentials that nobody brings any more. Raises what a watch raises
+        A watch that fails because a kind has gone is replaced by one without it. Raises what a watch raises
         otherwise.
         """
         while True:
             self._changed.clear()
-            self._lost.clear()
             watched = self.served
             watching = asyncio.ensure_future(watch(watched))
             changing = asyncio.ensure_future(self._changed.wait())
-            losing = asyncio.ensure_future(self._lost.wait())
             try:
-                await asyncio.wait((watching, changing, losing), return_when=asyncio.FIRST_COMPLETED)
-                if losing.done() and not watching.done():
-                    await asyncio.wait((watching,), timeout=END_SECONDS)
+                await asyncio.wait((watching, changing), return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():
                     await self.look()
                     if self.served == watched:
@@ -100,9 +90,9 @@ class OwnKinds:
                         return
                     log.warning("watch ended with a kind that it watched", reason=str(_problem(watching)))
             finally:
-                for task in (watching, changing, losing):
+                for task in (watching, changing):
                     task.cancel()
-                await asyncio.wait((watching, changing, losing))
+                await asyncio.wait((watching, changing))
 
     async def look(self) -> None:
         """Ask the cluster what it serves, and list what is new."""
@@ -123,8 +113,7 @@ class OwnKinds:
             if kind not in found:
                 log.warning("kind is not served any more", kind=kind.kind)
                 self._gone(kind.kind)
-                self._lost.set()
-        if set(found) - set(self.served):
+        if tuple(found) != self.served:
             self._changed.set()
         self.served = tuple(found)
         for kind in kinds.OWN:

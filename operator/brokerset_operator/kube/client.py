@@ -119,6 +119,12 @@ class KubeClient:
             if self.access.tls is not None:
                 await asyncio.sleep(RELEASE_SECONDS)  # aiohttp does not wait for TLS to end
 
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """All connections, between `start` and `close`."""
+        assert self._session is not None, "start comes first"
+        return self._session
+
     # -- reading ------------------------------------------------------------------------------------------
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
@@ -204,7 +210,7 @@ class KubeClient:
         started = asyncio.get_running_loop().time()
         outcome = "ok"
         try:
-            async with self._running().get(
+            async with self.session.get(
                 self.access.server + kind.path(namespace),
                 params=parameters,
                 headers=headers,
@@ -411,7 +417,7 @@ class KubeClient:
         started = asyncio.get_running_loop().time()
         outcome = "cancelled"
         try:
-            async with self._running().request(
+            async with self.session.request(
                 method,
                 self.access.server + path,
                 params=dict(parameters or {}),
@@ -440,10 +446,6 @@ class KubeClient:
         self.calls[request.verb] += 1
         if self._on_call is not None:
             self._on_call(request, outcome, asyncio.get_running_loop().time() - started)
-
-    def _running(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "start comes first"
-        return self._session
 
 
 async def _events(answer: aiohttp.ClientResponse, request: Request) -> AsyncIterator[Mapping[str, Any]]:

@@ -133,6 +133,9 @@ class FakeKube:
         self.forbidden: set[tuple[str, str]] = set()
         """Pairs of verb and plural that authorization refuses."""
 
+        self.tokens: set[str] | None = None
+        """Whom authentication knows; None: everybody."""
+
         self.logs: dict[str, str] = {}
         """What pods have written, by name."""
 
@@ -142,7 +145,7 @@ class FakeKube:
         """Called with ADDED, MODIFIED or DELETED after each change, for tests that play a controller."""
 
         self._by_place: dict[tuple[str, str, str], set[ObjectKey]] = {}
-        self._absent = absent
+        self.absent = absent
         self._page_size_max = page_size_max
         self._history: deque[_Event] = deque(maxlen=HISTORY_MAX)
         self._forgotten = 0
@@ -236,6 +239,9 @@ class FakeKube:
             return web.json_response(refused.status, status=refused.code, headers=refused.headers)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.tokens is not None and token not in self.tokens:
+            raise Refused(401, "Unauthorized", "Unauthorized")
         group, plural, namespace, name, subresource = _split(request.path)
         if not plural:
             return web.json_response(self._resources(request.path))
@@ -243,7 +249,7 @@ class FakeKube:
             (
                 one
                 for one in ALL
-                if (one.group, one.plural) == (group, plural) and one.kind not in self._absent
+                if (one.group, one.plural) == (group, plural) and one.kind not in self.absent
             ),
             None,
         )
@@ -389,7 +395,7 @@ class FakeKube:
         return response
 
     def _resources(self, path: str) -> Object:
-        present = [kind for kind in (*ALL, *DISCOVERED) if kind.kind not in self._absent]
+        present = [kind for kind in (*ALL, *DISCOVERED) if kind.kind not in self.absent]
         if path == "/api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "/apis":

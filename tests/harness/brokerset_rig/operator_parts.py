@@ -100,14 +100,14 @@ def condition(live: Mapping[str, Any] | None, kind: str) -> dict[str, Any] | Non
 
 
 async def watch_plainly(
-    access: Access, namespaces: Sequence[str], served: Sequence[Kind], told: OnEvent
+    client: KubeClient, namespaces: Sequence[str], served: Sequence[Kind], told: OnEvent
 ) -> None:
     """Watch what people write with our own watches, in the place of kopf."""
 
     def passed_on(kind: str) -> Callable[[str, Mapping[str, Any]], None]:
         return lambda event, live: told(kind, event, live)
 
-    async with KubeClient(access, manager="watcher") as client, asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         for kind in served:
             for namespace in namespaces or (None,):
                 watch = Watch(client, kind, passed_on(kind.kind), namespace=namespace, metadata_only=False)

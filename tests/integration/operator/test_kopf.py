@@ -1,46 +1,56 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import random
+import signal
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from brokerset_operator.handlers import KopfEnded, connection_info, make_settings, run_kopf
+from brokerset_operator.handlers import KopfEnded, make_settings, run_kopf
 from brokerset_operator.kube import kinds
+from brokerset_operator.kube.client import KubeClient
 from brokerset_operator.kube.credentials import Access
 from brokerset_rig.fake_kube import FakeKube, Fault
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, until
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+    """Do it; afterwards no task of kopf may be left."""
+
+    async def checked() -> None:
+        await work
+        coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+        assert not [one for one in coroutines if "/kopf/" in one.cr_code.co_filename]
+
+    asyncio.run(checked())
 
 
 class Heard:
-    """Events that were passed on, and the threads that passed them."""
+    """Events that were passed on."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
-        self.threads: set[int] = set()
         self.task: asyncio.Task[None] | None = None
 
     def told(self, kind: str, event: str, live: Mapping[str, Any]) -> None:
         self.events.append((kind, event, live["metadata"]["name"]))
-        self.threads.add(threading.get_ident())
 
 
 @asynccontextmanager
 async def kopf_runs(kube: FakeKube, *namespaces: str) -> AsyncIterator[Heard]:
+    """kopf, which ends soon when it is told to."""
     heard = Heard()
-    heard.task = asyncio.create_task(run_kopf(Access(kube.url), namespaces, kinds.OWN, heard.told))
-    try:
-        yield heard
-    finally:
-        heard.task.cancel()
-        await asyncio.wait([heard.task])
+    async with KubeClient(Access(kube.url), manager="test") as client:
+        heard.task = asyncio.create_task(run_kopf(client, namespaces, kinds.OWN, heard.told))
+        try:
+            yield heard
+        finally:
+            heard.task.cancel()
+            async with asyncio.timeout(20):
+                await asyncio.wait([heard.task])
 
 
 def test_sets_and_topics_are_told_and_nothing_is_written() -> None:
@@ -66,23 +76,57 @@ def test_sets_and_topics_are_told_and_nothing_is_written() -> None:
                 await until(lambda: ("BrokerSet", "DELETED", "orders") in heard.events)
 
             assert heard.events[0] == ("BrokerSet", "LISTED", "orders")
-            assert heard.threads == {threading.get_ident()}
             assert {call.verb for call in kube.calls} == {"list", "watch"}
 
     run(work())
 
 
 def test_kopf_ends_when_it_is_told_to_and_leaves_our_tasks_alone() -> None:
-    """Cancelling ends its thread soon; tasks of our loop go on, and signals stay ours."""
+    """Tasks of our loop go on, also those that were started after kopf, and signals stay ours."""
+    signals: list[int] = []
 
     async def work() -> None:
         async with FakeKube() as kube:
-            other = asyncio.create_task(asyncio.sleep(3600))
-            async with kopf_runs(kube):
+            loop = asyncio.get_running_loop()
+            async with KubeClient(Access(kube.url), manager="test") as client:
+                one = asyncio.create_task(
+                    run_kopf(
+                        client,
+                        (),
+                        kinds.OWN,
+                        lambda *_: None,
+                        take_signals=lambda: loop.add_signal_handler(signal.SIGTERM, signals.append, 1),
+                    )
+                )
                 await until(lambda: kube.watches == 4)
-            assert not other.done()
-            assert [thread for thread in threading.enumerate() if thread.name == "kopf"] == []
-            other.cancel()
+                later = asyncio.create_task(asyncio.sleep(3600))
+                signal.raise_signal(signal.SIGTERM)
+                await until(lambda: signals)
+                one.cancel()
+                await asyncio.wait([one])
+                assert one.cancelled()
+                assert not later.done()
+                later.cancel()
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kopf_ends_soon_whenever_it_is_told_to_while_a_kind_goes(seed: int) -> None:
+    """Its other watches used to stay when one had failed: they took their cancellation for a pause."""
+    chance = random.Random(seed)
+
+    async def one() -> None:
+        async with FakeKube() as kube, kopf_runs(kube) as heard:
+            await until(lambda: kube.watches == 4)
+            kube.put(broker_set())
+            kube.absent = frozenset({"StoreAudit"})
+            kube.drop_watches()
+            assert heard.task is not None
+            await asyncio.wait([heard.task], timeout=chance.choice((0.0, chance.random(), 5.0)))
+
+    async def work() -> None:
+        await asyncio.gather(*(one() for _ in range(25)))
 
     run(work())
 
@@ -137,19 +181,24 @@ def test_a_cut_watch_is_made_anew() -> None:
     run(work())
 
 
-def test_kopf_is_given_our_credentials() -> None:
-    """Authority, token and certificate are passed on as kopf reads them."""
-    access = Access(
-        "https://10.0.0.1:443",
-        token="secret",
-        ca_data=b"# text before\n-----BEGIN CERTIFICATE-----",
-        namespace="n",
-    )
+def test_kopf_asks_as_who_we_are_now() -> None:
+    """A token that was renewed is read again when the API server refuses the old one."""
 
-    info = connection_info(access)
+    class Renewed:
+        def token(self, now: float, *, fresh: bool = False) -> str:
+            return "new" if fresh else "old"
 
-    assert (info.server, info.scheme, info.token) == ("https://10.0.0.1:443", "Bearer", "secret")
-    assert info.ca_data == b"-----BEGIN CERTIFICATE-----"
+    async def work() -> None:
+        async with FakeKube() as kube:
+            kube.tokens = {"new"}
+            access: Any = Access(kube.url, token=Renewed())  # type: ignore[arg-type]
+            async with KubeClient(access, manager="test") as client:
+                one = asyncio.create_task(run_kopf(client, (), kinds.OWN, lambda *_: None))
+                await until(lambda: kube.watches == 4)
+                one.cancel()
+                await asyncio.wait([one])
+
+    run(work())
 
 
 def test_kopf_is_told_to_write_and_to_look_for_nothing() -> None:

@@ -130,7 +130,7 @@ def test_a_kind_that_goes_costs_one_round() -> None:
         async with looking() as found:
             found.kube.put(broker_set())
             assert len((await found.seen()).observed.operator.api_kinds) == 2
-            found.kube._absent = frozenset({"PodMonitor", "PrometheusRule"})
+            found.kube.absent = frozenset({"PodMonitor", "PrometheusRule"})
 
             with pytest.raises(NotFound):
                 await found.look()
