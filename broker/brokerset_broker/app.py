@@ -19,8 +19,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
 from brokerset_broker.member.role import Role, RoleState
-from brokerset_broker.outside.kubernetes.api import SliceApi
-from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
+from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
 from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
@@ -373,7 +372,7 @@ class Broker:
         if not name or not settings.enable_controller_mode:
             return None
         return MasterPointer(
-            SliceApi(namespace, name),
+            MasterSlice(namespace, name),
             pod=os.environ.get("POD_NAME", "") or socket.gethostname(),
             pod_ip=settings.broker_ip1,
             leads=self._led_epoch,

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_kube import kinds
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access, load_access
+from brokerset_kube.errors import KubeError
+from brokerset_kube.kinds import Kind
+from brokerset_kube.watching import Watch
 from brokerset_operator.apply import Means
 from brokerset_operator.audits import AUDIT, AuditRounds
 from brokerset_operator.elector import Elector, ElectorSettings
 from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.events import Events
 from brokerset_operator.health import Health
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access, load_access
-from brokerset_operator.kube.errors import KubeError
-from brokerset_operator.kube.kinds import Kind
-from brokerset_operator.kube.watching import Watch
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.migrations import MIGRATION, MigrationRounds
 from brokerset_operator.model import names

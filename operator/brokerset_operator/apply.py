@@ -18,14 +18,14 @@ import structlog
 
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
+from brokerset_kube import kinds
+from brokerset_kube.client import KubeClient, Object
+from brokerset_kube.errors import KubeError, NotFound, Unavailable
+from brokerset_kube.kinds import Kind, kind_named, kind_of
+from brokerset_kube.patches import covers, digest, merge_patch, substance
 from brokerset_operator.brokers_view import Brokers, BrokerSilent
 from brokerset_operator.controllers_view import LOOK_SECONDS
 from brokerset_operator.events import Events
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import KubeClient, Object
-from brokerset_operator.kube.errors import KubeError, NotFound, Unavailable
-from brokerset_operator.kube.kinds import Kind, kind_named, kind_of
-from brokerset_operator.kube.patches import covers, digest, merge_patch, substance
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.actions import Action, Plan
 from brokerset_operator.model.observed import Observed

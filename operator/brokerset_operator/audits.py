@@ -10,6 +10,9 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
+from brokerset_kube import kinds
+from brokerset_kube.client import Object
+from brokerset_kube.errors import Conflict, KubeError, NotFound
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.controllers_view import (
     ControllersView,
@@ -17,9 +20,6 @@ from brokerset_operator.controllers_view import (
     controllers_of,
     look_at_controllers,
 )
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import Object
-from brokerset_operator.kube.errors import Conflict, KubeError, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.owners import NotOurs, ensure_ours

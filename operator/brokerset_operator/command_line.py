@@ -8,10 +8,10 @@ from typing import Final
 
 import structlog
 
+from brokerset_kube.credentials import CredentialsProblem
 from brokerset_operator.app import OperatorProcess, access_of
 from brokerset_operator.elector import LeaseLost
 from brokerset_operator.handlers import KopfEnded, run_kopf
-from brokerset_operator.kube.credentials import CredentialsProblem
 from brokerset_operator.plan.deciding import plan
 from brokerset_operator.settings import OperatorSettings
 from brokerset_runtime.program import Program

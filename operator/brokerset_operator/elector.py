@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from brokerset_operator.kube.errors import Conflict, KubeError, NotFound
-from brokerset_operator.kube.kinds import LEASE, Kind
+from brokerset_kube.errors import Conflict, KubeError, NotFound
+from brokerset_kube.kinds import LEASE, Kind
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from brokerset_kube import kinds
+from brokerset_kube.kinds import Kind
+from brokerset_kube.watching import key_of
 from brokerset_operator.audits import AUDIT, AuditIndex
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.kinds import Kind
-from brokerset_operator.kube.watching import key_of
 from brokerset_operator.model import names
 from brokerset_operator.quiescence import QuiescentSets
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue

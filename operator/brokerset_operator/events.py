@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_kube.client import KubeClient
+from brokerset_kube.errors import AlreadyExists, KubeError
+from brokerset_kube.kinds import EVENT
 from brokerset_operator.elector import micro_time
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.errors import AlreadyExists, KubeError
-from brokerset_operator.kube.kinds import EVENT
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)

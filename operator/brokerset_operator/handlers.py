@@ -15,8 +15,8 @@ import aiohttp
 import kopf
 import structlog
 
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.kinds import Kind
+from brokerset_kube.client import KubeClient
+from brokerset_kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
 

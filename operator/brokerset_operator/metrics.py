@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from brokerset_kube.errors import Request
 from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics, migration_metrics
-from brokerset_operator.kube.errors import Request
 from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 

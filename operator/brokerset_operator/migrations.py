@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from brokerset_kube import kinds
+from brokerset_kube.client import Object
+from brokerset_kube.errors import KubeError, NotFound
 from brokerset_operator.apply import Means, NotLeading, write_status
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import Object
-from brokerset_operator.kube.errors import KubeError, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.reconcile_queue import GONE, Key

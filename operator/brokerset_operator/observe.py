@@ -9,6 +9,10 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_kube import kinds
+from brokerset_kube.client import KubeClient, Object
+from brokerset_kube.errors import Forbidden, KubeError, NotFound
+from brokerset_kube.kinds import Kind
 from brokerset_operator.brokers_view import broker_addresses, look_at_drain, look_for_troubles, settings_at
 from brokerset_operator.controllers_view import (
     ControllersView,
@@ -17,10 +21,6 @@ from brokerset_operator.controllers_view import (
     look_at_controllers,
     own_groups,
 )
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import KubeClient, Object
-from brokerset_operator.kube.errors import Forbidden, KubeError, NotFound
-from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
 from brokerset_operator.plan.objects import items, part, seconds, text

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import structlog
 
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import KubeClient, Object
-from brokerset_operator.kube.errors import KubeError
-from brokerset_operator.kube.kinds import Kind
+from brokerset_kube import kinds
+from brokerset_kube.client import KubeClient, Object
+from brokerset_kube.errors import KubeError
+from brokerset_kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_kube import kinds
+from brokerset_kube.client import Object
+from brokerset_kube.errors import KubeError, NotFound
 from brokerset_operator.apply import Means, write_status
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import Object
-from brokerset_operator.kube.errors import KubeError, NotFound
 from brokerset_operator.plan import owner, reasons
 from brokerset_operator.plan.owner import Decision, read_owner
 

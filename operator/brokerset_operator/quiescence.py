@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from brokerset_kube.kinds import Kind
+from brokerset_kube.patches import digest
 from brokerset_operator.brokers_view import settings_at
 from brokerset_operator.controllers_view import ControllersView, look_at_controllers
-from brokerset_operator.kube.kinds import Kind
-from brokerset_operator.kube.patches import digest
 from brokerset_operator.observe import Seen, optional_names
 from brokerset_operator.plan import reasons
 from brokerset_operator.reconcile_queue import Key

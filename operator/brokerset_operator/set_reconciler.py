@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from brokerset_kube.errors import KubeError, Unavailable
+from brokerset_kube.patches import digest
 from brokerset_operator.apply import Means, NotLeading, carry_out
 from brokerset_operator.controllers_view import controllers_of
-from brokerset_operator.kube.errors import KubeError, Unavailable
-from brokerset_operator.kube.patches import digest
 from brokerset_operator.model.actions import EmitEvent, Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_kube import kinds
+from brokerset_kube.client import Object
+from brokerset_kube.errors import AlreadyExists, Conflict, KubeError, Unavailable
+from brokerset_kube.kinds import Kind, kind_named
 from brokerset_operator.apply import Means, NotLeading
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import Object
-from brokerset_operator.kube.errors import AlreadyExists, Conflict, KubeError, Unavailable
-from brokerset_operator.kube.kinds import Kind, kind_named
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.observe import first_of

@@ -12,6 +12,8 @@ from typing import Any, Final
 import structlog
 
 from brokerset_formats.config import TopicConfig
+from brokerset_kube import kinds
+from brokerset_kube.errors import KubeError, NotFound, Unavailable
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, master_address
 from brokerset_operator.controllers_view import (
@@ -21,8 +23,6 @@ from brokerset_operator.controllers_view import (
     look_at_controllers,
     own_groups,
 )
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.errors import KubeError, NotFound, Unavailable
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from brokerset_operator.kube.patches import covers, digest
+from brokerset_kube.patches import covers, digest
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, ObjectRef
 from brokerset_operator.model.observed import Object, Observed

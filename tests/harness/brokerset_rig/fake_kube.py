@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from brokerset_operator.kube.kinds import ALL, Kind
+from brokerset_kube.kinds import ALL, Kind
 
 Object = dict[str, Any]
 ObjectKey = tuple[str, str, str, str]
@@ -144,6 +144,9 @@ class FakeKube:
         self.on_change: Callable[[str, Object], None] | None = None
         """Called with ADDED, MODIFIED or DELETED after each change, for tests that play a controller."""
 
+        self.on_call: Callable[[Call], None] | None = None
+        """Called with each request before it is carried out."""
+
         self._by_place: dict[tuple[str, str, str], set[ObjectKey]] = {}
         self.absent = absent
         self._page_size_max = page_size_max
@@ -256,7 +259,10 @@ class FakeKube:
         if kind is None:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         verb = _verb(request, name)
-        self.calls.append(Call(verb, plural, namespace, name, subresource))
+        call = Call(verb, plural, namespace, name, subresource)
+        self.calls.append(call)
+        if self.on_call is not None:
+            self.on_call(call)
         asked = "patch" if verb == "apply" else verb
         if (asked, plural) in self.forbidden:
             message = f'{plural} is forbidden: User "test" cannot {asked} resource "{plural}"'

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
+from brokerset_kube.kinds import Kind
+from brokerset_kube.watching import Watch
 from brokerset_operator.app import OnEvent, OperatorProcess
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.kinds import Kind
-from brokerset_operator.kube.watching import Watch
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed

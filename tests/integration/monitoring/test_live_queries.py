@@ -21,7 +21,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from brokerset_operator.kube.errors import Request
+from brokerset_kube.errors import Request
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_protocol.codes import RequestCode

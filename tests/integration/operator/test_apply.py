@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
 from brokerset_operator.apply import ACTION_FAILED, Means, NotLeading, Settled, carry_out, with_failure
 from brokerset_operator.controllers_view import look_at_controllers
 from brokerset_operator.events import Events
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import (
     Action,

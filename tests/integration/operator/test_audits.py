@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.audits import AUDIT, AuditIndex, AuditRounds
 from brokerset_operator.events import Events
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
 from brokerset_operator.migrations import MIGRATION, MigrationRounds
 from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key

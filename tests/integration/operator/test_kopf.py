@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube import kinds
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
 from brokerset_operator.handlers import KopfEnded, make_settings, run_kopf
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
 from brokerset_rig.fake_kube import FakeKube, Fault
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, until
 

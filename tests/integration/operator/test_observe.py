@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from brokerset_broker.member.membership import diagnosis
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
+from brokerset_kube.errors import NotFound, Unavailable
 from brokerset_operator.brokers_view import (
     REFUSED,
     TRIES_AGAIN,
@@ -18,9 +21,6 @@ from brokerset_operator.brokers_view import (
     trouble_of,
 )
 from brokerset_operator.controllers_view import controller_addresses, look_at_controllers, pod_address
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.errors import NotFound, Unavailable
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube import kinds
+from brokerset_kube.credentials import Access
+from brokerset_kube.kinds import Kind
 from brokerset_operator import own_kinds
 from brokerset_operator.app import OperatorProcess
 from brokerset_operator.handlers import run_kopf
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.settings import OperatorSettings
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import (

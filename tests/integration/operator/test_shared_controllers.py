@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_client.controller_admin import ControllerAdmin
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import (
     AddController,

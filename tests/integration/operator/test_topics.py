@@ -11,11 +11,11 @@ import pytest
 
 from brokerset_broker.app import Broker
 from brokerset_formats.config import TopicConfig
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.brokers_view import Brokers, look_at_drain
 from brokerset_operator.events import Events
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
 from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicRounds

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from brokerset_kube import kinds
 from brokerset_operator.app import CHILDREN
-from brokerset_operator.kube import kinds
 from brokerset_operator.settings import OperatorSettings
 from brokerset_runtime.settings import from_environment, load
 

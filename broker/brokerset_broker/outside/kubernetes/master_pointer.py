@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from brokerset_broker.outside.kubernetes.api import ApiFailed, SliceConflict
 from brokerset_broker.outside.kubernetes.master_slice import Change, Overtaken, decide_slice
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access, CredentialsProblem, from_account
+from brokerset_kube.errors import Conflict, KubeError
+from brokerset_kube.kinds import ENDPOINT_SLICE
 
 log = structlog.get_logger(__name__)
 
@@ -17,24 +21,53 @@ PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 5.0
 """Waits after failures double from the first to the second."""
 
-LOOK_SECONDS: Final = 15.0
-"""How often a master looks whether the slice still leads to it."""
+CHECK_SECONDS: Final = 15.0
+"""How often a master checks whether the slice still leads to it."""
 
 
-class Slice(Protocol):
-    """The slice at the API server."""
+REQUEST_SECONDS: Final = 2.0
+"""Longest time that one request may take, connecting included."""
+
+MANAGER: Final = "brokerset-broker"
+"""Field manager of what a broker writes."""
+
+
+def _access() -> Access:
+    try:
+        return from_account(os.environ)
+    except CredentialsProblem as problem:
+        raise CredentialsProblem(f"{problem}; or leave masterEndpointSlice out") from None
+
+
+class MasterSlice:
+    """One EndpointSlice at the API server, as this pod's service account.
+
+    Every method raises `KubeError` or `CredentialsProblem`.
+    """
+
+    def __init__(self, namespace: str, name: str, *, access: Callable[[], Access] = _access) -> None:
+        self._place = name, namespace
+        self._access = access
+        self._client: KubeClient | None = None
 
     async def read(self) -> Mapping[str, Any]:
-        """The slice as it is. Raises `ApiFailed`."""
-        ...
+        """The slice as it is."""
+        return await self._started().get(ENDPOINT_SLICE, *self._place)
 
     async def patch(self, change: Mapping[str, Any]) -> None:
-        """Merge a change into it. Raises `SliceConflict`, `ApiFailed`."""
-        ...
+        """Merge a change into it. Raises `Conflict` when it has changed since it was read."""
+        await self._started().merge_patch(ENDPOINT_SLICE, *self._place, change)
 
     async def close(self) -> None:
         """Close the connection."""
-        ...
+        if self._client is not None:
+            await self._client.close()
+
+    def _started(self) -> KubeClient:
+        if self._client is None:
+            self._client = KubeClient(self._access(), manager=MANAGER, timeout=REQUEST_SECONDS)
+            self._client.start()
+        return self._client
 
 
 class MasterPointer:
@@ -44,31 +77,31 @@ class MasterPointer:
     slice keeps a former master from taking it back.
     """
 
-    def __init__(self, found: Slice, *, pod: str, pod_ip: str, leads: Callable[[], int | None]) -> None:
+    def __init__(self, found: MasterSlice, *, pod: str, pod_ip: str, leads: Callable[[], int | None]) -> None:
         """`leads` tells the epoch in which this broker is master; None while it is not."""
         self._slice = found
         self._pod = pod
         self._pod_ip = pod_ip
         self._leads = leads
         self._wake = asyncio.Event()
-        self._told: int | None = None
+        self._logged: int | None = None
 
     def wake(self) -> None:
         """The role may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Look after the slice for as long as this task runs."""
+        """Keep the slice right for as long as this task runs."""
         pause = PAUSE_SECONDS_MIN
         try:
             while True:
                 self._wake.clear()
                 try:
-                    await self._look()
-                    pause, wait = PAUSE_SECONDS_MIN, LOOK_SECONDS
-                except SliceConflict:
+                    await self._check()
+                    pause, wait = PAUSE_SECONDS_MIN, CHECK_SECONDS
+                except Conflict:
                     wait = PAUSE_SECONDS_MIN
-                except ApiFailed as error:
+                except (KubeError, CredentialsProblem) as error:
                     wait = pause
                     pause = min(pause * 2, PAUSE_SECONDS_MAX)
                     if wait == PAUSE_SECONDS_MIN:
@@ -84,7 +117,7 @@ class MasterPointer:
         finally:
             await self._slice.close()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         epoch = self._leads()
         if epoch is None:
             return
@@ -95,6 +128,6 @@ class MasterPointer:
                 return
             await self._slice.patch(decision.patch)
             log.info("the master's Service leads here", epoch=epoch, address=self._pod_ip)
-        elif isinstance(decision, Overtaken) and self._told != decision.epoch:
-            self._told = decision.epoch
+        elif isinstance(decision, Overtaken) and self._logged != decision.epoch:
+            self._logged = decision.epoch
             log.warning("the master's Service leads to a later master", epoch=epoch, later=decision.epoch)

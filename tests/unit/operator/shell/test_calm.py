@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube import kinds
+from brokerset_kube.kinds import Kind
 from brokerset_operator import quiescence as calm_module
 from brokerset_operator.controllers_view import ControllersView
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
 from brokerset_operator.quiescence import COMPLETE_SECONDS, COMPLETE_SPREAD, QuiescentSets

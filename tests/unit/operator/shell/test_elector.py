@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from brokerset_kube.errors import AlreadyExists, Conflict, NotFound, Request, Unavailable
+from brokerset_kube.kinds import Kind
 from brokerset_operator.elector import Elector, ElectorSettings, LeaseLost, micro_time
-from brokerset_operator.kube.errors import AlreadyExists, Conflict, NotFound, Request, Unavailable
-from brokerset_operator.kube.kinds import Kind
 from brokerset_sim.loop import run
 
 REQUEST = Request("update", "leases", "coordination.k8s.io", "system", "brokerset-operator")

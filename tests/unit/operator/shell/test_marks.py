@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from brokerset_kube import kinds
+from brokerset_kube.kinds import Kind
 from brokerset_operator.enqueueing import Enqueuer
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.kinds import Kind
 from brokerset_operator.model import names
 from brokerset_operator.quiescence import QuiescentSets
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue

@@ -3,160 +3,190 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from brokerset_broker.outside.kubernetes.api import ApiFailed, SliceConflict
-from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
+import pytest
+
+from brokerset_broker.outside.kubernetes import master_pointer
+from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
 from brokerset_broker.outside.kubernetes.master_slice import EPOCH_ANNOTATION
+from brokerset_kube.credentials import Access, CredentialsProblem, TokenFile
+from brokerset_rig.fake_kube import Call, FakeKube, Fault
+from brokerset_rig.operator_parts import until
+
+NAME, NAMESPACE, SLICES = "orders-0-master", "shop", "endpointslices"
 
 
-class FakeSlice:
-    """A slice in memory, with an API server's rule about resource versions."""
-
-    def __init__(self) -> None:
-        self.version = 1
-        self.address = ""
-        self.epoch = 0
-        self.failures: list[ApiFailed] = []
-        self.on_read: Callable[[], None] = lambda: None
-        self.patches = 0
-        self.changed = asyncio.Event()
-        self.closed = False
-
-    async def read(self) -> Mapping[str, Any]:
-        if self.failures:
-            raise self.failures.pop(0)
-        found = {
-            "metadata": {
-                "namespace": "shop",
-                "resourceVersion": str(self.version),
-                "annotations": {EPOCH_ANNOTATION: str(self.epoch)},
-            },
-            "endpoints": [{"addresses": [self.address], "conditions": {"ready": True}}],
-        }
-        self.on_read()
-        return copy.deepcopy(found)
-
-    async def patch(self, change: Mapping[str, Any]) -> None:
-        if change["metadata"]["resourceVersion"] != str(self.version):
-            raise SliceConflict("changed")
-        self.put(
-            change["endpoints"][0]["addresses"][0], int(change["metadata"]["annotations"][EPOCH_ANNOTATION])
-        )
-        self.patches += 1
-        self.changed.set()
-
-    def put(self, address: str, epoch: int) -> None:
-        self.address, self.epoch, self.version = address, epoch, self.version + 1
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-def _run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await scenario()
-
-    asyncio.run(bounded())
+def led_to(address: str, epoch: int) -> dict[str, Any]:
+    """The slice, leading to the master of an epoch."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "annotations": {EPOCH_ANNOTATION: str(epoch)}},
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+    }
 
 
 class Running:
     """A pointer that runs, and the epoch that it leads in."""
 
-    def __init__(self) -> None:
-        self.slice = FakeSlice()
+    def __init__(self, kube: FakeKube, access: Access) -> None:
+        self.kube = kube
         self.epoch: int | None = None
-        self.pointer = MasterPointer(self.slice, pod="p", pod_ip="10.0.0.7", leads=lambda: self.epoch)
-        self.task = asyncio.create_task(self.pointer.run())
+        self.pointer = MasterPointer(
+            MasterSlice(NAMESPACE, NAME, access=lambda: access),
+            pod="p",
+            pod_ip="10.0.0.7",
+            leads=lambda: self.epoch,
+        )
 
-    async def lead(self, epoch: int) -> None:
+    def lead(self, epoch: int) -> None:
         self.epoch = epoch
-        self.slice.changed.clear()
         self.pointer.wake()
-        await self.slice.changed.wait()
 
-    async def end(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-        assert self.slice.closed
+    @property
+    def leads_to(self) -> tuple[str, str]:
+        """The address and the epoch in the slice."""
+        live = self.kube.get(SLICES, NAME, NAMESPACE) or {}
+        return live["endpoints"][0]["addresses"][0], live["metadata"]["annotations"][EPOCH_ANNOTATION]
+
+    async def checked(self, times: int = 1) -> None:
+        """Wait until the slice was read so often, and what follows from it is done."""
+        await until(lambda: self.kube.count("get", SLICES) >= times)
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def running(**access: Any) -> AsyncIterator[Running]:
+    """A pointer at an API server with a slice that leads to an earlier master."""
+    async with FakeKube() as kube:
+        kube.put(led_to("10.0.0.1", 2))
+        found = Running(kube, Access(kube.url, **access))
+        task = asyncio.create_task(found.pointer.run())
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
 
 
 def test_a_new_master_leads_the_service_to_itself() -> None:
-    """And a slave writes nothing."""
+    """And a slave asks nothing, and writes nothing."""
 
     async def scenario() -> None:
-        running = Running()
-        running.pointer.wake()
-        await asyncio.sleep(0)
-        assert running.slice.patches == 0
+        async with running() as one:
+            one.pointer.wake()
+            await asyncio.sleep(0.05)
+            assert one.kube.calls == []
 
-        await running.lead(3)
+            one.lead(3)
+            await until(lambda: one.leads_to == ("10.0.0.7", "3"))
 
-        assert (running.slice.address, running.slice.epoch) == ("10.0.0.7", 3)
-        await running.end()
-
-    _run(scenario)
+    run(scenario)
 
 
 def test_it_goes_on_after_failures_and_conflicts() -> None:
     """An API server that is away, or a slice that somebody else changed between reading and writing."""
 
     async def scenario() -> None:
-        running = Running()
-        running.slice.failures = [ApiFailed("away"), ApiFailed("away")]
-        others = iter([lambda: running.slice.put("10.0.0.1", 2)])
-        running.slice.on_read = lambda: next(others, lambda: None)()
+        async with running() as one:
+            one.kube.faults.append(Fault("get", SLICES, code=503, times=2))
+            others = iter([led_to("10.0.0.2", 2)])
 
-        await running.lead(3)
+            def overtake(call: Call) -> None:
+                if call.verb == "patch" and (other := next(others, None)) is not None:
+                    one.kube.put(other)
 
-        assert (running.slice.address, running.slice.epoch) == ("10.0.0.7", 3)
-        await running.end()
+            one.kube.on_call = overtake
+            one.lead(3)
 
-    _run(scenario)
+            await until(lambda: one.leads_to == ("10.0.0.7", "3"))
+            assert one.kube.count("patch", SLICES) == 2
+
+    run(scenario)
 
 
 def test_who_lost_the_mastership_while_reading_writes_nothing() -> None:
-    """The role is looked at once more after the slice was read."""
+    """The role is checked once more after the slice was read."""
 
     async def scenario() -> None:
-        running = Running()
-        read = asyncio.Event()
+        async with running() as one:
 
-        def lose() -> None:
-            running.epoch = None
-            read.set()
+            def lose(_call: Call) -> None:
+                one.epoch = None
 
-        running.slice.on_read = lose
-        running.epoch = 3
-        running.pointer.wake()
-        await read.wait()
-        for _ in range(10):
-            await asyncio.sleep(0)
+            one.kube.on_call = lose
+            one.lead(3)
+            await one.checked()
 
-        assert running.slice.patches == 0
-        await running.end()
+            assert one.kube.count("patch") == 0
 
-    _run(scenario)
+    run(scenario)
 
 
 def test_a_later_master_is_left_alone() -> None:
     """An old master that still believes in its role cannot take clients away from the new one."""
 
     async def scenario() -> None:
-        running = Running()
-        running.slice.put("10.0.0.1", 9)
-        read = asyncio.Event()
-        running.slice.on_read = read.set
-        running.epoch = 3
-        running.pointer.wake()
-        await read.wait()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        async with running() as one:
+            one.kube.put(led_to("10.0.0.1", 9))
+            one.lead(3)
+            await one.checked()
 
-        assert (running.slice.address, running.slice.patches) == ("10.0.0.1", 0)
-        await running.end()
+            assert one.leads_to == ("10.0.0.1", "9")
 
-    _run(scenario)
+    run(scenario)
+
+
+def test_it_asks_as_the_service_account(tmp_path: Path) -> None:
+    """No token yet is a failure that is tried again; one that the kubelet renewed is read again."""
+
+    async def scenario() -> None:
+        token = tmp_path / "token"
+        async with running(token=TokenFile(token)) as one:
+            one.kube.tokens = {"secret"}
+            one.lead(3)
+            await asyncio.sleep(0.1)
+            token.write_text("secret\n")
+            await until(lambda: one.leads_to == ("10.0.0.7", "3"))
+
+            one.kube.tokens = {"newer"}
+            token.write_text("newer")
+            one.lead(4)
+            await until(lambda: one.leads_to == ("10.0.0.7", "4"))
+
+    run(scenario)
+
+
+def test_outside_of_a_pod_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting that asks for it is named, and the pointer tries again."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(master_pointer, "PAUSE_SECONDS_MAX", 0.05)
+    tries: list[int] = []
+
+    async def scenario() -> None:
+        found = MasterSlice(NAMESPACE, NAME)
+        with pytest.raises(CredentialsProblem, match="masterEndpointSlice"):
+            await found.read()
+
+        def leads() -> int:
+            tries.append(3)
+            return 3
+
+        task = asyncio.create_task(MasterPointer(found, pod="p", pod_ip="10.0.0.7", leads=leads).run())
+        await until(lambda: len(tries) > 2)
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(scenario)

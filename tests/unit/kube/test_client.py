@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from brokerset_operator.kube import kinds
-from brokerset_operator.kube.client import CONNECTIONS_MAX, PAGE_SIZE, KubeClient
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.errors import (
+from brokerset_kube import kinds
+from brokerset_kube.client import CONNECTIONS_MAX, PAGE_SIZE, KubeClient
+from brokerset_kube.credentials import Access
+from brokerset_kube.errors import (
     AlreadyExists,
     Conflict,
     Forbidden,
@@ -307,3 +309,22 @@ def test_every_request_is_reported_with_its_outcome() -> None:
 
     run(work())
     assert told == [("apply", "configmaps", "ok"), ("get", "configmaps", "NotFound")]
+
+
+@pytest.mark.parametrize("text", ["[]", "no JSON"])
+def test_an_answer_that_is_no_object_is_an_error(text: str) -> None:
+    """What answers may be something else than an API server: no other exception comes out."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    async def work() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", answer)
+        async with TestServer(application) as server:
+            client = KubeClient(Access(str(server.make_url("")).rstrip("/")), manager="test")
+            async with client:
+                with pytest.raises(Unavailable):
+                    await client.get(kinds.POD, "a", "shop")
+
+    run(work())

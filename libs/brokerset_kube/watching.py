@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from brokerset_operator.kube.client import KubeClient, Object
-from brokerset_operator.kube.errors import Gone, KubeError, Request, Unavailable, error_of_status
-from brokerset_operator.kube.kinds import Kind
+from brokerset_kube.client import KubeClient, Object
+from brokerset_kube.errors import Gone, KubeError, Request, Unavailable, error_of_status
+from brokerset_kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
 

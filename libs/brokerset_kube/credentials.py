@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's token, certificate authority and namespace."""
 
@@ -202,6 +200,8 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
+    import yaml  # a pod has no kubeconfig, and brokers need no YAML
+
     try:
         with path.open("rb") as stream:
             data = stream.read(KUBECONFIG_BYTES_MAX + 1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from brokerset_operator.kube import kinds, watching
-from brokerset_operator.kube.client import KubeClient
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.watching import Watch, key_of
+from brokerset_kube import kinds, watching
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
+from brokerset_kube.watching import Watch, key_of
 from brokerset_rig.fake_kube import FakeKube, Fault
 
 SECONDS = 10.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_operator.kube.credentials import (
+from brokerset_kube.credentials import (
     TOKEN_SECONDS,
     CredentialsProblem,
     TokenFile,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_operator.kube.errors import (
+from brokerset_kube.errors import (
     AlreadyExists,
     ApiError,
     Conflict,

@@ -16,8 +16,8 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from brokerset_operator.kube.credentials import Access
-from brokerset_operator.kube.errors import (
+from brokerset_kube.credentials import Access
+from brokerset_kube.errors import (
     Gone,
     KubeError,
     NotFound,
@@ -26,7 +26,7 @@ from brokerset_operator.kube.errors import (
     Unavailable,
     error_of,
 )
-from brokerset_operator.kube.kinds import LEASE, POD, Kind, kind_of
+from brokerset_kube.kinds import LEASE, POD, Kind, kind_of
 
 Object = dict[str, Any]
 """An object of the API as it came."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_operator.kube.patches import covers, digest, merge_patch, quantity, same_quantity, substance
+from brokerset_kube.patches import covers, digest, merge_patch, quantity, same_quantity, substance
 
 json_values = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.text(max_size=3),

@@ -112,7 +112,7 @@ class Forbidden(ApiError):
     def __init__(self, request: Request, code: int, message: str) -> None:
         # "<x> is forbidden: User ... cannot ..." comes from authorization; everything else from admission.
         if "cannot" in message and "User" in message:
-            advice = f"grant this right to the operator's service account: {request.right}"
+            advice = f"grant this right to the pod's service account: {request.right}"
         else:
             advice = "an admission rule refuses it: see quotas, pod security and policies of the namespace"
         super().__init__(request, code, f"{message}; {advice}")

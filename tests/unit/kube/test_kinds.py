@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_operator.kube import kinds
+from brokerset_kube import kinds
 
 
 def test_paths_are_those_of_the_api() -> None:
