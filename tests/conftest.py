@@ -6,7 +6,7 @@ import pytest
 
 from brokerset_rig import examples
 
-pytest_plugins = ["brokerset_rig.processor_costs"]
+pytest_plugins = ["brokerset_rig.async_tests", "brokerset_rig.processor_costs"]
 examples.register()
 
 

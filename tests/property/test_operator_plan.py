@@ -40,6 +40,8 @@ from brokerset_sim.kubernetes_model import (
 )
 from brokerset_sim.kubernetes_wanted import NAME, wanted_of_model
 
+pytestmark = pytest.mark.long
+
 CHAOS_SECONDS: Final = 70
 HEAL_SECONDS: Final = 1_500
 SCHEDULES: Final = 96

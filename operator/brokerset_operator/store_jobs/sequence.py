@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from brokerset_operator.kube.kinds import kind_named
+from brokerset_kube.kinds import kind_named
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent, ObjectRef
 from brokerset_operator.model.observed import Object
 from brokerset_operator.plan.conditions import Verdict, condition, find

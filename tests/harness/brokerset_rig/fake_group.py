@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any
 
 from brokerset_broker.member.role import RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork
 from brokerset_rig.waiting import until
-from brokerset_sim.loop import run
 from brokerset_spec.broker_settings import BrokerSettings
-
-P = ParamSpec("P")
 
 
 class Group:
@@ -78,16 +74,6 @@ async def group_of(size: int, **changes: Any) -> AsyncIterator[Group]:
         for broker in group.brokers.values():
             await broker.stop()
     group.network.check()
-
-
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that runs on virtual time."""
-
-    @functools.wraps(test)
-    def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
-        run(test(*args, **kwargs))
-
-    return on_virtual_time
 
 
 async def answered(wait: Awaitable[PutStatus]) -> PutStatus:

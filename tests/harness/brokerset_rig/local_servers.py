@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import uvloop
 
 from brokerset_broker.app import Broker
 from brokerset_formats.batches import BatchItem, encode_batch
@@ -24,10 +22,6 @@ from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 HOST = "127.0.0.1"
-TEST_SECONDS_MAX = 30
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
-"""Runs a test on the loop that brokers use, under a time-out."""
 
 
 def broker_settings(folder: Path, **changes: Any) -> BrokerSettings:
@@ -216,14 +210,3 @@ class Setup:
     async def pair(self, **changes: Any) -> AsyncIterator[tuple[Broker, Client]]:
         async with self.broker(**changes) as broker, self.client(broker) as client:
             yield broker, client
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Implements `Run`."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(TEST_SECONDS_MAX):
-            await main()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        loop.run(bounded())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from brokerset_runtime.clock import Clock, ManualClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout
 from brokerset_sim.lone_member import LoneMember
-from brokerset_sim.loop import VirtualLoop
 from brokerset_spec.broker_settings import BrokerSettings
 
 T = TypeVar("T")
@@ -329,9 +328,3 @@ async def running(broker: Broker) -> AsyncIterator[Broker]:
         await asyncio.gather(task, return_exceptions=True)
     if not task.cancelled() and task.exception() is not None:
         raise AssertionError from task.exception()
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a scene on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work)

@@ -11,9 +11,3 @@ from brokerset_rig import local_servers
 def setup(tmp_path: Path) -> local_servers.Setup:
     """Brokers on a folder of this test."""
     return local_servers.Setup(tmp_path / "store")
-
-
-@pytest.fixture
-def run() -> local_servers.Run:
-    """Runs a test on the loop that brokers use, under a time-out."""
-    return local_servers.run

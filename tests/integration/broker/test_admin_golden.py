@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -99,22 +98,19 @@ def assert_same_shape(ours: object, java: object, path: str = "") -> None:
         "broker-unknown-code",
     ],
 )
-def test_equal_answers(tmp_path: Path, name: str) -> None:
+async def test_equal_answers(tmp_path: Path, name: str) -> None:
     """Code, remark, header fields and body are Java's, byte for byte in the fields."""
 
-    async def scenario() -> None:
-        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
-            for _ in range(8):
-                await send(connection, "wire")
+    async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
+        for _ in range(8):
+            await send(connection, "wire")
 
-            answer, recorded = await repeat(connection, name)
+        answer, recorded = await repeat(connection, name)
 
-            assert answer.code == recorded["header"]["code"]
-            assert answer.remark == recorded["header"].get("remark")
-            assert answer.ext == recorded["header"].get("extFields", {})
-            assert answer.body == recorded["body"].encode()
-
-    asyncio.run(scenario())
+        assert answer.code == recorded["header"]["code"]
+        assert answer.remark == recorded["header"].get("remark")
+        assert answer.ext == recorded["header"].get("extFields", {})
+        assert answer.body == recorded["body"].encode()
 
 
 @pytest.mark.parametrize(
@@ -129,56 +125,50 @@ def test_equal_answers(tmp_path: Path, name: str) -> None:
         "broker-45-all-delay-offsets",
     ],
 )
-def test_answers_of_equal_shape(tmp_path: Path, name: str) -> None:
+async def test_answers_of_equal_shape(tmp_path: Path, name: str) -> None:
     """Where times and counters differ, the names of fields and the structure of the body are Java's."""
 
-    async def scenario() -> None:
-        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
-            for _ in range(8):
-                await send(connection, "wire")
-            await ask(connection, RequestCode.HEART_BEAT, heartbeat("adm-group", "adm-topic"))
-            for group, topic in (("wire-group", "wire"), ("adm-group", "adm-topic")):
-                await ask(
-                    connection, RequestCode.PULL_MESSAGE, consumerGroup=group, topic=topic, queueId=0,
-                    queueOffset=0, maxMsgNums=32, sysFlag=5, commitOffset=0, suspendTimeoutMillis=0,
-                    subscription="*", subVersion=0, expressionType="TAG",
-                )  # fmt: skip
+    async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
+        for _ in range(8):
+            await send(connection, "wire")
+        await ask(connection, RequestCode.HEART_BEAT, heartbeat("adm-group", "adm-topic"))
+        for group, topic in (("wire-group", "wire"), ("adm-group", "adm-topic")):
+            await ask(
+                connection, RequestCode.PULL_MESSAGE, consumerGroup=group, topic=topic, queueId=0,
+                queueOffset=0, maxMsgNums=32, sysFlag=5, commitOffset=0, suspendTimeoutMillis=0,
+                subscription="*", subVersion=0, expressionType="TAG",
+            )  # fmt: skip
 
-            answer, recorded = await repeat(connection, name)
+        answer, recorded = await repeat(connection, name)
 
-            assert answer.code == recorded["header"]["code"] == 0
-            assert answer.remark == recorded["header"].get("remark")
-            assert answer.ext.keys() == recorded["header"].get("extFields", {}).keys()
-            if name == "broker-26-config":
-                assert b"brokerName=broker-a\n" in answer.body
-                return
-            if not recorded["body"]:
-                return
-            assert_same_shape(fastjson.loads(answer.body), fastjson.loads(recorded["body"]))
-
-    asyncio.run(scenario())
+        assert answer.code == recorded["header"]["code"] == 0
+        assert answer.remark == recorded["header"].get("remark")
+        assert answer.ext.keys() == recorded["header"].get("extFields", {}).keys()
+        if name == "broker-26-config":
+            assert b"brokerName=broker-a\n" in answer.body
+            return
+        if not recorded["body"]:
+            return
+        assert_same_shape(fastjson.loads(answer.body), fastjson.loads(recorded["body"]))
 
 
-def test_runtime_info_has_java_s_keys(tmp_path: Path) -> None:
+async def test_runtime_info_has_java_s_keys(tmp_path: Path) -> None:
     """Every key of Java's, and numbers where `mqadmin clusterList` parses numbers."""
 
-    async def scenario() -> None:
-        async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
-            await send(connection, "wire")
+    async with running_broker(tmp_path) as broker, connected(broker.port) as connection:
+        await send(connection, "wire")
 
-            answer, recorded = await repeat(connection, "broker-28-runtime-info")
-            table = json.loads(answer.body)["table"]
-            expected = json.loads(recorded["body"])["table"]
+        answer, recorded = await repeat(connection, "broker-28-runtime-info")
+        table = json.loads(answer.body)["table"]
+        expected = json.loads(recorded["body"])["table"]
 
-            assert {k for k in expected if "/" not in k} <= table.keys()
-            assert all(type(value) is str for value in table.values())
-            for name in ("putTps", "getTransferredTps"):
-                float(table[name].split(" ")[0])
-            for name in ("earliestMessageTimeStamp", "pageCacheLockTimeMills", "sendThreadPoolQueueSize"):
-                assert int(table[name]) >= 0
-            assert 0 <= float(table["commitLogDiskRatio"]) <= 1
-            assert table["brokerVersionDesc"] == "V5_5_0"
-            assert table["brokerActive"] == "true"
-            assert table["msgPutTotalTodayNow"] == "1"
-
-    asyncio.run(scenario())
+        assert {k for k in expected if "/" not in k} <= table.keys()
+        assert all(type(value) is str for value in table.values())
+        for name in ("putTps", "getTransferredTps"):
+            float(table[name].split(" ")[0])
+        for name in ("earliestMessageTimeStamp", "pageCacheLockTimeMills", "sendThreadPoolQueueSize"):
+            assert int(table[name]) >= 0
+        assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+        assert table["brokerVersionDesc"] == "V5_5_0"
+        assert table["brokerActive"] == "true"
+        assert table["msgPutTotalTodayNow"] == "1"

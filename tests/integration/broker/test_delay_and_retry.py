@@ -9,104 +9,93 @@ from typing import Any
 
 import orjson
 import pytest
+import uvloop
 
 from brokerset_broker.tables.config_files import ConfigDamaged
 from brokerset_formats.message_ids import decode_offset_id
-from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.local_servers import Setup
 
 LEVELS = "1s 2s 3s 1s 1h"
 
 
-def test_a_delayed_message_comes_after_its_delay_and_looks_as_javas_does(setup: Setup, run: Run) -> None:
+async def test_a_delayed_message_comes_after_its_delay_and_looks_as_javas_does(setup: Setup) -> None:
     """Golden 23: the delivered record still has DELAY, REAL_TOPIC and REAL_QID."""
 
-    async def main() -> None:
-        async with setup.pair() as (_, client):
-            await client.create_topic("t")
-            started = time.monotonic()
-            sent = await client.send(
-                "t",
-                b"later",
-                queue_id=3,
-                properties={"DELAY": "1", "KEYS": "k", "TAGS": "A", "UNIQ_KEY": "U"},
-            )
-            assert (sent.code, sent.ext["queueId"]) == (0, "3")
-            assert (await client.pull("t", 0, queue_id=3)).code == 19
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        started = time.monotonic()
+        sent = await client.send(
+            "t",
+            b"later",
+            queue_id=3,
+            properties={"DELAY": "1", "KEYS": "k", "TAGS": "A", "UNIQ_KEY": "U"},
+        )
+        assert (sent.code, sent.ext["queueId"]) == (0, "3")
+        assert (await client.pull("t", 0, queue_id=3)).code == 19
 
-            record = (await client.wait_for("t", 0, queue_id=3, expression="A"))[0]
+        record = (await client.wait_for("t", 0, queue_id=3, expression="A"))[0]
 
-            assert 0.95 <= time.monotonic() - started < 1.5
-            assert (record.body, record.queue_id, record.queue_offset, record.reconsume_times) == (
-                b"later",
-                3,
-                0,
-                0,
-            )
-            assert record.born_timestamp == 1_700_000_000_000
-            assert setup.properties(record) == {
-                "CLUSTER": "DefaultCluster", "DELAY": "1", "KEYS": "k", "MSG_REGION": "DefaultRegion",
-                "REAL_QID": "3", "REAL_TOPIC": "t", "TAGS": "A", "TRACE_ON": "true", "UNIQ_KEY": "U",
-            }  # fmt: skip
-
-    run(main)
+        assert 0.95 <= time.monotonic() - started < 1.5
+        assert (record.body, record.queue_id, record.queue_offset, record.reconsume_times) == (
+            b"later",
+            3,
+            0,
+            0,
+        )
+        assert record.born_timestamp == 1_700_000_000_000
+        assert setup.properties(record) == {
+            "CLUSTER": "DefaultCluster", "DELAY": "1", "KEYS": "k", "MSG_REGION": "DefaultRegion",
+            "REAL_QID": "3", "REAL_TOPIC": "t", "TAGS": "A", "TRACE_ON": "true", "UNIQ_KEY": "U",
+        }  # fmt: skip
 
 
-def test_many_delayed_messages_come_once_each_and_in_order(setup: Setup, run: Run) -> None:
-    async def main() -> None:
-        async with setup.pair() as (broker, client):
-            await client.create_topic("t")
-            for n in range(200):
-                await client.send("t", b"%d" % n, properties={"DELAY": "1"})
-            found: list[bytes] = []
-            while len(found) < 200:
-                found += [record.body for record in await client.wait_for("t", len(found))]
+async def test_many_delayed_messages_come_once_each_and_in_order(setup: Setup) -> None:
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        for n in range(200):
+            await client.send("t", b"%d" % n, properties={"DELAY": "1"})
+        found: list[bytes] = []
+        while len(found) < 200:
+            found += [record.body for record in await client.wait_for("t", len(found))]
 
-            assert found == [b"%d" % n for n in range(200)]
-            assert broker.delay.progress()[1] == (200, 200)
-
-    run(main)
+        assert found == [b"%d" % n for n in range(200)]
+        assert broker.delay.progress()[1] == (200, 200)
 
 
-def test_levels_do_not_wait_for_each_other(setup: Setup, run: Run) -> None:
-    async def main() -> None:
-        async with setup.pair(message_delay_level=LEVELS) as (_, client):
-            await client.create_topic("t")
-            await client.send("t", b"in an hour", properties={"DELAY": "5"})
-            await client.send("t", b"in two", properties={"DELAY": "2"})
-            await client.send("t", b"in one", properties={"DELAY": "1"})
+async def test_levels_do_not_wait_for_each_other(setup: Setup) -> None:
+    async with setup.pair(message_delay_level=LEVELS) as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"in an hour", properties={"DELAY": "5"})
+        await client.send("t", b"in two", properties={"DELAY": "2"})
+        await client.send("t", b"in one", properties={"DELAY": "1"})
 
-            first = await client.wait_for("t", 0)
-            second = await client.wait_for("t", 1)
+        first = await client.wait_for("t", 0)
+        second = await client.wait_for("t", 1)
 
-            assert [first[0].body, second[0].body] == [b"in one", b"in two"]
-
-    run(main)
+        assert [first[0].body, second[0].body] == [b"in one", b"in two"]
 
 
-def test_a_delay_goes_on_over_a_restart(setup: Setup, run: Run) -> None:
+async def test_a_delay_goes_on_over_a_restart(setup: Setup) -> None:
     """What was delivered before is not delivered again, what was due meanwhile comes at once."""
 
-    async def main() -> None:
-        async with setup.pair() as (_, client):
-            await client.create_topic("t")
-            await client.send("t", b"before", properties={"DELAY": "1"})
-            await client.wait_for("t", 0)
-            await client.send("t", b"during", properties={"DELAY": "1"})
-        saved = orjson.loads((setup.folder / "config" / "delayOffset.json").read_bytes())
-        assert saved["offsetTable"] == {"1": 1}
-        await asyncio.sleep(1.0)
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"before", properties={"DELAY": "1"})
+        await client.wait_for("t", 0)
+        await client.send("t", b"during", properties={"DELAY": "1"})
+    saved = orjson.loads((setup.folder / "config" / "delayOffset.json").read_bytes())
+    assert saved["offsetTable"] == {"1": 1}
+    await asyncio.sleep(1.0)
 
-        async with setup.pair() as (broker, client):
-            started = time.monotonic()
-            assert (await client.wait_for("t", 1))[0].body == b"during"
-            assert time.monotonic() - started < 0.8
-            assert broker.delay.delivered == 1
-            assert (await client.pull("t", 2)).code == 19
-
-    run(main)
+    async with setup.pair() as (broker, client):
+        started = time.monotonic()
+        assert (await client.wait_for("t", 1))[0].body == b"during"
+        assert time.monotonic() - started < 0.8
+        assert broker.delay.delivered == 1
+        assert (await client.pull("t", 2)).code == 19
 
 
-def test_a_damaged_progress_file_is_named_and_stops_the_start(setup: Setup, run: Run) -> None:
+def test_a_damaged_progress_file_is_named_and_stops_the_start(setup: Setup) -> None:
     path: Path = setup.folder / "config" / "delayOffset.json"
 
     async def main() -> None:
@@ -116,9 +105,9 @@ def test_a_damaged_progress_file_is_named_and_stops_the_start(setup: Setup, run:
     path.parent.mkdir(parents=True)
     path.write_text("{half")
     with pytest.raises(ConfigDamaged, match=r"delayOffset\.json"):
-        run(main)
+        uvloop.run(main())
     path.unlink()
-    run(main)
+    uvloop.run(main())
 
 
 async def _send_back(client: Any, record: Any, group: str = "g", level: int = 0, **ext: Any) -> Any:
@@ -133,102 +122,85 @@ async def _send_back(client: Any, record: Any, group: str = "g", level: int = 0,
     )
 
 
-def test_a_message_sent_back_comes_again_later(setup: Setup, run: Run) -> None:
+async def test_a_message_sent_back_comes_again_later(setup: Setup) -> None:
     """Golden 20: which properties a retried message has."""
 
-    async def main() -> None:
-        async with setup.pair(message_delay_level=LEVELS) as (_, client):
-            await client.create_topic("t")
-            sent = await client.send("t", b"x", properties={"UNIQ_KEY": "U", "TAGS": "A", "WAIT": "true"})
-            first = setup.records(await client.pull("t", 0, group="g"))[0]
+    async with setup.pair(message_delay_level=LEVELS) as (_, client):
+        await client.create_topic("t")
+        sent = await client.send("t", b"x", properties={"UNIQ_KEY": "U", "TAGS": "A", "WAIT": "true"})
+        first = setup.records(await client.pull("t", 0, group="g"))[0]
 
-            assert (await _send_back(client, first, level=1)).code == 0
-            second = (await client.wait_for("%RETRY%g", 0, group="g"))[0]
-            assert (second.body, second.topic, second.reconsume_times) == (b"x", "%RETRY%g", 1)
-            assert setup.properties(second) == {
-                "CLUSTER": "DefaultCluster", "DELAY": "1", "MSG_REGION": "DefaultRegion",
-                "ORIGIN_MESSAGE_ID": sent.ext["msgId"], "REAL_QID": "0", "REAL_TOPIC": "%RETRY%g",
-                "RETRY_TOPIC": "t", "TAGS": "A", "TRACE_ON": "true", "UNIQ_KEY": "U", "WAIT": "false",
-            }  # fmt: skip
+        assert (await _send_back(client, first, level=1)).code == 0
+        second = (await client.wait_for("%RETRY%g", 0, group="g"))[0]
+        assert (second.body, second.topic, second.reconsume_times) == (b"x", "%RETRY%g", 1)
+        assert setup.properties(second) == {
+            "CLUSTER": "DefaultCluster", "DELAY": "1", "MSG_REGION": "DefaultRegion",
+            "ORIGIN_MESSAGE_ID": sent.ext["msgId"], "REAL_QID": "0", "REAL_TOPIC": "%RETRY%g",
+            "RETRY_TOPIC": "t", "TAGS": "A", "TRACE_ON": "true", "UNIQ_KEY": "U", "WAIT": "false",
+        }  # fmt: skip
 
-            assert (await _send_back(client, second)).code == 0
-            third = (await client.wait_for("%RETRY%g", 1, group="g"))[0]
-            assert third.reconsume_times == 2
-            assert setup.properties(third)["DELAY"] == "4"
-            assert setup.properties(third)["RETRY_TOPIC"] == "t"
-            assert setup.properties(third)["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
-            assert decode_offset_id(sent.ext["msgId"])[1] == first.offset
-
-    run(main)
+        assert (await _send_back(client, second)).code == 0
+        third = (await client.wait_for("%RETRY%g", 1, group="g"))[0]
+        assert third.reconsume_times == 2
+        assert setup.properties(third)["DELAY"] == "4"
+        assert setup.properties(third)["RETRY_TOPIC"] == "t"
+        assert setup.properties(third)["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
+        assert decode_offset_id(sent.ext["msgId"])[1] == first.offset
 
 
 @pytest.mark.parametrize("ext", [{"maxReconsumeTimes": 0}, {"level": -1}])
-def test_a_message_tried_too_often_becomes_a_dead_letter_at_once(
-    setup: Setup, run: Run, ext: dict[str, Any]
+async def test_a_message_tried_too_often_becomes_a_dead_letter_at_once(
+    setup: Setup, ext: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        async with setup.pair() as (broker, client):
-            await client.create_topic("t")
-            await client.send("t", b"x", properties={"UNIQ_KEY": "U"})
-            record = setup.records(await client.pull("t", 0, group="g"))[0]
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        await client.send("t", b"x", properties={"UNIQ_KEY": "U"})
+        record = setup.records(await client.pull("t", 0, group="g"))[0]
 
-            assert (await _send_back(client, record, **ext)).code == 0
+        assert (await _send_back(client, record, **ext)).code == 0
 
-            dead = setup.records(await client.pull("%DLQ%g", 0))[0]
-            assert (dead.topic, dead.body, dead.reconsume_times) == ("%DLQ%g", b"x", 1)
-            assert setup.properties(dead)["RETRY_TOPIC"] == "t"
-            topic = broker.topics.get("%DLQ%g")
-            assert topic is not None
-            assert (topic.perm, topic.read_queue_nums, topic.write_queue_nums) == (6, 1, 1)
-            assert broker.traffic.dead_lettered == {("g", "t"): 1}
-
-    run(main)
+        dead = setup.records(await client.pull("%DLQ%g", 0))[0]
+        assert (dead.topic, dead.body, dead.reconsume_times) == ("%DLQ%g", b"x", 1)
+        assert setup.properties(dead)["RETRY_TOPIC"] == "t"
+        topic = broker.topics.get("%DLQ%g")
+        assert topic is not None
+        assert (topic.perm, topic.read_queue_nums, topic.write_queue_nums) == (6, 1, 1)
+        assert broker.traffic.dead_lettered == {("g", "t"): 1}
 
 
-def test_a_delayed_message_that_cannot_be_stored_any_more_lets_later_ones_pass(
-    setup: Setup, run: Run
-) -> None:
+async def test_a_delayed_message_that_cannot_be_stored_any_more_lets_later_ones_pass(setup: Setup) -> None:
     """A smaller maxMessageSize after a restart must not stop a level for ever."""
 
-    async def main() -> None:
-        async with setup.pair(message_delay_level="1s") as (_, client):
-            await client.create_topic("t")
-            await client.send("t", b"x" * 3000, properties={"DELAY": "1"})
-            await client.send("t", b"small", properties={"DELAY": "1"})
-        async with setup.pair(message_delay_level="1s", max_message_size=2048) as (_, client):
-            assert setup.bodies(await client.pull("t", 0, suspend_ms=5_000)) == [b"small"]
-
-    run(main)
+    async with setup.pair(message_delay_level="1s") as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"x" * 3000, properties={"DELAY": "1"})
+        await client.send("t", b"small", properties={"DELAY": "1"})
+    async with setup.pair(message_delay_level="1s", max_message_size=2048) as (_, client):
+        assert setup.bodies(await client.pull("t", 0, suspend_ms=5_000)) == [b"small"]
 
 
-def test_a_send_back_of_something_inside_a_message_is_refused(setup: Setup, run: Run) -> None:
+async def test_a_send_back_of_something_inside_a_message_is_refused(setup: Setup) -> None:
     """A record that somebody put into a body is no message."""
 
-    async def main() -> None:
-        async with setup.pair() as (_, client):
-            await client.create_topic("t")
-            await client.send("t", b"inner")
-            inner = (await client.pull("t", 0)).body
-            await client.send("t", inner)
-            outer = setup.records(await client.pull("t", 1))[0]
-            offset = outer.offset + (await client.pull("t", 1)).body.index(inner)
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"inner")
+        inner = (await client.pull("t", 0)).body
+        await client.send("t", inner)
+        outer = setup.records(await client.pull("t", 1))[0]
+        offset = outer.offset + (await client.pull("t", 1)).body.index(inner)
 
-            reply = await client.call(36, offset=offset, group="g", delayLevel=0)
+        reply = await client.call(36, offset=offset, group="g", delayLevel=0)
 
-            assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset}")
-
-    run(main)
+        assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset}")
 
 
-def test_a_wrong_send_back_is_refused(setup: Setup, run: Run) -> None:
-    async def main() -> None:
-        async with setup.pair(auto_create_subscription_group=False) as (_, client):
-            missing = await client.call(36, offset=0, group="unknown", delayLevel=0)
-            assert missing.code == 26
-            nothing = await client.call(36, offset=12345, group="TOOLS_CONSUMER", delayLevel=0)
-            assert (nothing.code, nothing.remark) == (1, "look message by offset failed, 12345")
-            incomplete = await client.call(36, group="TOOLS_CONSUMER")
-            assert incomplete.code == 1
-            assert "offset" in (incomplete.remark or "")
-
-    run(main)
+async def test_a_wrong_send_back_is_refused(setup: Setup) -> None:
+    async with setup.pair(auto_create_subscription_group=False) as (_, client):
+        missing = await client.call(36, offset=0, group="unknown", delayLevel=0)
+        assert missing.code == 26
+        nothing = await client.call(36, offset=12345, group="TOOLS_CONSUMER", delayLevel=0)
+        assert (nothing.code, nothing.remark) == (1, "look message by offset failed, 12345")
+        incomplete = await client.call(36, group="TOOLS_CONSUMER")
+        assert incomplete.code == 1
+        assert "offset" in (incomplete.remark or "")

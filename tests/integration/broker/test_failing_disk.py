@@ -11,6 +11,8 @@ from brokerset_rig import stack, wire
 from brokerset_rig.acked_load import QUEUES, TOPIC, Ledger, create_topic, verify
 from brokerset_rig.failing_disks import FailingSyncs
 
+pytestmark = pytest.mark.long
+
 SETTINGS = {"mappedFileSizeCommitLog": str(4 * 1024 * 1024), "maxMessageSize": "1048576",
             "mappedFileSizeConsumeQueue": "60000", "maxHashSlotNum": "10", "maxIndexNum": "4000"}  # fmt: skip
 

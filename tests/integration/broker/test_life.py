@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from brokerset_broker.app import Broker, PortTaken
 from brokerset_broker.outside import metrics, name_servers
@@ -18,7 +19,7 @@ from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
-from brokerset_rig.local_servers import Run, Setup, broker_settings, running_name_server
+from brokerset_rig.local_servers import Setup, broker_settings, running_name_server
 from brokerset_rig.stack import free_port, free_ports
 from brokerset_rig.waiting import until
 from brokerset_runtime.program import reasons
@@ -42,36 +43,32 @@ async def shown(port: int, topic: str, perm: int = 6) -> TopicRouteData:
     return found
 
 
-def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(
-    setup: Setup, run: Run, tmp_path: Path
-) -> None:
-    async def main() -> None:
-        async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
-            addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
-            async with setup.pair(namesrv_addr=addresses) as (broker, client):
-                await until(lambda: len(broker.registrar.registered) == 2)
-                for server in (one, two):
-                    template = await route(server.port, DEFAULT_TOPIC)
-                    assert template is not None
-                    assert template.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{broker.port}"}
+async def test_a_broker_is_known_to_all_name_servers_and_says_goodbye(setup: Setup, tmp_path: Path) -> None:
+    async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
+        addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
+        async with setup.pair(namesrv_addr=addresses) as (broker, client):
+            await until(lambda: len(broker.registrar.registered) == 2)
+            for server in (one, two):
+                template = await route(server.port, DEFAULT_TOPIC)
+                assert template is not None
+                assert template.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{broker.port}"}
 
-                await client.create_topic("new", queues=3)
-                found = await shown(one.port, "new")
-                await shown(two.port, "new")
-                assert found.queue_datas[0].write_queue_nums == 3
-                await client.send("made-by-sending")
-                await shown(two.port, "made-by-sending")
+            await client.create_topic("new", queues=3)
+            found = await shown(one.port, "new")
+            await shown(two.port, "new")
+            assert found.queue_datas[0].write_queue_nums == 3
+            await client.send("made-by-sending")
+            await shown(two.port, "made-by-sending")
 
-                assert (await client.call(25, b"brokerPermission=4\n")).code == 0
-                await shown(one.port, "new", 4)
-            assert await route(one.port, "new") is None
-            assert await route(two.port, DEFAULT_TOPIC) is None
-
-    run(main)
+            assert (await client.call(25, b"brokerPermission=4\n")).code == 0
+            await shown(one.port, "new", 4)
+        assert await route(one.port, "new") is None
+        assert await route(two.port, DEFAULT_TOPIC) is None
 
 
-def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run, tmp_path: Path) -> None:
+async def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, tmp_path: Path) -> None:
     """Routes, metrics, /readyz and GET_BROKER_CONFIG follow; a bad value changes nothing."""
+
     from prometheus_client import generate_latest
 
     async def configured(client: Any) -> str:
@@ -85,38 +82,35 @@ def test_a_broker_changes_its_name_servers_while_it_runs(setup: Setup, run: Run,
             (dict(_labels(name))["name_server"], value) for name, value in samples if "name_server" in name
         ]
 
-    async def main() -> None:
-        nobody = f"127.0.0.1:{free_port()}"
-        async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
-            first, second = (f"127.0.0.1:{server.port}" for server in (one, two))
-            async with setup.pair(namesrv_addr=first, http_port=free_port()) as (broker, client):
-                await shown(one.port, DEFAULT_TOPIC, 7)
-                await until(lambda: bool(broker.registrar.registered and broker.http_port))
-                assert counted(broker) == [(first, "1.0")]
+    nobody = f"127.0.0.1:{free_port()}"
+    async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
+        first, second = (f"127.0.0.1:{server.port}" for server in (one, two))
+        async with setup.pair(namesrv_addr=first, http_port=free_port()) as (broker, client):
+            await shown(one.port, DEFAULT_TOPIC, 7)
+            await until(lambda: bool(broker.registrar.registered and broker.http_port))
+            assert counted(broker) == [(first, "1.0")]
 
-                assert (await client.call(25, f"namesrvAddr={second}\n".encode())).code == 0
-                await shown(two.port, DEFAULT_TOPIC, 7)
-                await until(lambda: counted(broker) == [(second, "1.0")])
-                while await route(one.port, DEFAULT_TOPIC) is not None:  # noqa: ASYNC110  # it tells nobody
-                    await asyncio.sleep(0.005)
-                assert await configured(client) == f"namesrvAddr={second}"
-                assert (await readyz(broker))[0] == 200
+            assert (await client.call(25, f"namesrvAddr={second}\n".encode())).code == 0
+            await shown(two.port, DEFAULT_TOPIC, 7)
+            await until(lambda: counted(broker) == [(second, "1.0")])
+            while await route(one.port, DEFAULT_TOPIC) is not None:  # noqa: ASYNC110  # it tells nobody
+                await asyncio.sleep(0.005)
+            assert await configured(client) == f"namesrvAddr={second}"
+            assert (await readyz(broker))[0] == 200
 
-                refused = await client.call(25, f"traceOn=false\nnamesrvAddr={first};nowhere\n".encode())
-                assert (refused.code, refused.remark) == (1, "namesrvAddr: 'nowhere' is not HOST:PORT")
-                assert (await client.call(25, b"namesrvAddr=a..b:9876\n")).code == 1
-                assert await configured(client) == f"namesrvAddr={second}"
-                assert broker.registrar.registered == broker.registrar.addresses == [second]
+            refused = await client.call(25, f"traceOn=false\nnamesrvAddr={first};nowhere\n".encode())
+            assert (refused.code, refused.remark) == (1, "namesrvAddr: 'nowhere' is not HOST:PORT")
+            assert (await client.call(25, b"namesrvAddr=a..b:9876\n")).code == 1
+            assert await configured(client) == f"namesrvAddr={second}"
+            assert broker.registrar.registered == broker.registrar.addresses == [second]
 
-                assert (await client.call(25, f"namesrvAddr={nobody}\n".encode())).code == 0
-                await until(lambda: counted(broker) == [(nobody, "0.0")])
-                status, text = await readyz(broker)
-                assert (status, "no name server knows this broker" in text) == (503, True)
-                assert (await client.call(25, b"namesrvAddr=\n")).code == 0
-                await until(lambda: counted(broker) == [])
-                assert (await readyz(broker))[0] == 200
-
-    run(main)
+            assert (await client.call(25, f"namesrvAddr={nobody}\n".encode())).code == 0
+            await until(lambda: counted(broker) == [(nobody, "0.0")])
+            status, text = await readyz(broker)
+            assert (status, "no name server knows this broker" in text) == (503, True)
+            assert (await client.call(25, b"namesrvAddr=\n")).code == 0
+            await until(lambda: counted(broker) == [])
+            assert (await readyz(broker))[0] == 200
 
 
 async def readyz(broker: Broker) -> tuple[int, str]:
@@ -128,10 +122,11 @@ async def readyz(broker: Broker) -> tuple[int, str]:
     return int(answer.split()[1]), answer
 
 
-def test_a_table_too_large_for_a_frame_is_sent_compressed(
-    setup: Setup, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_table_too_large_for_a_frame_is_sent_compressed(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many topics must not end the broker because their table is larger than a frame may be."""
+
     monkeypatch.setattr(name_servers, "PLAIN_BYTES_MAX", 2_000)
     sizes: list[int] = []
     plain_to_body = RegisterBrokerBody.to_body
@@ -143,59 +138,48 @@ def test_a_table_too_large_for_a_frame_is_sent_compressed(
 
     monkeypatch.setattr(RegisterBrokerBody, "to_body", note)
 
-    async def main() -> None:
-        async with running_name_server(tmp_path / "n") as server:
-            address = f"127.0.0.1:{server.port}"
-            async with setup.pair(namesrv_addr=address) as (_, client):
-                await client.create_topic("t")
-                assert [data.write_queue_nums for data in (await shown(server.port, "t")).queue_datas] == [4]
-                assert any(0 < size < 2_000 for size in sizes)
-
-    run(main)
+    async with running_name_server(tmp_path / "n") as server:
+        address = f"127.0.0.1:{server.port}"
+        async with setup.pair(namesrv_addr=address) as (_, client):
+            await client.create_topic("t")
+            assert [data.write_queue_nums for data in (await shown(server.port, "t")).queue_datas] == [4]
+            assert any(0 < size < 2_000 for size in sizes)
 
 
-def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        port = free_port()
-        async with setup.broker(namesrv_addr=f"127.0.0.1:{port}") as broker:
-            await asyncio.sleep(0.1)
-            assert broker.registrar.registered == []
-            for attempt in range(2):
-                async with running_name_server(tmp_path / str(attempt), port=port):
-                    await until(lambda: len(broker.registrar.registered) == 1)
-                    assert await route(port, DEFAULT_TOPIC) is not None
-                await until(lambda: not broker.registrar.registered)
-
-    run(main)
+async def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, tmp_path: Path) -> None:
+    port = free_port()
+    async with setup.broker(namesrv_addr=f"127.0.0.1:{port}") as broker:
+        await asyncio.sleep(0.1)
+        assert broker.registrar.registered == []
+        for attempt in range(2):
+            async with running_name_server(tmp_path / str(attempt), port=port):
+                await until(lambda: len(broker.registrar.registered) == 1)
+                assert await route(port, DEFAULT_TOPIC) is not None
+            await until(lambda: not broker.registrar.registered)
 
 
-def test_a_taken_port_is_told_before_the_store_is_touched(setup: Setup, run: Run) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            port = other.getsockname()[1]
-            with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{port}"):
-                async with setup.broker(listen_port=port):
-                    pass
-        assert not setup.folder.exists()
-
-    run(main)
+async def test_a_taken_port_is_told_before_the_store_is_touched(setup: Setup) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with setup.broker(listen_port=port):
+                pass
+    assert not setup.folder.exists()
 
 
-def test_the_second_listener_serves_the_same(setup: Setup, run: Run) -> None:
-    async def main() -> None:
-        (port,) = free_ports(1, below=2)
-        async with setup.broker(listen_port=port) as broker:
-            assert (broker.port, broker.vip_port) == (port, port - 2)
-            connection = await connect(f"127.0.0.1:{port - 2}")
-            assert (await connection.call(Command(21), 5)).code == 0
-            connection.close()
-            await connection.wait_closed()
-
-    run(main)
+async def test_the_second_listener_serves_the_same(setup: Setup) -> None:
+    (port,) = free_ports(1, below=2)
+    async with setup.broker(listen_port=port) as broker:
+        assert (broker.port, broker.vip_port) == (port, port - 2)
+        connection = await connect(f"127.0.0.1:{port - 2}")
+        assert (await connection.call(Command(21), 5)).code == 0
+        connection.close()
+        await connection.wait_closed()
 
 
-def test_a_store_in_use_is_left_alone(setup: Setup, tmp_path: Path) -> None:
+async def test_a_store_in_use_is_left_alone(setup: Setup, tmp_path: Path) -> None:
     """The second process ends with one clear line and code 1; the first goes on."""
+
     arguments = [
         "--httpPort",
         "0",
@@ -205,16 +189,13 @@ def test_a_store_in_use_is_left_alone(setup: Setup, tmp_path: Path) -> None:
         "127.0.0.1",
     ]
 
-    async def main() -> None:
-        first = await Process.start(*arguments, "--listenPort", str(free_port()))
-        second = await Process.start(*arguments, "--listenPort", str(free_port()), wait=False)
-        assert await second.ended() == 1
-        assert len(second.failures()) == 1
-        assert f"process {first.pid} has this store open" in second.failures()[0]
-        first.signal(signal.SIGTERM)
-        assert await first.ended() == 0
-
-    asyncio.run(main())
+    first = await Process.start(*arguments, "--listenPort", str(free_port()))
+    second = await Process.start(*arguments, "--listenPort", str(free_port()), wait=False)
+    assert await second.ended() == 1
+    assert len(second.failures()) == 1
+    assert f"process {first.pid} has this store open" in second.failures()[0]
+    first.signal(signal.SIGTERM)
+    assert await first.ended() == 0
 
 
 class Process:
@@ -272,91 +253,83 @@ class Process:
         return self._process.returncode or 0
 
 
-def test_a_process_serves_until_a_signal_and_keeps_what_it_took(tmp_path: Path) -> None:
+async def test_a_process_serves_until_a_signal_and_keeps_what_it_took(tmp_path: Path) -> None:
     store = tmp_path / "store"
     settings = tmp_path / "broker.conf"
     port = free_port()
     settings.write_text(f"brokerName=b\nlistenPort={port}\nhttpPort=0\nstorePathRootDir={store}\n")
 
-    async def main() -> None:
-        for attempt, number in enumerate((signal.SIGTERM, signal.SIGINT)):
-            process = await Process.start("-c", str(settings), "--bindAddress", "127.0.0.1")
-            connection = await connect(f"127.0.0.1:{port}")
-            ext = {
-                "a": "g",
-                "b": "t",
-                "c": "TBW102",
-                "d": "1",
-                "e": "0",
-                "f": "0",
-                "g": "0",
-                "h": "0",
-                "i": "",
-            }
-            reply = await connection.call(Command(310, ext, b"x"), 5)
-            assert (reply.code, reply.ext["queueOffset"]) == (0, str(attempt))
-            process.signal(number)
-            assert await process.ended() == 0
-            assert not process.failures()
-            assert not (store / "abort").exists()
-            await connection.wait_closed()
-
-    asyncio.run(main())
+    for attempt, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        process = await Process.start("-c", str(settings), "--bindAddress", "127.0.0.1")
+        connection = await connect(f"127.0.0.1:{port}")
+        ext = {
+            "a": "g",
+            "b": "t",
+            "c": "TBW102",
+            "d": "1",
+            "e": "0",
+            "f": "0",
+            "g": "0",
+            "h": "0",
+            "i": "",
+        }
+        reply = await connection.call(Command(310, ext, b"x"), 5)
+        assert (reply.code, reply.ext["queueOffset"]) == (0, str(attempt))
+        process.signal(number)
+        assert await process.ended() == 0
+        assert not process.failures()
+        assert not (store / "abort").exists()
+        await connection.wait_closed()
 
 
-def test_wrong_settings_are_all_named_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        process = await Process.start("--flushDiskType", "NEVER", "--listenPort", "99999", wait=False)
-        assert await process.ended() == 2
-        assert len(process.failures()) == 2
-
-    asyncio.run(main())
+async def test_wrong_settings_are_all_named_at_once(tmp_path: Path) -> None:
+    process = await Process.start("--flushDiskType", "NEVER", "--listenPort", "99999", wait=False)
+    assert await process.ended() == 2
+    assert len(process.failures()) == 2
 
 
-def test_metrics_show_what_happened(setup: Setup, run: Run) -> None:
+async def test_metrics_show_what_happened(setup: Setup) -> None:
     """Names and labels are RocketMQ 5's."""
+
     from prometheus_client import generate_latest
 
-    async def main() -> None:
-        async with setup.pair() as (broker, client):
-            await client.create_topic("t")
-            for _ in range(3):
-                await client.send("t", bytes(2000))
-            await client.send("t", properties={"DELAY": "5"})
-            await client.heartbeat("g", "t")
-            await client.pull("t", 0, group="g", sysFlag=5, commitOffset=1)
-            text = generate_latest(metrics.registry(broker.metric_sources())).decode()
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        for _ in range(3):
+            await client.send("t", bytes(2000))
+        await client.send("t", properties={"DELAY": "5"})
+        await client.heartbeat("g", "t")
+        await client.pull("t", 0, group="g", sysFlag=5, commitOffset=1)
+        text = generate_latest(metrics.registry(broker.metric_sources())).decode()
 
-            common = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
-            samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-            parsed = {tuple(sorted(_labels(name))): float(value) for name, value in samples.items()}
-            assert common.split(",")[0] in text
+        common = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
+        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        parsed = {tuple(sorted(_labels(name))): float(value) for name, value in samples.items()}
+        assert common.split(",")[0] in text
 
-            def value(name: str, **labels: str) -> float:
-                labels |= {"cluster": "DefaultCluster", "node_id": "broker-a", "node_type": "broker"}
-                return parsed[tuple(sorted([("", name), *labels.items()]))]
+        def value(name: str, **labels: str) -> float:
+            labels |= {"cluster": "DefaultCluster", "node_id": "broker-a", "node_type": "broker"}
+            return parsed[tuple(sorted([("", name), *labels.items()]))]
 
-            sent = {"topic": "t", "is_system": "false"}
-            assert value("rocketmq_messages_in_total", message_type="normal", **sent) == 3
-            assert value("rocketmq_messages_in_total", message_type="delay", **sent) == 1
-            assert value("rocketmq_throughput_in_total", message_type="normal", **sent) > 6000
-            assert value("rocketmq_message_size_bucket", message_type="normal", le="1024", **sent) == 0
-            assert value("rocketmq_message_size_bucket", message_type="normal", le="4096", **sent) == 3
-            assert value("rocketmq_messages_out_total", consumer_group="g", **sent) == 3
-            lag = {"consumer_group": "g", "topic": "t", "is_retry": "false", "is_system": "false"}
-            assert value("rocketmq_consumer_lag_messages", **lag) == 2
-            assert value("rocketmq_consumer_inflight_messages", **lag) == 2
-            assert value("rocketmq_consumer_lag_latency", **lag) >= 0
-            assert value("rocketmq_broker_permission") == 6
-            assert value("rocketmq_processor_watermark", processor="send") == 0
-            disk = {"storage_type": "local", "storage_medium": "disk"}
-            assert value("rocketmq_storage_size", **disk) == broker.store.max_offset
-            assert value("rocketmq_storage_message_reserve_time", **disk) >= 0
-            connected = {"consumer_group": "g", "language": "python", "version": "479"}
-            connected |= {"consume_mode": "push", "protocol_type": "remoting", "is_system": "false"}
-            assert value("rocketmq_consumer_connections", **connected) == 1
-
-    run(main)
+        sent = {"topic": "t", "is_system": "false"}
+        assert value("rocketmq_messages_in_total", message_type="normal", **sent) == 3
+        assert value("rocketmq_messages_in_total", message_type="delay", **sent) == 1
+        assert value("rocketmq_throughput_in_total", message_type="normal", **sent) > 6000
+        assert value("rocketmq_message_size_bucket", message_type="normal", le="1024", **sent) == 0
+        assert value("rocketmq_message_size_bucket", message_type="normal", le="4096", **sent) == 3
+        assert value("rocketmq_messages_out_total", consumer_group="g", **sent) == 3
+        lag = {"consumer_group": "g", "topic": "t", "is_retry": "false", "is_system": "false"}
+        assert value("rocketmq_consumer_lag_messages", **lag) == 2
+        assert value("rocketmq_consumer_inflight_messages", **lag) == 2
+        assert value("rocketmq_consumer_lag_latency", **lag) >= 0
+        assert value("rocketmq_broker_permission") == 6
+        assert value("rocketmq_processor_watermark", processor="send") == 0
+        disk = {"storage_type": "local", "storage_medium": "disk"}
+        assert value("rocketmq_storage_size", **disk) == broker.store.max_offset
+        assert value("rocketmq_storage_message_reserve_time", **disk) >= 0
+        connected = {"consumer_group": "g", "language": "python", "version": "479"}
+        connected |= {"consume_mode": "push", "protocol_type": "remoting", "is_system": "false"}
+        assert value("rocketmq_consumer_connections", **connected) == 1
 
 
 def _labels(sample: str) -> list[tuple[str, str]]:
@@ -368,7 +341,7 @@ def _labels(sample: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_part_that_fails_ends_the_broker(setup: Setup, run: Run) -> None:
+def test_a_part_that_fails_ends_the_broker(setup: Setup) -> None:
     """Nothing is served half: the process ends with the reason, and a supervisor starts it again."""
 
     async def main(port: int) -> None:
@@ -382,5 +355,5 @@ def test_a_part_that_fails_ends_the_broker(setup: Setup, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(BaseExceptionGroup) as failed:
-            run(lambda: main(port))
+            uvloop.run(main(port))
     assert "HTTP port" in reasons(failed.value)[0]

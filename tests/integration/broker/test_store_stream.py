@@ -16,7 +16,7 @@ import pytest
 from brokerset_broker.app import Broker
 from brokerset_broker.outside.store_stream import files, small_files
 from brokerset_formats.queue_units import UNIT_SIZE
-from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.local_servers import Setup
 from brokerset_rig.store_streaming import SEGMENT, TOPIC, append, ask, confirm_only, get, read_file, streaming
 from brokerset_spark.jobs.audit.replica import observe
 from brokerset_spark.jobs.verify.options import VerifyOptions
@@ -31,30 +31,20 @@ from brokerset_spark.stores.opening import open_folder
 from brokerset_spec.broker_settings import BrokerSettings
 
 
-def test_there_is_no_stream_unless_it_is_switched_on(setup: Setup, run: Run) -> None:
+async def test_there_is_no_stream_unless_it_is_switched_on(setup: Setup) -> None:
     """A broker with default settings gives out nothing of its store."""
 
-    async def main() -> None:
-        async with streaming(setup, store_stream_enable=False) as (broker, url):
-            for path in ("/state", "/files", "/files/checkpoint", "/checksums?path=checkpoint"):
-                assert (await get(url + path))[0] == 404
-            assert not BrokerSettings().store_stream_enable
-            with pytest.raises(StreamFailed, match="storeStreamEnable=true"):
-                await ask(url, HttpFolder.state)
-            assert broker.http_port
-
-    run(main)
+    async with streaming(setup, store_stream_enable=False) as (broker, url):
+        for path in ("/state", "/files", "/files/checkpoint", "/checksums?path=checkpoint"):
+            assert (await get(url + path))[0] == 404
+        assert not BrokerSettings().store_stream_enable
+        with pytest.raises(StreamFailed, match="storeStreamEnable=true"):
+            await ask(url, HttpFolder.state)
+        assert broker.http_port
 
 
-def test_a_store_reads_the_same_over_the_stream_as_in_its_folder(setup: Setup, run: Run) -> None:
+async def test_a_store_reads_the_same_over_the_stream_as_in_its_folder(setup: Setup) -> None:
     """Names, sizes and bytes of log, queues, sealed index and small files agree."""
-
-    async def main() -> None:
-        async with streaming(setup) as (broker, url):
-            (setup.folder / "config").mkdir(exist_ok=True)
-            (setup.folder / "config" / "topics.json").write_bytes(b"{}" + b" " * 100_000)
-            await broker.store.checkpoint()
-            await asyncio.to_thread(compare, broker, url)
 
     def compare(broker: Broker, url: str) -> None:
         near, far = LocalFolder(setup.folder), open_folder(url)
@@ -90,43 +80,37 @@ def test_a_store_reads_the_same_over_the_stream_as_in_its_folder(setup: Setup, r
         far.close()
         near.close()
 
-    run(main)
+    async with streaming(setup) as (broker, url):
+        (setup.folder / "config").mkdir(exist_ok=True)
+        (setup.folder / "config" / "topics.json").write_bytes(b"{}" + b" " * 100_000)
+        await broker.store.checkpoint()
+        await asyncio.to_thread(compare, broker, url)
 
 
-def test_the_state_tells_who_it_is_and_how_far_it_goes(setup: Setup, run: Run) -> None:
+async def test_the_state_tells_who_it_is_and_how_far_it_goes(setup: Setup) -> None:
     """`/store/state` has identity, role and offsets; the folder survives being pickled."""
 
-    async def main() -> None:
-        async with streaming(setup, broker_name="broker-z") as (broker, url):
-            confirm_only(broker, append(broker, 1))
-            append(broker, 2)
+    async with streaming(setup, broker_name="broker-z") as (broker, url):
+        confirm_only(broker, append(broker, 1))
+        append(broker, 2)
 
-            folder = pickle.loads(pickle.dumps(HttpFolder(url)))
-            state = await asyncio.to_thread(folder.state)
+        folder = pickle.loads(pickle.dumps(HttpFolder(url)))
+        state = await asyncio.to_thread(folder.state)
 
-            assert (state.cluster_name, state.broker_name, state.broker_id) == (
-                "DefaultCluster",
-                "broker-z",
-                0,
-            )
-            assert (state.role, state.epoch) == ("master", None)
-            assert state.confirmed_offset == broker.store.confirmed_offset < state.max_offset
-            assert state.min_offset == 0
-            folder.close()
-
-    run(main)
+        assert (state.cluster_name, state.broker_name, state.broker_id) == (
+            "DefaultCluster",
+            "broker-z",
+            0,
+        )
+        assert (state.role, state.epoch) == ("master", None)
+        assert state.confirmed_offset == broker.store.confirmed_offset < state.max_offset
+        assert state.min_offset == 0
+        folder.close()
 
 
-def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup, run: Run) -> None:
+async def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup) -> None:
     """Data source, audit and verification ask the broker: all whole records below are there, the last one as
     well, and a confirmed offset inside a record is no damage."""
-
-    async def main() -> None:
-        async with streaming(setup) as (broker, url):
-            end = broker.store.queues_table.table[TOPIC, 0].unit(30)[0]
-            for confirmed, count in ((end, 60), (end + 100, 60)):
-                confirm_only(broker, confirmed)
-                await asyncio.to_thread(check, url, confirmed, count)
 
     def check(url: str, confirmed: int, count: int) -> None:
         options = read_message_options("rocketmq-store", {"path": url, "includeSystemTopics": "true"})
@@ -143,73 +127,68 @@ def test_jobs_read_a_stream_up_to_what_its_broker_confirmed(setup: Setup, run: R
             assert (sight.confirmed, sight.confirmed_by, sight.bound) == (confirmed, "broker", confirmed)
             assert find_target(folder, VerifyOptions()).ending.claimed == confirmed
 
-    run(main)
+    async with streaming(setup) as (broker, url):
+        end = broker.store.queues_table.table[TOPIC, 0].unit(30)[0]
+        for confirmed, count in ((end, 60), (end + 100, 60)):
+            confirm_only(broker, confirmed)
+            await asyncio.to_thread(check, url, confirmed, count)
 
 
-def test_an_expired_file_is_said_to_be_expired(setup: Setup, run: Run) -> None:
+async def test_an_expired_file_is_said_to_be_expired(setup: Setup) -> None:
     """A file that retention deleted is a 404 that tells where the log begins now."""
 
-    async def main() -> None:
-        async with streaming(setup) as (broker, url):
-            broker.store.log.files.remove_first(2)
+    async with streaming(setup) as (broker, url):
+        broker.store.log.files.remove_first(2)
 
-            status, _, body = await get(f"{url}/files/commitlog/{0:020d}")
+        status, _, body = await get(f"{url}/files/commitlog/{0:020d}")
 
-            assert status == 404
-            assert b'"expired"' in body
-            assert f'"minOffset":{2 * SEGMENT}'.encode() in body
-            folder = HttpFolder(url)
-            first = (await asyncio.to_thread(folder.files, "commitlog"))[0]
-            assert first.path == f"commitlog/{2 * SEGMENT:020d}"
-            with pytest.raises(FileNotFoundError, match=f"the log begins at {2 * SEGMENT}"):
-                await asyncio.to_thread(read_file, folder, f"commitlog/{0:020d}", 10)
-            folder.close()
-
-    run(main)
+        assert status == 404
+        assert b'"expired"' in body
+        assert f'"minOffset":{2 * SEGMENT}'.encode() in body
+        folder = HttpFolder(url)
+        first = (await asyncio.to_thread(folder.files, "commitlog"))[0]
+        assert first.path == f"commitlog/{2 * SEGMENT:020d}"
+        with pytest.raises(FileNotFoundError, match=f"the log begins at {2 * SEGMENT}"):
+            await asyncio.to_thread(read_file, folder, f"commitlog/{0:020d}", 10)
+        folder.close()
 
 
-def test_a_long_list_comes_in_parts(setup: Setup, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_comes_in_parts(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that does not fit into one answer goes on where the last one ended."""
 
-    async def main() -> None:
-        def listed(folder: Any, below: str) -> list[tuple[str, int]]:
-            """Without the times: what was written before may be flushed at any moment."""
-            found = folder.files(below) if below == "commitlog" else folder._below(below)
-            return [(each.path, each.size) for each in found]
+    def listed(folder: Any, below: str) -> list[tuple[str, int]]:
+        """Without the times: what was written before may be flushed at any moment."""
+        found = folder.files(below) if below == "commitlog" else folder._below(below)
+        return [(each.path, each.size) for each in found]
 
-        async with streaming(setup) as (_, url):
-            whole, queues, everything = [
-                await ask(url, partial(listed, below=below)) for below in ("commitlog", "consumequeue", "")
-            ]
-            for limit in (1, 2, 3):
-                monkeypatch.setattr(files, "LISTED_MAX", limit)
-                assert await ask(url, partial(listed, below="commitlog")) == whole
-                assert await ask(url, partial(listed, below="consumequeue")) == queues
-                assert await ask(url, partial(listed, below="")) == everything
-            assert len(everything) > len(whole) + len(queues) > 5
-
-    run(main)
+    async with streaming(setup) as (_, url):
+        whole, queues, everything = [
+            await ask(url, partial(listed, below=below)) for below in ("commitlog", "consumequeue", "")
+        ]
+        for limit in (1, 2, 3):
+            monkeypatch.setattr(files, "LISTED_MAX", limit)
+            assert await ask(url, partial(listed, below="commitlog")) == whole
+            assert await ask(url, partial(listed, below="consumequeue")) == queues
+            assert await ask(url, partial(listed, below="")) == everything
+        assert len(everything) > len(whole) + len(queues) > 5
 
 
-def test_a_small_file_is_given_out_with_the_digest_of_what_it_was_at_one_moment(
-    setup: Setup, run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_small_file_is_given_out_with_the_digest_of_what_it_was_at_one_moment(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a part of one; a file that changes whenever it is read brings only a request to come again."""
 
-    async def main() -> None:
-        async with streaming(setup) as (broker, url):
-            await broker.store.checkpoint()
-            content = (setup.folder / "checkpoint").read_bytes()
-            digest = f"sha-256=:{base64.b64encode(hashlib.sha256(content).digest()).decode()}:"
+    async with streaming(setup) as (broker, url):
+        await broker.store.checkpoint()
+        content = (setup.folder / "checkpoint").read_bytes()
+        digest = f"sha-256=:{base64.b64encode(hashlib.sha256(content).digest()).decode()}:"
 
-            for headers, part in (({}, content), ({"Range": "bytes=8-15"}, content[8:16])):
-                _, told, body = await get(f"{url}/files/checkpoint", **headers)
-                assert (told["Repr-Digest"], body) == (digest, part)
+        for headers, part in (({}, content), ({"Range": "bytes=8-15"}, content[8:16])):
+            _, told, body = await get(f"{url}/files/checkpoint", **headers)
+            assert (told["Repr-Digest"], body) == (digest, part)
 
-            numbers = itertools.count()
-            monkeypatch.setattr(small_files, "_read", lambda *_: b"%08d" % next(numbers))
-            status, told, _ = await get(f"{url}/files/checkpoint")
-            assert (status, told["Retry-After"]) == (503, "1")
-            assert next(numbers) == 2 * small_files.ATTEMPTS_MAX
-
-    run(main)
+        numbers = itertools.count()
+        monkeypatch.setattr(small_files, "_read", lambda *_: b"%08d" % next(numbers))
+        status, told, _ = await get(f"{url}/files/checkpoint")
+        assert (status, told["Retry-After"]) == (503, "1")
+        assert next(numbers) == 2 * small_files.ATTEMPTS_MAX

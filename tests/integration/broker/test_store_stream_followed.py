@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from brokerset_rig.local_servers import Run, Setup
+from brokerset_rig.local_servers import Setup
 from brokerset_rig.store_streaming import append, confirm_only, streaming
 from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
@@ -33,33 +33,30 @@ def rows(source: MessageStream, start: dict[str, Any], end: dict[str, Any]) -> l
     return found
 
 
-def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_again(setup: Setup, run: Run) -> None:
+async def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_again(setup: Setup) -> None:
     """It goes on from its mark; while less is confirmed it waits; another store at the address fails it."""
 
-    async def main() -> None:
-        async with streaming(setup, messages=60) as (broker, url):
-            source = follow(url)
-            begin = await asyncio.to_thread(source.initialOffset)
-            end = await asyncio.to_thread(source.latestOffset, begin, ALL)
-            first = await asyncio.to_thread(rows, source, begin, end)
-            assert len(first) == 60
-            last = stream_positions.mark_in(end, url)
-            assert last is not None
-            assert last.offset == first[-1]
+    async with streaming(setup, messages=60) as (broker, url):
+        source = follow(url)
+        begin = await asyncio.to_thread(source.initialOffset)
+        end = await asyncio.to_thread(source.latestOffset, begin, ALL)
+        first = await asyncio.to_thread(rows, source, begin, end)
+        assert len(first) == 60
+        last = stream_positions.mark_in(end, url)
+        assert last is not None
+        assert last.offset == first[-1]
 
-            more = [append(broker, number) for number in range(5)]
-            source = follow(url)
-            after = await asyncio.to_thread(source.latestOffset, end, ALL)
-            assert await asyncio.to_thread(rows, source, end, after) == more
+        more = [append(broker, number) for number in range(5)]
+        source = follow(url)
+        after = await asyncio.to_thread(source.latestOffset, end, ALL)
+        assert await asyncio.to_thread(rows, source, end, after) == more
 
-            confirm_only(broker, first[30])
-            assert await asyncio.to_thread(follow(url).latestOffset, after, ALL) == after
+        confirm_only(broker, first[30])
+        assert await asyncio.to_thread(follow(url).latestOffset, after, ALL) == after
 
-            other = after | {url + stream_positions.SUFFIX: stream_positions.Mark(first[0], 100, 1).encode()}
-            with pytest.raises(DataLost, match="the store was replaced"):
-                await asyncio.to_thread(follow(url).latestOffset, other, ALL)
-            beyond = {url: broker.store.max_offset + 1_000_000}
-            with pytest.raises(DataLost, match=f"the log ends at {broker.store.max_offset}"):
-                await asyncio.to_thread(follow(url).latestOffset, beyond, ALL)
-
-    run(main)
+        other = after | {url + stream_positions.SUFFIX: stream_positions.Mark(first[0], 100, 1).encode()}
+        with pytest.raises(DataLost, match="the store was replaced"):
+            await asyncio.to_thread(follow(url).latestOffset, other, ALL)
+        beyond = {url: broker.store.max_offset + 1_000_000}
+        with pytest.raises(DataLost, match=f"the log ends at {broker.store.max_offset}"):
+            await asyncio.to_thread(follow(url).latestOffset, beyond, ALL)

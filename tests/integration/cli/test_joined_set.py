@@ -21,6 +21,8 @@ from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_rig.local_set import LocalSet, local_set
 from brokerset_spec.set_memory import GuestOf, SetMemory
 
+pytestmark = pytest.mark.long
+
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet

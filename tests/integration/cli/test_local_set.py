@@ -16,6 +16,8 @@ import pytest
 from brokerset_cli.processes import start_ticks
 from brokerset_rig.local_set import FREE_PORTS, WAIT_SECONDS, LocalSet
 
+pytestmark = pytest.mark.long
+
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet

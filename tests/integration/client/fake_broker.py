@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -385,30 +386,19 @@ class FakeCluster:
         return command.reply()
 
 
-def run(test: Callable[[FakeCluster], Coroutine[Any, Any, None]], seconds: float = 20.0) -> None:
-    """Run a test with a cluster; afterwards no task of the client may be left."""
-
-    async def main() -> None:
-        cluster = FakeCluster()
-        await cluster.start()
-        try:
-            async with asyncio.timeout(seconds):
-                await test(cluster)
-        finally:
-            await cluster.stop()
-        left = [
-            task.get_name() for task in asyncio.all_tasks() if "@" in task.get_name()
-        ]  # the client names its tasks <client id>/<what>
-        assert not left, left
-
-    asyncio.run(main())
-
-
-async def until(check: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until `check` holds."""
-    async with asyncio.timeout(seconds):
-        while not check():  # noqa: ASYNC110  # what is asked for is no event of ours
-            await asyncio.sleep(0.005)
+@asynccontextmanager
+async def fake_cluster() -> AsyncIterator[FakeCluster]:
+    """A cluster that runs; afterwards no task of the client may be left."""
+    cluster = FakeCluster()
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+    left = [
+        task.get_name() for task in asyncio.all_tasks() if "@" in task.get_name()
+    ]  # the client names its tasks <client id>/<what>
+    assert not left, left
 
 
 def bodies(broker: FakeBroker, topic: str) -> list[bytes]:

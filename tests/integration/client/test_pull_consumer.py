@@ -16,8 +16,9 @@ from brokerset_client import (
     pull_consumer,
 )
 from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_rig.waiting import until
 
-from .fake_broker import FakeBroker, FakeCluster, refuse, run, until
+from .fake_broker import FakeBroker, FakeCluster, refuse
 
 FIRST = MessageQueue("t", "a", 0)
 SECOND = MessageQueue("t", "a", 1)
@@ -47,166 +48,140 @@ async def take(reader: PullConsumer, count: int) -> list[bytes]:
     return found
 
 
-def test_polling_gives_everything_of_the_assigned_queues_in_order() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, 100)
-        async with consumer(cluster) as reader:
-            assert await reader.assign_topic("t") == [FIRST, SECOND]
-            found = await take(reader, 100)
-            assert reader.position(FIRST) == 50
-            await reader.commit()
-            assert await reader.committed(FIRST) == 50
-            waiting = asyncio.create_task(reader.poll(timeout=5.0))
-            await asyncio.sleep(0)
-            broker.put("t", 0, b"new")
-            late = await waiting
+async def test_polling_gives_everything_of_the_assigned_queues_in_order(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, 100)
+    async with consumer(cluster) as reader:
+        assert await reader.assign_topic("t") == [FIRST, SECOND]
+        found = await take(reader, 100)
+        assert reader.position(FIRST) == 50
+        await reader.commit()
+        assert await reader.committed(FIRST) == 50
+        waiting = asyncio.create_task(reader.poll(timeout=5.0))
+        await asyncio.sleep(0)
+        broker.put("t", 0, b"new")
+        late = await waiting
 
-        assert [int(body) for body in found if int(body) % 2 == 0] == list(range(0, 100, 2))
-        assert [int(body) for body in found if int(body) % 2] == list(range(1, 100, 2))
-        assert [message.body for message in late] == [b"new"]
-
-    run(check)
+    assert [int(body) for body in found if int(body) % 2 == 0] == list(range(0, 100, 2))
+    assert [int(body) for body in found if int(body) % 2] == list(range(1, 100, 2))
+    assert [message.body for message in late] == [b"new"]
 
 
-def test_seeking_forgets_what_was_fetched_ahead() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster, 20)
-        async with consumer(cluster) as reader:
-            await reader.assign([FIRST])
-            await take(reader, 10)
-            reader.seek(FIRST, 7)
-            again = await take(reader, 3)
-            await reader.seek_to_begin()
-            first = await reader.poll(messages_max=1)
-            await reader.seek_to_end(FIRST)
-            nothing = await reader.poll(timeout=0.05)
-            with pytest.raises(ValueError, match="not assigned"):
-                reader.seek(SECOND, 0)
+async def test_seeking_forgets_what_was_fetched_ahead(cluster: FakeCluster) -> None:
+    await one_broker(cluster, 20)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        await take(reader, 10)
+        reader.seek(FIRST, 7)
+        again = await take(reader, 3)
+        await reader.seek_to_begin()
+        first = await reader.poll(messages_max=1)
+        await reader.seek_to_end(FIRST)
+        nothing = await reader.poll(timeout=0.05)
+        with pytest.raises(ValueError, match="not assigned"):
+            reader.seek(SECOND, 0)
 
-        assert again == [b"14", b"16", b"18"]
-        assert first[0].body == b"0"
-        assert nothing == []
-
-    run(check)
+    assert again == [b"14", b"16", b"18"]
+    assert first[0].body == b"0"
+    assert nothing == []
 
 
-def test_what_was_polled_is_stored_at_close() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, 10)
-        async with consumer(cluster, auto_commit=True) as reader:
-            await reader.assign([FIRST])
-            await reader.poll(messages_max=2)
-        assert broker.offsets == {("g", "t", 0): 2}
+async def test_what_was_polled_is_stored_at_close(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, 10)
+    async with consumer(cluster, auto_commit=True) as reader:
+        await reader.assign([FIRST])
+        await reader.poll(messages_max=2)
+    assert broker.offsets == {("g", "t", 0): 2}
 
-        async with consumer(cluster) as reader:
-            await reader.assign([FIRST])
-            found = await take(reader, 3)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        found = await take(reader, 3)
 
-        assert found == [b"4", b"6", b"8"]
-
-    run(check)
+    assert found == [b"4", b"6", b"8"]
 
 
-def test_a_consumer_can_be_iterated() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster, 10)
-        found = []
-        async with consumer(cluster) as reader:
-            await reader.assign_topic("t")
-            async for message in reader:
-                found.append(message.body)
-                if len(found) == 10:
-                    break
+async def test_a_consumer_can_be_iterated(cluster: FakeCluster) -> None:
+    await one_broker(cluster, 10)
+    found = []
+    async with consumer(cluster) as reader:
+        await reader.assign_topic("t")
+        async for message in reader:
+            found.append(message.body)
+            if len(found) == 10:
+                break
 
-        assert len(set(found)) == 10
-
-    run(check)
+    assert len(set(found)) == 10
 
 
-def test_trouble_is_mended_in_the_background_and_told_if_nothing_comes() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, 2)
-        broker.script(RequestCode.PULL_MESSAGE, *[refuse(ResponseCode.NO_PERMISSION, "closed")] * 4)
-        async with consumer(cluster) as reader:
-            await reader.assign([FIRST])
-            with pytest.raises(ClientError, match="closed"):
-                await reader.poll(timeout=0.1)
-            assert await take(reader, 1) == [b"0"]
-
-    run(check)
+async def test_trouble_is_mended_in_the_background_and_told_if_nothing_comes(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, 2)
+    broker.script(RequestCode.PULL_MESSAGE, *[refuse(ResponseCode.NO_PERMISSION, "closed")] * 4)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        with pytest.raises(ClientError, match="closed"):
+            await reader.poll(timeout=0.1)
+        assert await take(reader, 1) == [b"0"]
 
 
-def test_a_single_pull_says_what_it_found() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, 10)
-        async with consumer(cluster) as reader:
-            found = await reader.pull(FIRST, 1, messages_max=2)
-            end = await reader.pull(FIRST, 5)
-            broker.moved_to = 5
-            beyond = await reader.pull(FIRST, 99)
+async def test_a_single_pull_says_what_it_found(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, 10)
+    async with consumer(cluster) as reader:
+        found = await reader.pull(FIRST, 1, messages_max=2)
+        end = await reader.pull(FIRST, 5)
+        broker.moved_to = 5
+        beyond = await reader.pull(FIRST, 99)
 
-        assert (found.status, [m.body for m in found.messages], found.next_queue_offset) == (
-            PullStatus.FOUND,
-            [b"2", b"4"],
-            3,
-        )
-        assert (end.status, end.messages, end.max_queue_offset) == (PullStatus.NO_NEW_MSG, [], 5)
-        assert (beyond.status, beyond.next_queue_offset) == (PullStatus.OFFSET_ILLEGAL, 5)
-        assert all(int(command.ext["sysFlag"]) == 4 for command in broker.seen(RequestCode.PULL_MESSAGE))
-
-    run(check)
+    assert (found.status, [m.body for m in found.messages], found.next_queue_offset) == (
+        PullStatus.FOUND,
+        [b"2", b"4"],
+        3,
+    )
+    assert (end.status, end.messages, end.max_queue_offset) == (PullStatus.NO_NEW_MSG, [], 5)
+    assert (beyond.status, beyond.next_queue_offset) == (PullStatus.OFFSET_ILLEGAL, 5)
+    assert all(int(command.ext["sysFlag"]) == 4 for command in broker.seen(RequestCode.PULL_MESSAGE))
 
 
-def test_fetching_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetching_ahead_is_bounded(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brokerset_client.pull_consumer.PREFETCH_MESSAGES_MAX", 32)
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, 400)
-        async with consumer(cluster) as reader:
-            await reader.assign([FIRST])
-            await until(lambda: len(broker.seen(RequestCode.PULL_MESSAGE)) == 1)
-            await asyncio.sleep(0.1)  # time for a pull too many
-            assert len(broker.seen(RequestCode.PULL_MESSAGE)) == 1
-            assert len(await take(reader, 200)) == 200
-
-    run(check)
+    broker = await one_broker(cluster, 400)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        await until(lambda: len(broker.seen(RequestCode.PULL_MESSAGE)) == 1)
+        await asyncio.sleep(0.1)  # time for a pull too many
+        assert len(broker.seen(RequestCode.PULL_MESSAGE)) == 1
+        assert len(await take(reader, 200)) == 200
 
 
-def test_a_closed_consumer_says_so() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster)
-        reader = consumer(cluster)
-        with pytest.raises(ClientClosed):
-            await reader.poll()
-        async with reader:
-            await reader.assign([FIRST])
-            waiting = asyncio.create_task(reader.poll(timeout=30.0))
-            await asyncio.sleep(0.01)
+async def test_a_closed_consumer_says_so(cluster: FakeCluster) -> None:
+    await one_broker(cluster)
+    reader = consumer(cluster)
+    with pytest.raises(ClientClosed):
+        await reader.poll()
+    async with reader:
+        await reader.assign([FIRST])
+        waiting = asyncio.create_task(reader.poll(timeout=30.0))
+        await asyncio.sleep(0.01)
 
-        with pytest.raises(ClientClosed):
-            await waiting
-
-    run(check)
+    with pytest.raises(ClientClosed):
+        await waiting
 
 
-def test_only_what_the_application_came_back_from_is_stored_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_only_what_the_application_came_back_from_is_stored_by_itself(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The messages of the last poll are still in its hands: a crash must not lose them."""
+
     monkeypatch.setattr(pull_consumer, "COMMIT_SECONDS", 0.02)
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, messages=4)
-        async with consumer(cluster, auto_commit=True) as reader:
-            await reader.assign_topic("t")
-            assert len(await reader.poll(messages_max=1)) == 1
-            await asyncio.sleep(0.1)
-            assert sum(broker.offsets.values()) == 0
-            assert len(await reader.poll(messages_max=1)) == 1
-            await until(lambda: sum(broker.offsets.values()) == 1)
-            await asyncio.sleep(0.1)
-            assert sum(broker.offsets.values()) == 1
+    broker = await one_broker(cluster, messages=4)
+    async with consumer(cluster, auto_commit=True) as reader:
+        await reader.assign_topic("t")
+        assert len(await reader.poll(messages_max=1)) == 1
+        await asyncio.sleep(0.1)
+        assert sum(broker.offsets.values()) == 0
+        assert len(await reader.poll(messages_max=1)) == 1
+        await until(lambda: sum(broker.offsets.values()) == 1)
+        await asyncio.sleep(0.1)
+        assert sum(broker.offsets.values()) == 1
 
-        assert sum(broker.offsets.values()) == 2
-
-    run(check)
+    assert sum(broker.offsets.values()) == 2

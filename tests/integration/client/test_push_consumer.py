@@ -32,8 +32,9 @@ from brokerset_protocol.bodies.heartbeat import HeartbeatData
 from brokerset_protocol.bodies.queues import GetConsumerStatusBody, ResetOffsetBody
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.waiting import until
 
-from .fake_broker import FakeBroker, FakeCluster, answer, bodies, properties_of, refuse, run, until
+from .fake_broker import FakeBroker, FakeCluster, answer, bodies, properties_of, refuse
 
 PULL = RequestCode.PULL_MESSAGE
 QUICK = PushSettings(commit_seconds=0.05, rebalance_seconds=0.5, lock_seconds=0.1, lock_valid_seconds=1.0)
@@ -74,18 +75,15 @@ async def one_broker(cluster: FakeCluster, queues: int = 2, messages: int = 0) -
     return broker
 
 
-def test_everything_is_consumed_once_and_offsets_are_stored() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=2, messages=100)
-        listener = Recorder()
+async def test_everything_is_consumed_once_and_offsets_are_stored(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=2, messages=100)
+    listener = Recorder()
 
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) >= 100)
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) >= 100)
 
-        assert sorted(listener.bodies) == sorted(b"%d" % n for n in range(100))
-        assert broker.offsets["g", "t", 0] == broker.offsets["g", "t", 1] == 50
-
-    run(check)
+    assert sorted(listener.bodies) == sorted(b"%d" % n for n in range(100))
+    assert broker.offsets["g", "t", 0] == broker.offsets["g", "t", 1] == 50
 
 
 @pytest.mark.parametrize(
@@ -95,20 +93,19 @@ def test_everything_is_consumed_once_and_offsets_are_stored() -> None:
         (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, b"new"),
     ],
 )
-def test_a_new_group_starts_where_it_is_told(where: ConsumeFromWhere, first: bytes) -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        listener = Recorder()
-        async with consumer(cluster, listener, consume_from=where) as member:
-            await member.wait_assigned()
-            await until(lambda: bool(broker.seen(PULL)))
+async def test_a_new_group_starts_where_it_is_told(
+    cluster: FakeCluster, where: ConsumeFromWhere, first: bytes
+) -> None:
+    broker = await one_broker(cluster, queues=1, messages=3)
+    listener = Recorder()
+    async with consumer(cluster, listener, consume_from=where) as member:
+        await member.wait_assigned()
+        await until(lambda: bool(broker.seen(PULL)))
 
-            broker.put("t", 0, b"new")
-            await until(lambda: b"new" in listener.bodies)
+        broker.put("t", 0, b"new")
+        await until(lambda: b"new" in listener.bodies)
 
-        assert listener.bodies[0] == first
-
-    run(check)
+    assert listener.bodies[0] == first
 
 
 @pytest.mark.parametrize(
@@ -119,656 +116,579 @@ def test_a_new_group_starts_where_it_is_told(where: ConsumeFromWhere, first: byt
         (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, b"new"),
     ],
 )
-def test_in_a_young_queue_a_wish_where_to_begin_goes_before_the_brokers_rule(
-    where: ConsumeFromWhere | None, first: bytes
+async def test_in_a_young_queue_a_wish_where_to_begin_goes_before_the_brokers_rule(
+    cluster: FakeCluster, where: ConsumeFromWhere | None, first: bytes
 ) -> None:
     """Without a wish the rule holds that users of RocketMQ rely on: nothing of a young topic is missed."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        broker.is_young = True
-        listener = Recorder()
-        async with consumer(cluster, listener, consume_from=where) as member:
-            await member.wait_assigned()
-            await until(lambda: bool(broker.seen(PULL)))
+    broker = await one_broker(cluster, queues=1, messages=3)
+    broker.is_young = True
+    listener = Recorder()
+    async with consumer(cluster, listener, consume_from=where) as member:
+        await member.wait_assigned()
+        await until(lambda: bool(broker.seen(PULL)))
 
-            broker.put("t", 0, b"new")
-            await until(lambda: b"new" in listener.bodies)
+        broker.put("t", 0, b"new")
+        await until(lambda: b"new" in listener.bodies)
 
-        assert listener.bodies[0] == first
-
-    run(check)
+    assert listener.bodies[0] == first
 
 
-def test_a_wish_to_begin_at_the_end_skips_nothing_of_queues_that_come_later() -> None:
+async def test_a_wish_to_begin_at_the_end_skips_nothing_of_queues_that_come_later(
+    cluster: FakeCluster,
+) -> None:
     """They may have messages before the consumer hears of them."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        broker.is_young = True
-        listener = Recorder()
-        latest = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-        async with consumer(cluster, listener, consume_from=latest) as member:
-            await member.wait_assigned()
+    broker = await one_broker(cluster, queues=1, messages=3)
+    broker.is_young = True
+    listener = Recorder()
+    latest = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    async with consumer(cluster, listener, consume_from=latest) as member:
+        await member.wait_assigned()
 
-            broker.put("t", 1, b"in a new queue")
-            cluster.topics["t"] = {"a": 2}
-            member.instance.refresh_soon("t")
-            await until(lambda: bool(listener.got))
+        broker.put("t", 1, b"in a new queue")
+        cluster.topics["t"] = {"a": 2}
+        member.instance.refresh_soon("t")
+        await until(lambda: bool(listener.got))
 
-        assert listener.bodies == [b"in a new queue"]
-
-    run(check)
+    assert listener.bodies == [b"in a new queue"]
 
 
-def test_redeliveries_that_came_before_their_queue_was_taken_are_not_skipped() -> None:
+async def test_redeliveries_that_came_before_their_queue_was_taken_are_not_skipped(
+    cluster: FakeCluster,
+) -> None:
     """Also not by a group that begins at a time, as with Java."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1)
-        broker.put("%RETRY%g", 0, b"again")
-        listener = Recorder()
-        at_a_time = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-        broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer(offset="0"))
-        async with consumer(cluster, listener, consume_from=at_a_time):
-            await until(lambda: bool(listener.got))
+    broker = await one_broker(cluster, queues=1)
+    broker.put("%RETRY%g", 0, b"again")
+    listener = Recorder()
+    at_a_time = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer(offset="0"))
+    async with consumer(cluster, listener, consume_from=at_a_time):
+        await until(lambda: bool(listener.got))
 
-        assert listener.bodies == [b"again"]
-
-    run(check)
+    assert listener.bodies == [b"again"]
 
 
-def test_a_group_goes_on_where_it_was() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=5)
-        broker.offsets["g", "t", 0] = 3
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) >= 2)
+async def test_a_group_goes_on_where_it_was(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=5)
+    broker.offsets["g", "t", 0] = 3
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) >= 2)
 
-        assert listener.bodies == [b"3", b"4"]
-
-    run(check)
+    assert listener.bodies == [b"3", b"4"]
 
 
-def test_only_what_is_below_the_lowest_unfinished_is_stored() -> None:
+async def test_only_what_is_below_the_lowest_unfinished_is_stored(cluster: FakeCluster) -> None:
     """A message that takes long holds the offset back, whatever is finished behind it."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=10)
-        go = asyncio.Event()
-        finished: list[bytes] = []
+    broker = await one_broker(cluster, queues=1, messages=10)
+    go = asyncio.Event()
+    finished: list[bytes] = []
 
-        async def listen(message: MessageView) -> None:
-            if message.body == b"4":
-                await go.wait()
-            finished.append(message.body)
-
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            settings=QUICK,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: len(finished) == 9)
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 4)
-            go.set()
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 10)
-
-    run(check)
-
-
-def test_fetching_pauses_at_the_limits_of_a_queue() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=200)
-        go = asyncio.Event()
-        listener = Recorder()
-
-        async def listen(message: MessageView) -> None:
+    async def listen(message: MessageView) -> None:
+        if message.body == b"4":
             await go.wait()
-            await listener(message)
+        finished.append(message.body)
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            settings=PushSettings(queue_limits=WindowLimits(messages_max=64), workers=2),
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: len(broker.seen(PULL)) >= 3)
-            await asyncio.sleep(0.1)  # time for a pull too many
-            pulls = [command for command in broker.seen(PULL) if command.ext["topic"] == "t"]
-            assert len(pulls) == 2
-            go.set()
-            await until(lambda: len(listener.got) == 200)
-
-    run(check)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        settings=QUICK,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: len(finished) == 9)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 4)
+        go.set()
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 10)
 
 
-def test_a_batch_listener_gets_messages_of_one_queue_together() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster, queues=2, messages=100)
-        batches: list[list[MessageView]] = []
+async def test_fetching_pauses_at_the_limits_of_a_queue(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=200)
+    go = asyncio.Event()
+    listener = Recorder()
 
-        async def listen(messages: object) -> None:
-            assert isinstance(messages, list)
-            batches.append(messages)
+    async def listen(message: MessageView) -> None:
+        await go.wait()
+        await listener(message)
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            batch_listener=listen,
-            settings=PushSettings(batch_max=10),
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: sum(map(len, batches)) == 100)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        settings=PushSettings(queue_limits=WindowLimits(messages_max=64), workers=2),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: len(broker.seen(PULL)) >= 3)
+        await asyncio.sleep(0.1)  # time for a pull too many
+        pulls = [command for command in broker.seen(PULL) if command.ext["topic"] == "t"]
+        assert len(pulls) == 2
+        go.set()
+        await until(lambda: len(listener.got) == 200)
 
-        assert max(map(len, batches)) == 10
-        assert all(len({message.queue_id for message in batch}) == 1 for batch in batches)
 
-    run(check)
+async def test_a_batch_listener_gets_messages_of_one_queue_together(cluster: FakeCluster) -> None:
+    await one_broker(cluster, queues=2, messages=100)
+    batches: list[list[MessageView]] = []
+
+    async def listen(messages: object) -> None:
+        assert isinstance(messages, list)
+        batches.append(messages)
+
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        batch_listener=listen,
+        settings=PushSettings(batch_max=10),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: sum(map(len, batches)) == 100)
+
+    assert max(map(len, batches)) == 10
+    assert all(len({message.queue_id for message in batch}) == 1 for batch in batches)
 
 
-def test_tags_are_filtered_by_name_because_brokers_compare_hashes() -> None:
+async def test_tags_are_filtered_by_name_because_brokers_compare_hashes(cluster: FakeCluster) -> None:
     """`Aa` and `BB` have one hash: the broker gives both, the listener gets what was subscribed."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await cluster.add_broker()
-        cluster.topics["t"] = {"a": 1}
-        for tag in ("Aa", "BB", "Aa"):
-            broker.put("t", 0, tag.encode(), encode_properties({"TAGS": tag}))
-        listener = Recorder()
-        member = consumer(cluster, listener)
-        member.subscribe("t", "Aa || C")
-        async with member:
-            await until(lambda: len(listener.got) == 2)
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 3)
+    broker = await cluster.add_broker()
+    cluster.topics["t"] = {"a": 1}
+    for tag in ("Aa", "BB", "Aa"):
+        broker.put("t", 0, tag.encode(), encode_properties({"TAGS": tag}))
+    listener = Recorder()
+    member = consumer(cluster, listener)
+    member.subscribe("t", "Aa || C")
+    async with member:
+        await until(lambda: len(listener.got) == 2)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 3)
 
-        assert listener.bodies == [b"Aa", b"Aa"]
-        heartbeat = HeartbeatData.from_json(broker.seen(RequestCode.HEART_BEAT)[-1].body)
-        subscription = next(
-            data for data in heartbeat.consumer_data_set[0].subscription_data_set if data.topic == "t"
-        )
-        assert subscription.tags_set == {"Aa", "C"}
-
-    run(check)
+    assert listener.bodies == [b"Aa", b"Aa"]
+    heartbeat = HeartbeatData.from_json(broker.seen(RequestCode.HEART_BEAT)[-1].body)
+    subscription = next(
+        data for data in heartbeat.consumer_data_set[0].subscription_data_set if data.topic == "t"
+    )
+    assert subscription.tags_set == {"Aa", "C"}
 
 
-def test_pulls_go_where_the_broker_suggests_and_carry_no_offset_there() -> None:
+async def test_pulls_go_where_the_broker_suggests_and_carry_no_offset_there(cluster: FakeCluster) -> None:
     """A slave that serves pulls must not store offsets: the master does."""
 
-    async def check(cluster: FakeCluster) -> None:
-        master = await one_broker(cluster, queues=1, messages=1)
-        slave = await cluster.add_broker("a", 1)
-        master.suggest_broker_id = slave.suggest_broker_id = 1
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: bool(slave.seen(PULL)))
-            slave.put("t", 0, b"from the slave")
-            await until(lambda: b"from the slave" in listener.bodies)
+    master = await one_broker(cluster, queues=1, messages=1)
+    slave = await cluster.add_broker("a", 1)
+    master.suggest_broker_id = slave.suggest_broker_id = 1
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: bool(slave.seen(PULL)))
+        slave.put("t", 0, b"from the slave")
+        await until(lambda: b"from the slave" in listener.bodies)
 
-        assert all(int(command.ext["sysFlag"]) & 1 == 0 for command in slave.seen(PULL))
-        assert not slave.seen(RequestCode.UPDATE_CONSUMER_OFFSET)
-
-    run(check)
+    assert all(int(command.ext["sysFlag"]) & 1 == 0 for command in slave.seen(PULL))
+    assert not slave.seen(RequestCode.UPDATE_CONSUMER_OFFSET)
 
 
-def test_two_members_share_the_queues_and_the_last_one_gets_all() -> None:
+async def test_two_members_share_the_queues_and_the_last_one_gets_all(cluster: FakeCluster) -> None:
     """The broker tells about joining and leaving, so that nobody waits for the regular turn."""
 
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster, queues=4)
-        slow = PushSettings(rebalance_seconds=60.0)
-        first, second = (consumer(cluster, Recorder(), settings=slow) for _ in range(2))
+    await one_broker(cluster, queues=4)
+    slow = PushSettings(rebalance_seconds=60.0)
+    first, second = (consumer(cluster, Recorder(), settings=slow) for _ in range(2))
 
-        def counts() -> list[int]:
-            return [sum(queue.topic == "t" for queue in member.assigned) for member in (first, second)]
+    def counts() -> list[int]:
+        return [sum(queue.topic == "t" for queue in member.assigned) for member in (first, second)]
 
-        async with first:
-            await until(lambda: counts() == [4, 0])
-            async with second:
-                await until(lambda: counts() == [2, 2])
-                assert not set(first.assigned) & set(second.assigned)
-            await until(lambda: counts() == [4, 0])
-
-    run(check)
+    async with first:
+        await until(lambda: counts() == [4, 0])
+        async with second:
+            await until(lambda: counts() == [2, 2])
+            assert not set(first.assigned) & set(second.assigned)
+        await until(lambda: counts() == [4, 0])
 
 
-def test_a_failed_message_goes_back_to_its_broker() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=2)
-        listener = Recorder(Later(delay_level=2), ConsumeStatus.RECONSUME_LATER)
-        async with consumer(cluster, listener):
-            await until(lambda: len(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 2)
+async def test_a_failed_message_goes_back_to_its_broker(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=2)
+    listener = Recorder(Later(delay_level=2), ConsumeStatus.RECONSUME_LATER)
+    async with consumer(cluster, listener):
+        await until(lambda: len(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 2)
 
-        backs = [
-            headers.ConsumerSendMsgBack.from_ext(command.ext)
-            for command in broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
-        ]
-        assert sorted((back.offset, back.delay_level) for back in backs) == [(0, 2), (1000, 0)]
-        assert {(back.group, back.origin_topic, back.max_reconsume_times) for back in backs} == {
-            ("g", "t", 16)
-        }
-
-    run(check)
+    backs = [
+        headers.ConsumerSendMsgBack.from_ext(command.ext)
+        for command in broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
+    ]
+    assert sorted((back.offset, back.delay_level) for back in backs) == [(0, 2), (1000, 0)]
+    assert {(back.group, back.origin_topic, back.max_reconsume_times) for back in backs} == {("g", "t", 16)}
 
 
-def test_a_message_that_is_not_taken_back_is_sent_anew() -> None:
+async def test_a_message_that_is_not_taken_back_is_sent_anew(cluster: FakeCluster) -> None:
     """The copy counts the failure and names its topic, as the broker would have done it."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, refuse(ResponseCode.SYSTEM_ERROR))
-        listener = Recorder(ConsumeStatus.RECONSUME_LATER)
-        async with consumer(cluster, listener):
-            await until(lambda: bool(broker.seen(RequestCode.SEND_MESSAGE_V2)))
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+    broker = await one_broker(cluster, queues=1, messages=1)
+    broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, refuse(ResponseCode.SYSTEM_ERROR))
+    listener = Recorder(ConsumeStatus.RECONSUME_LATER)
+    async with consumer(cluster, listener):
+        await until(lambda: bool(broker.seen(RequestCode.SEND_MESSAGE_V2)))
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
 
-        (copy,) = broker.seen(RequestCode.SEND_MESSAGE_V2)
-        assert (copy.ext["b"], copy.ext["j"], copy.ext["l"]) == ("%RETRY%g", "1", "16")
-        properties = properties_of(copy)
-        assert (properties["RETRY_TOPIC"], properties["DELAY"]) == ("t", "3")
-        assert properties["ORIGIN_MESSAGE_ID"] == listener.got[0].offset_message_id
-        assert "RECONSUME_TIME" not in properties
-        assert bodies(broker, "%RETRY%g") == [b"0"]
-
-    run(check)
+    (copy,) = broker.seen(RequestCode.SEND_MESSAGE_V2)
+    assert (copy.ext["b"], copy.ext["j"], copy.ext["l"]) == ("%RETRY%g", "1", "16")
+    properties = properties_of(copy)
+    assert (properties["RETRY_TOPIC"], properties["DELAY"]) == ("t", "3")
+    assert properties["ORIGIN_MESSAGE_ID"] == listener.got[0].offset_message_id
+    assert "RECONSUME_TIME" not in properties
+    assert bodies(broker, "%RETRY%g") == [b"0"]
 
 
-def test_a_message_that_nobody_takes_back_is_tried_again_here() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, refuse(ResponseCode.NO_PERMISSION))
-        broker.script(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL))
-        listener = Recorder(ConsumeStatus.RECONSUME_LATER)
-        settings = PushSettings(commit_seconds=0.05, retry_locally_seconds=0.05)
-        async with consumer(cluster, listener, settings=settings):
-            await until(lambda: len(listener.got) == 2)
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+async def test_a_message_that_nobody_takes_back_is_tried_again_here(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
+    broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, refuse(ResponseCode.NO_PERMISSION))
+    broker.script(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL))
+    listener = Recorder(ConsumeStatus.RECONSUME_LATER)
+    settings = PushSettings(commit_seconds=0.05, retry_locally_seconds=0.05)
+    async with consumer(cluster, listener, settings=settings):
+        await until(lambda: len(listener.got) == 2)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
 
-        assert listener.got[1].reconsume_times == 1
-
-    run(check)
+    assert listener.got[1].reconsume_times == 1
 
 
-def test_an_exception_in_the_listener_counts_as_failure() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
+async def test_an_exception_in_the_listener_counts_as_failure(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
 
-        async def listen(_: MessageView) -> None:
-            raise RuntimeError("no database")
+    async def listen(_: MessageView) -> None:
+        raise RuntimeError("no database")
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: bool(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)))
-
-    run(check)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: bool(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)))
 
 
-def test_a_listener_that_takes_too_long_counts_as_failure() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
+async def test_a_listener_that_takes_too_long_counts_as_failure(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
 
-        async def listen(_: MessageView) -> None:
-            await asyncio.Event().wait()
+    async def listen(_: MessageView) -> None:
+        await asyncio.Event().wait()
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            settings=PushSettings(listener_timeout=0.05),
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: bool(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)))
-
-    run(check)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        settings=PushSettings(listener_timeout=0.05),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: bool(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)))
 
 
-def test_a_redelivered_message_shows_its_own_topic() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1)
-        broker.put("%RETRY%g", 0, b"again", encode_properties({"RETRY_TOPIC": "t"}), reconsume_times=1)
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) == 1)
+async def test_a_redelivered_message_shows_its_own_topic(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1)
+    broker.put("%RETRY%g", 0, b"again", encode_properties({"RETRY_TOPIC": "t"}), reconsume_times=1)
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) == 1)
 
-        (message,) = listener.got
-        assert (message.topic, message.stored_topic, message.reconsume_times) == ("t", "%RETRY%g", 1)
-
-    run(check)
+    (message,) = listener.got
+    assert (message.topic, message.stored_topic, message.reconsume_times) == ("t", "%RETRY%g", 1)
 
 
-def test_an_offset_that_the_broker_moves_is_followed_and_stored() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=5)
-        broker.offsets["g", "t", 0] = 9
-        broker.moved_to = 3
-        listener = Recorder()
-        member = consumer(cluster, listener)
-        cluster.topics["%RETRY%g"] = {}  # its pulls would take the scripted answer
-        async with member:
-            await until(lambda: listener.bodies == [b"3", b"4"])
+async def test_an_offset_that_the_broker_moves_is_followed_and_stored(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=5)
+    broker.offsets["g", "t", 0] = 9
+    broker.moved_to = 3
+    listener = Recorder()
+    member = consumer(cluster, listener)
+    cluster.topics["%RETRY%g"] = {}  # its pulls would take the scripted answer
+    async with member:
+        await until(lambda: listener.bodies == [b"3", b"4"])
 
-        assert broker.offsets["g", "t", 0] == 5
-
-    run(check)
+    assert broker.offsets["g", "t", 0] == 5
 
 
-def test_a_restarted_broker_gets_a_heartbeat_and_consuming_goes_on() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) == 1)
-            await broker.stop()
-            broker.members.clear()
-            await broker.start()
+async def test_a_restarted_broker_gets_a_heartbeat_and_consuming_goes_on(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) == 1)
+        await broker.stop()
+        broker.members.clear()
+        await broker.start()
 
-            broker.put("t", 0, b"after")
-            await until(lambda: len(listener.got) == 2)
-            await until(lambda: bool(broker.members.get("g")))
+        broker.put("t", 0, b"after")
+        await until(lambda: len(listener.got) == 2)
+        await until(lambda: bool(broker.members.get("g")))
 
-        assert listener.bodies == [b"0", b"after"]
-
-    run(check)
+    assert listener.bodies == [b"0", b"after"]
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
-def test_a_broker_that_does_not_know_us_gets_a_heartbeat_at_once(code: int) -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        broker.script(PULL, refuse(code))
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) == 1)
-            await until(lambda: len(broker.seen(RequestCode.HEART_BEAT)) >= 2)
-
-    run(check)
-
-
-def test_a_topic_may_be_created_after_the_consumer_started() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await cluster.add_broker()
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: cluster.asked["t"] >= 2)
-            cluster.topics["t"] = {"a": 1}
-            broker.put("t", 0, b"x")
-            await until(lambda: listener.bodies == [b"x"])
-
-    run(check)
+async def test_a_broker_that_does_not_know_us_gets_a_heartbeat_at_once(
+    cluster: FakeCluster, code: int
+) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
+    broker.script(PULL, refuse(code))
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) == 1)
+        await until(lambda: len(broker.seen(RequestCode.HEART_BEAT)) >= 2)
 
 
-def test_subscribing_and_unsubscribing_while_it_runs() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1)
-        cluster.topics["u"] = {"a": 1}
-        broker.put("u", 0, b"of u")
-        listener = Recorder()
-        async with consumer(cluster, listener) as member:
-            await until(lambda: {queue.topic for queue in member.assigned} == {"t", "%RETRY%g"})
-            member.subscribe("u")
-            await until(lambda: listener.bodies == [b"of u"])
-            member.unsubscribe("t")
-            await until(lambda: {queue.topic for queue in member.assigned} == {"u", "%RETRY%g"})
+async def test_a_topic_may_be_created_after_the_consumer_started(cluster: FakeCluster) -> None:
+    broker = await cluster.add_broker()
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: cluster.asked["t"] >= 2)
+        cluster.topics["t"] = {"a": 1}
+        broker.put("t", 0, b"x")
+        await until(lambda: listener.bodies == [b"x"])
 
-    run(check)
+
+async def test_subscribing_and_unsubscribing_while_it_runs(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1)
+    cluster.topics["u"] = {"a": 1}
+    broker.put("u", 0, b"of u")
+    listener = Recorder()
+    async with consumer(cluster, listener) as member:
+        await until(lambda: {queue.topic for queue in member.assigned} == {"t", "%RETRY%g"})
+        member.subscribe("u")
+        await until(lambda: listener.bodies == [b"of u"])
+        member.unsubscribe("t")
+        await until(lambda: {queue.topic for queue in member.assigned} == {"u", "%RETRY%g"})
 
 
 # -- closing ------------------------------------------------------------------------------------------------
 
 
-def test_closing_lets_the_running_listener_finish_and_stores_its_offset() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        started, go = asyncio.Event(), asyncio.Event()
-        finished: list[bytes] = []
+async def test_closing_lets_the_running_listener_finish_and_stores_its_offset(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=3)
+    started, go = asyncio.Event(), asyncio.Event()
+    finished: list[bytes] = []
 
-        async def listen(message: MessageView) -> None:
-            started.set()
-            await go.wait()
-            finished.append(message.body)
+    async def listen(message: MessageView) -> None:
+        started.set()
+        await go.wait()
+        finished.append(message.body)
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            settings=PushSettings(workers=1),
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        await member.start()
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        settings=PushSettings(workers=1),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    await member.start()
+    await started.wait()
+    closing = asyncio.create_task(member.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go.set()
+    await closing
+
+    assert finished == [b"0"]
+    assert broker.offsets["g", "t", 0] == 1
+    assert not broker.members["g"]
+
+
+async def test_closing_cancels_a_listener_that_never_ends(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
+    started = asyncio.Event()
+
+    async def listen(_: MessageView) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        settings=PushSettings(close_timeout=0.05),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
         await started.wait()
-        closing = asyncio.create_task(member.close())
-        await asyncio.sleep(0.05)
-        assert not closing.done()
-        go.set()
-        await closing
 
-        assert finished == [b"0"]
-        assert broker.offsets["g", "t", 0] == 1
-        assert not broker.members["g"]
-
-    run(check)
-
-
-def test_closing_cancels_a_listener_that_never_ends() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        started = asyncio.Event()
-
-        async def listen(_: MessageView) -> None:
-            started.set()
-            await asyncio.Event().wait()
-
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            settings=PushSettings(close_timeout=0.05),
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await started.wait()
-
-        assert broker.offsets.get(("g", "t", 0), 0) == 0
-
-    run(check)
+    assert broker.offsets.get(("g", "t", 0), 0) == 0
 
 
 # -- orderly ------------------------------------------------------------------------------------------------
 
 
-def test_orderly_messages_come_in_order_and_a_failed_one_comes_again_first() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=2, messages=40)
-        listener = Recorder()
-        failed: set[bytes] = set()
+async def test_orderly_messages_come_in_order_and_a_failed_one_comes_again_first(
+    cluster: FakeCluster,
+) -> None:
+    broker = await one_broker(cluster, queues=2, messages=40)
+    listener = Recorder()
+    failed: set[bytes] = set()
 
-        async def listen(message: MessageView) -> Verdict:
-            if message.body.endswith(b"5") and message.body not in failed:
-                failed.add(message.body)
-                return Later(suspend_ms=10)
-            return await listener(message)
+    async def listen(message: MessageView) -> Verdict:
+        if message.body.endswith(b"5") and message.body not in failed:
+            failed.add(message.body)
+            return Later(suspend_ms=10)
+        return await listener(message)
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listen,
-            orderly=True,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: len(listener.got) == 40)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listen,
+        orderly=True,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: len(listener.got) == 40)
 
-        for queue_id in range(2):
-            mine = [int(message.body) for message in listener.got if message.queue_id == queue_id]
-            assert mine == list(range(queue_id, 40, 2))
-        assert len(failed) == 4
-        assert not broker.locks
-        assert broker.offsets["g", "t", 0] == broker.offsets["g", "t", 1] == 20
-
-    run(check)
-
-
-def test_orderly_messages_that_failed_too_often_are_sent_to_the_dead_letters() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=2)
-        listener = Recorder(*[Later(suspend_ms=10)] * 3)
-        settings = PushSettings(max_reconsume_times=2)
-        async with consumer(cluster, listener, orderly=True, settings=settings):
-            await until(lambda: b"1" in listener.bodies)
-
-        # The copy in the retry topic stands for what a real broker would have put to the dead letters.
-        assert [m.body for m in listener.got if m.stored_topic == "t"] == [b"0", b"0", b"0", b"1"]
-        (copy,) = broker.seen(RequestCode.SEND_MESSAGE_V2)
-        assert (copy.ext["b"], copy.ext["j"], copy.ext["l"]) == ("%RETRY%g", "2", "2")
-
-    run(check)
+    for queue_id in range(2):
+        mine = [int(message.body) for message in listener.got if message.queue_id == queue_id]
+        assert mine == list(range(queue_id, 40, 2))
+    assert len(failed) == 4
+    assert not broker.locks
+    assert broker.offsets["g", "t", 0] == broker.offsets["g", "t", 1] == 20
 
 
-def test_a_lost_lock_stops_the_queue_until_it_is_won_again() -> None:
+async def test_orderly_messages_that_failed_too_often_are_sent_to_the_dead_letters(
+    cluster: FakeCluster,
+) -> None:
+    broker = await one_broker(cluster, queues=1, messages=2)
+    listener = Recorder(*[Later(suspend_ms=10)] * 3)
+    settings = PushSettings(max_reconsume_times=2)
+    async with consumer(cluster, listener, orderly=True, settings=settings):
+        await until(lambda: b"1" in listener.bodies)
+
+    # The copy in the retry topic stands for what a real broker would have put to the dead letters.
+    assert [m.body for m in listener.got if m.stored_topic == "t"] == [b"0", b"0", b"0", b"1"]
+    (copy,) = broker.seen(RequestCode.SEND_MESSAGE_V2)
+    assert (copy.ext["b"], copy.ext["j"], copy.ext["l"]) == ("%RETRY%g", "2", "2")
+
+
+async def test_a_lost_lock_stops_the_queue_until_it_is_won_again(cluster: FakeCluster) -> None:
     """Whoever had the lock meanwhile may have gone on, so we go on at the offset that it stored."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=2)
-        queue = MessageQueue("t", "a", 0)
-        listener = Recorder()
-        async with consumer(cluster, listener, orderly=True) as member:
-            await until(lambda: len(listener.got) == 2)
-            broker.locks["g", queue] = "somebody else"
-            await until(lambda: queue not in member.assigned)
-            for number in range(2, 6):
-                broker.put("t", 0, b"%d" % number)
-            await asyncio.sleep(0.1)  # time for a message too many
-            assert len(listener.got) == 2
+    broker = await one_broker(cluster, queues=1, messages=2)
+    queue = MessageQueue("t", "a", 0)
+    listener = Recorder()
+    async with consumer(cluster, listener, orderly=True) as member:
+        await until(lambda: len(listener.got) == 2)
+        broker.locks["g", queue] = "somebody else"
+        await until(lambda: queue not in member.assigned)
+        for number in range(2, 6):
+            broker.put("t", 0, b"%d" % number)
+        await asyncio.sleep(0.1)  # time for a message too many
+        assert len(listener.got) == 2
 
-            broker.offsets["g", "t", 0] = 4
-            del broker.locks["g", queue]
-            await until(lambda: len(listener.got) == 4)
+        broker.offsets["g", "t", 0] = 4
+        del broker.locks["g", queue]
+        await until(lambda: len(listener.got) == 4)
 
-        assert listener.bodies == [b"0", b"1", b"4", b"5"]
-
-    run(check)
+    assert listener.bodies == [b"0", b"1", b"4", b"5"]
 
 
-def test_a_lock_that_cannot_be_renewed_expires() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        listener = Recorder()
-        settings = PushSettings(lock_seconds=0.05, lock_valid_seconds=0.2)
-        async with consumer(cluster, listener, orderly=True, settings=settings):
-            await until(lambda: len(listener.got) == 1)
-            broker.script(RequestCode.LOCK_BATCH_MQ, *[refuse(ResponseCode.SYSTEM_ERROR)] * 3)
-            await asyncio.sleep(0.3)
-            renewals = len(broker.seen(RequestCode.LOCK_BATCH_MQ))
+async def test_a_lock_that_cannot_be_renewed_expires(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=1)
+    listener = Recorder()
+    settings = PushSettings(lock_seconds=0.05, lock_valid_seconds=0.2)
+    async with consumer(cluster, listener, orderly=True, settings=settings):
+        await until(lambda: len(listener.got) == 1)
+        broker.script(RequestCode.LOCK_BATCH_MQ, *[refuse(ResponseCode.SYSTEM_ERROR)] * 3)
+        await asyncio.sleep(0.3)
+        renewals = len(broker.seen(RequestCode.LOCK_BATCH_MQ))
 
-            broker.put("t", 0, b"late")
-            await until(lambda: listener.bodies[-1] == b"late")
+        broker.put("t", 0, b"late")
+        await until(lambda: listener.bodies[-1] == b"late")
 
-        assert len(broker.seen(RequestCode.LOCK_BATCH_MQ)) > renewals
-
-    run(check)
+    assert len(broker.seen(RequestCode.LOCK_BATCH_MQ)) > renewals
 
 
-def test_an_orderly_queue_changes_hands_only_when_its_message_is_done() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=2, messages=2)
-        started, go = asyncio.Event(), asyncio.Event()
-        order: list[tuple[str, bytes]] = []
+async def test_an_orderly_queue_changes_hands_only_when_its_message_is_done(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=2, messages=2)
+    started, go = asyncio.Event(), asyncio.Event()
+    order: list[tuple[str, bytes]] = []
 
-        async def slow(message: MessageView) -> None:
-            if message.queue_id == 1:
-                started.set()
-                await go.wait()
-            order.append(("first", message.body))
+    async def slow(message: MessageView) -> None:
+        if message.queue_id == 1:
+            started.set()
+            await go.wait()
+        order.append(("first", message.body))
 
-        async def quick(message: MessageView) -> None:
-            order.append(("second", message.body))
+    async def quick(message: MessageView) -> None:
+        order.append(("second", message.body))
 
-        members = [
-            PushConsumer(
-                "g",
-                namesrv=cluster.namesrv,
-                listener=listener,
-                orderly=True,
-                settings=QUICK,
-                consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            )
-            for listener in (slow, quick)
-        ]
-        for member in members:
-            member.subscribe("t")
-        async with members[0]:
-            await started.wait()
-            # The other member sorts behind the first, so that queue 1 goes to it.
-            members[1].instance.client_id = members[0].instance.client_id + "z"
-            async with members[1]:
-                broker.put("t", 1, b"next")
-                await until(lambda: len(members[0].assigned) == 2)
-                assert ("second", b"next") not in order
-                go.set()
-                await until(lambda: ("second", b"next") in order)
+    members = [
+        PushConsumer(
+            "g",
+            namesrv=cluster.namesrv,
+            listener=listener,
+            orderly=True,
+            settings=QUICK,
+            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        )
+        for listener in (slow, quick)
+    ]
+    for member in members:
+        member.subscribe("t")
+    async with members[0]:
+        await started.wait()
+        # The other member sorts behind the first, so that queue 1 goes to it.
+        members[1].instance.client_id = members[0].instance.client_id + "z"
+        async with members[1]:
+            broker.put("t", 1, b"next")
+            await until(lambda: len(members[0].assigned) == 2)
+            assert ("second", b"next") not in order
+            go.set()
+            await until(lambda: ("second", b"next") in order)
 
-        assert order.index(("first", b"1")) < order.index(("second", b"next"))
-        assert order.count(("second", b"1")) == 0
-
-    run(check)
+    assert order.index(("first", b"1")) < order.index(("second", b"next"))
+    assert order.count(("second", b"1")) == 0
 
 
 # -- broadcasting
 # ---------------------------------------------------------------------------------------------
 
 
-def test_broadcasting_members_get_everything_and_keep_their_own_offsets(tmp_path: Path) -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=2, messages=10)
-        settings = PushSettings(offsets_folder=tmp_path, commit_seconds=0.05)
-        listeners = [Recorder(ConsumeStatus.RECONSUME_LATER), Recorder()]
-        members = [
-            consumer(cluster, listener, model=MessageModel.BROADCASTING, settings=settings)
-            for listener in listeners
-        ]
-        for number, member in enumerate(members):
-            member.instance.client_id = f"member@{number}"
-        async with members[0], members[1]:
-            await until(lambda: all(len(listener.got) == 10 for listener in listeners))
-        again = Recorder()
-        member = consumer(cluster, again, model=MessageModel.BROADCASTING, settings=settings)
-        member.instance.client_id = "member@0"
-        async with member:
-            await until(lambda: len(member.assigned) == 2)
-            broker.put("t", 0, b"new")
-            await until(lambda: bool(again.got))
+async def test_broadcasting_members_get_everything_and_keep_their_own_offsets(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    broker = await one_broker(cluster, queues=2, messages=10)
+    settings = PushSettings(offsets_folder=tmp_path, commit_seconds=0.05)
+    listeners = [Recorder(ConsumeStatus.RECONSUME_LATER), Recorder()]
+    members = [
+        consumer(cluster, listener, model=MessageModel.BROADCASTING, settings=settings)
+        for listener in listeners
+    ]
+    for number, member in enumerate(members):
+        member.instance.client_id = f"member@{number}"
+    async with members[0], members[1]:
+        await until(lambda: all(len(listener.got) == 10 for listener in listeners))
+    again = Recorder()
+    member = consumer(cluster, again, model=MessageModel.BROADCASTING, settings=settings)
+    member.instance.client_id = "member@0"
+    async with member:
+        await until(lambda: len(member.assigned) == 2)
+        broker.put("t", 0, b"new")
+        await until(lambda: bool(again.got))
 
-        assert again.bodies == [b"new"]
-        assert not broker.offsets
-        assert not broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
-        text = (tmp_path / "member@1" / "g" / "offsets.json").read_text()
-        with pytest.raises(json.JSONDecodeError):
-            json.loads(text)  # Java's form has objects as keys
-        stored = ResetOffsetBody.from_json(text.encode()).offset_table
-        assert stored == {MessageQueue("t", "a", 0): 5, MessageQueue("t", "a", 1): 5}
-
-    run(check)
+    assert again.bodies == [b"new"]
+    assert not broker.offsets
+    assert not broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
+    text = (tmp_path / "member@1" / "g" / "offsets.json").read_text()
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)  # Java's form has objects as keys
+    stored = ResetOffsetBody.from_json(text.encode()).offset_table
+    assert stored == {MessageQueue("t", "a", 0): 5, MessageQueue("t", "a", 1): 5}
 
 
 # -- what brokers ask ---------------------------------------------------------------------------------------
@@ -779,57 +699,49 @@ async def ask(broker: FakeBroker, code: RequestCode, header: headers.Header, bod
     return await connection.call(Command(code, header.to_ext(), body), 5.0)
 
 
-def test_an_administrator_can_move_a_running_consumer() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=5)
-        listener = Recorder()
-        async with consumer(cluster, listener):
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 5)
-            body = ResetOffsetBody({MessageQueue("t", "a", 0): 3}).to_json()
-            header = headers.ResetOffset(group="g", topic="t", timestamp=0)
-            answer = await ask(broker, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
-            assert answer.code == 0
-            await until(lambda: len(listener.got) == 7)
+async def test_an_administrator_can_move_a_running_consumer(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=5)
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 5)
+        body = ResetOffsetBody({MessageQueue("t", "a", 0): 3}).to_json()
+        header = headers.ResetOffset(group="g", topic="t", timestamp=0)
+        answer = await ask(broker, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
+        assert answer.code == 0
+        await until(lambda: len(listener.got) == 7)
 
-        assert listener.bodies[5:] == [b"3", b"4"]
-
-    run(check)
+    assert listener.bodies[5:] == [b"3", b"4"]
 
 
-def test_a_running_consumer_tells_its_state() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=5)
-        listener = Recorder()
-        async with consumer(cluster, listener) as member:
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 5)
-            client_id = member.instance.client_id
-            status = await ask(
-                broker,
-                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-                headers.GetConsumerStatus(topic="t", group="g"),
-            )
-            info = await ask(
-                broker,
-                RequestCode.GET_CONSUMER_RUNNING_INFO,
-                headers.GetConsumerRunningInfo(consumer_group="g", client_id=client_id),
-            )
-            unknown = await ask(
-                broker,
-                RequestCode.GET_CONSUMER_RUNNING_INFO,
-                headers.GetConsumerRunningInfo(consumer_group="h", client_id=client_id),
-            )
+async def test_a_running_consumer_tells_its_state(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster, queues=1, messages=5)
+    listener = Recorder()
+    async with consumer(cluster, listener) as member:
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 5)
+        client_id = member.instance.client_id
+        status = await ask(
+            broker,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            headers.GetConsumerStatus(topic="t", group="g"),
+        )
+        info = await ask(
+            broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            headers.GetConsumerRunningInfo(consumer_group="g", client_id=client_id),
+        )
+        unknown = await ask(
+            broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            headers.GetConsumerRunningInfo(consumer_group="h", client_id=client_id),
+        )
 
-        assert GetConsumerStatusBody.from_json(status.body).message_queue_table == {
-            MessageQueue("t", "a", 0): 5
-        }
-        state = ConsumerRunningInfo.from_json(info.body)
-        assert state.mq_table[MessageQueue("t", "a", 0)].commit_offset == 5
-        assert state.properties["PROP_CONSUMEORDERLY"] == "false"
-        assert {data.topic for data in state.subscription_set} == {"t", "%RETRY%g"}
-        assert unknown.code == ResponseCode.SYSTEM_ERROR
-        assert "<h> not exist" in str(unknown.remark)
-
-    run(check)
+    assert GetConsumerStatusBody.from_json(status.body).message_queue_table == {MessageQueue("t", "a", 0): 5}
+    state = ConsumerRunningInfo.from_json(info.body)
+    assert state.mq_table[MessageQueue("t", "a", 0)].commit_offset == 5
+    assert state.properties["PROP_CONSUMEORDERLY"] == "false"
+    assert {data.topic for data in state.subscription_set} == {"t", "%RETRY%g"}
+    assert unknown.code == ResponseCode.SYSTEM_ERROR
+    assert "<h> not exist" in str(unknown.remark)
 
 
 @pytest.mark.parametrize(
@@ -839,176 +751,156 @@ def test_a_running_consumer_tells_its_state() -> None:
         (ConsumeStatus.RECONSUME_LATER, ConsumeResult.CR_LATER),
     ],
 )
-def test_a_message_can_be_consumed_directly(verdict: Verdict, result: ConsumeResult) -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1)
-        listener = Recorder(verdict)
-        async with consumer(cluster, listener):
-            broker.put("elsewhere", 0, b"direct")
-            answer = await ask(
-                broker,
-                RequestCode.CONSUME_MESSAGE_DIRECTLY,
-                headers.ConsumeMessageDirectlyResult(consumer_group="g", broker_name="a"),
-                broker.log["elsewhere", 0][0],
-            )
+async def test_a_message_can_be_consumed_directly(
+    cluster: FakeCluster, verdict: Verdict, result: ConsumeResult
+) -> None:
+    broker = await one_broker(cluster, queues=1)
+    listener = Recorder(verdict)
+    async with consumer(cluster, listener):
+        broker.put("elsewhere", 0, b"direct")
+        answer = await ask(
+            broker,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            headers.ConsumeMessageDirectlyResult(consumer_group="g", broker_name="a"),
+            broker.log["elsewhere", 0][0],
+        )
 
-        assert ConsumeMessageDirectlyResult.from_json(answer.body).consume_result is result
-        assert listener.bodies == [b"direct"]
-
-    run(check)
-
-
-def test_one_instance_has_one_consumer_of_a_group() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        await one_broker(cluster)
-        async with consumer(cluster, Recorder()) as member:
-            twin = PushConsumer("g", instance=member.instance, listener=Recorder())
-            with pytest.raises(ValueError, match="instance of its own"):
-                await twin.start()
-            assert member.instance.members["g"] is member
-
-    run(check)
+    assert ConsumeMessageDirectlyResult.from_json(answer.body).consume_result is result
+    assert listener.bodies == [b"direct"]
 
 
-def test_a_broker_that_cannot_filter_by_sql_says_so_at_start() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster)
-        broker.script(RequestCode.CHECK_CLIENT_CONFIG, refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "i >"))
-        member = consumer(cluster, Recorder())
-        member.subscribe("t", "i > ", expression_type="SQL92")
-
-        with pytest.raises(RequestRefused, match="i >"):
-            await member.start()
-
-    run(check)
+async def test_one_instance_has_one_consumer_of_a_group(cluster: FakeCluster) -> None:
+    await one_broker(cluster)
+    async with consumer(cluster, Recorder()) as member:
+        twin = PushConsumer("g", instance=member.instance, listener=Recorder())
+        with pytest.raises(ValueError, match="instance of its own"):
+            await twin.start()
+        assert member.instance.members["g"] is member
 
 
-def test_a_listener_that_awaits_something_cancelled_has_failed_and_others_go_on() -> None:
+async def test_a_broker_that_cannot_filter_by_sql_says_so_at_start(cluster: FakeCluster) -> None:
+    broker = await one_broker(cluster)
+    broker.script(RequestCode.CHECK_CLIENT_CONFIG, refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "i >"))
+    member = consumer(cluster, Recorder())
+    member.subscribe("t", "i > ", expression_type="SQL92")
+
+    with pytest.raises(RequestRefused, match="i >"):
+        await member.start()
+
+
+async def test_a_listener_that_awaits_something_cancelled_has_failed_and_others_go_on(
+    cluster: FakeCluster,
+) -> None:
     """Nobody cancelled the consumer: its worker must live."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        seen: list[bytes] = []
+    broker = await one_broker(cluster, queues=1, messages=3)
+    seen: list[bytes] = []
 
-        async def listener(message: MessageView) -> None:
-            seen.append(message.body)
-            if message.body == b"0":
-                lost = asyncio.get_running_loop().create_future()
-                lost.cancel()
-                await lost
+    async def listener(message: MessageView) -> None:
+        seen.append(message.body)
+        if message.body == b"0":
+            lost = asyncio.get_running_loop().create_future()
+            lost.cancel()
+            await lost
 
-        settings = PushSettings(workers=1, commit_seconds=0.05)
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listener,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            settings=settings,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: len(seen) == 3)
+    settings = PushSettings(workers=1, commit_seconds=0.05)
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listener,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        settings=settings,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: len(seen) == 3)
 
-        assert len(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
-        assert broker.offsets["g", "t", 0] == 3
-
-    run(check)
+    assert len(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+    assert broker.offsets["g", "t", 0] == 3
 
 
-def test_an_orderly_queue_that_is_moved_waits_for_the_message_that_runs() -> None:
+async def test_an_orderly_queue_that_is_moved_waits_for_the_message_that_runs(cluster: FakeCluster) -> None:
     """Two listeners must never handle one queue side by side, also not both in this process."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        gate = asyncio.Event()
-        running = most = 0
-        seen: list[bytes] = []
+    broker = await one_broker(cluster, queues=1, messages=3)
+    gate = asyncio.Event()
+    running = most = 0
+    seen: list[bytes] = []
 
-        async def listener(message: MessageView) -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            seen.append(message.body)
-            if message.body == b"0":
-                await gate.wait()
-            running -= 1
+    async def listener(message: MessageView) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        seen.append(message.body)
+        if message.body == b"0":
+            await gate.wait()
+        running -= 1
 
-        member = PushConsumer(
-            "g",
-            namesrv=cluster.namesrv,
-            listener=listener,
-            orderly=True,
-            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            settings=QUICK,
-        )
-        member.subscribe("t")
-        async with member:
-            await until(lambda: seen == [b"0"])
+    member = PushConsumer(
+        "g",
+        namesrv=cluster.namesrv,
+        listener=listener,
+        orderly=True,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        settings=QUICK,
+    )
+    member.subscribe("t")
+    async with member:
+        await until(lambda: seen == [b"0"])
 
-            member.reset_offsets("t", {MessageQueue("t", "a", 0): 1})
-            await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
-            await asyncio.sleep(0.1)
-            assert seen == [b"0"]
-            gate.set()
-            await until(lambda: len(seen) == 3)
+        member.reset_offsets("t", {MessageQueue("t", "a", 0): 1})
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+        await asyncio.sleep(0.1)
+        assert seen == [b"0"]
+        gate.set()
+        await until(lambda: len(seen) == 3)
 
-        assert most == 1
-        assert seen == [b"0", b"1", b"2"]
-
-    run(check)
+    assert most == 1
+    assert seen == [b"0", b"1", b"2"]
 
 
-def test_orderly_queues_are_taken_though_another_broker_cannot_lock() -> None:
-    async def check(cluster: FakeCluster) -> None:
-        first, second = await cluster.add_broker("a"), await cluster.add_broker("b")
-        cluster.topics["t"] = {"a": 1, "b": 1}
-        first.put("t", 0, b"from a")
-        second.put("t", 0, b"from b")
-        first.script(RequestCode.LOCK_BATCH_MQ, *[refuse(1)] * 1000)
-        listener = Recorder()
-        async with consumer(cluster, listener, orderly=True):
-            await until(lambda: bool(listener.got))
+async def test_orderly_queues_are_taken_though_another_broker_cannot_lock(cluster: FakeCluster) -> None:
+    first, second = await cluster.add_broker("a"), await cluster.add_broker("b")
+    cluster.topics["t"] = {"a": 1, "b": 1}
+    first.put("t", 0, b"from a")
+    second.put("t", 0, b"from b")
+    first.script(RequestCode.LOCK_BATCH_MQ, *[refuse(1)] * 1000)
+    listener = Recorder()
+    async with consumer(cluster, listener, orderly=True):
+        await until(lambda: bool(listener.got))
 
-        assert listener.bodies == [b"from b"]
-
-    run(check)
+    assert listener.bodies == [b"from b"]
 
 
-def test_messages_that_a_broker_sends_twice_are_handled_once() -> None:
+async def test_messages_that_a_broker_sends_twice_are_handled_once(cluster: FakeCluster) -> None:
     """A pull may bring messages that come before those that were asked for."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=3)
-        listener = Recorder()
+    broker = await one_broker(cluster, queues=1, messages=3)
+    listener = Recorder()
 
-        async with consumer(cluster, listener):
-            await until(lambda: len(listener.got) == 3)
-            old = b"".join(broker.log["t", 0])
-            page = headers.PullMessageResponse(
-                suggest_which_broker_id=0, next_begin_offset=3, min_offset=0, max_offset=3
-            ).to_ext()
-            broker.script(PULL, answer(old, **page))
-            broker.put("t", 0, b"3")
-            await until(lambda: not broker.scripts[PULL])
-            broker.put("t", 0, b"4")
-            await until(lambda: len(listener.got) == 5)
+    async with consumer(cluster, listener):
+        await until(lambda: len(listener.got) == 3)
+        old = b"".join(broker.log["t", 0])
+        page = headers.PullMessageResponse(
+            suggest_which_broker_id=0, next_begin_offset=3, min_offset=0, max_offset=3
+        ).to_ext()
+        broker.script(PULL, answer(old, **page))
+        broker.put("t", 0, b"3")
+        await until(lambda: not broker.scripts[PULL])
+        broker.put("t", 0, b"4")
+        await until(lambda: len(listener.got) == 5)
 
-        assert listener.bodies == [b"0", b"1", b"2", b"3", b"4"]
-
-    run(check)
+    assert listener.bodies == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_queue_whose_offset_cannot_be_stored_is_let_go_nevertheless() -> None:
+async def test_a_queue_whose_offset_cannot_be_stored_is_let_go_nevertheless(cluster: FakeCluster) -> None:
     """Its lock is given back, and the room that its messages took."""
 
-    async def check(cluster: FakeCluster) -> None:
-        broker = await one_broker(cluster, queues=1, messages=1)
-        listener = Recorder()
-        async with consumer(cluster, listener, orderly=True) as member:
-            await until(lambda: bool(listener.got))
-            broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, *[refuse(1)] * 1000)
+    broker = await one_broker(cluster, queues=1, messages=1)
+    listener = Recorder()
+    async with consumer(cluster, listener, orderly=True) as member:
+        await until(lambda: bool(listener.got))
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, *[refuse(1)] * 1000)
 
-            member.unsubscribe("t")
-            await until(lambda: bool(broker.seen(RequestCode.UNLOCK_BATCH_MQ)))
-
-    run(check)
+        member.unsubscribe("t")
+        await until(lambda: bool(broker.seen(RequestCode.UNLOCK_BATCH_MQ)))

@@ -83,28 +83,25 @@ class Recorded:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answer_is_the_recorded_one(case: str, tmp_path: Path) -> None:
+async def test_answer_is_the_recorded_one(case: str, tmp_path: Path) -> None:
     """Header fields and bodies say the same, in the same order of keys; of settings, those that we have."""
 
-    async def scene() -> None:
-        async with controllers(tmp_path, 3) as group, brokers(group, 2) as found:
-            leader = await group.leader()
-            recorded = Recorded(case, group, leader, found)
-            header, body = await exchange(group.ports[leader], recorded.request)
+    async with controllers(tmp_path, 3) as group, brokers(group, 2) as found:
+        leader = await group.leader()
+        recorded = Recorded(case, group, leader, found)
+        header, body = await exchange(group.ports[leader], recorded.request)
 
-            if recorded.request["code"] == RequestCode.CONTROLLER_GET_METADATA_INFO:
-                _sort_peers(recorded.header)
-                _sort_peers(header)
-            for name in sorted(header.keys() | recorded.header.keys()):
-                if name not in ALWAYS_DIFFERENT:
-                    assert header.get(name) == recorded.header.get(name), name
-            assert header["extFields"] == recorded.header.get("extFields", {})
-            if recorded.request["code"] == RequestCode.GET_CONTROLLER_CONFIG:
-                _compare_settings(body.decode(), recorded.body)
-            else:
-                assert body.decode() == recorded.body
-
-    asyncio.run(scene())
+        if recorded.request["code"] == RequestCode.CONTROLLER_GET_METADATA_INFO:
+            _sort_peers(recorded.header)
+            _sort_peers(header)
+        for name in sorted(header.keys() | recorded.header.keys()):
+            if name not in ALWAYS_DIFFERENT:
+                assert header.get(name) == recorded.header.get(name), name
+        assert header["extFields"] == recorded.header.get("extFields", {})
+        if recorded.request["code"] == RequestCode.GET_CONTROLLER_CONFIG:
+            _compare_settings(body.decode(), recorded.body)
+        else:
+            assert body.decode() == recorded.body
 
 
 def _sort_peers(header: dict[str, object]) -> None:

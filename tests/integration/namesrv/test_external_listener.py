@@ -63,9 +63,11 @@ async def route(peer: Connection) -> Command:
     return await peer.call(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}), SECONDS_MAX)
 
 
-async def scenario_addresses(folder: Path) -> None:
+async def test_outside_clients_get_outside_addresses_and_inside_ones_the_others(tmp_path: Path) -> None:
+    """Each port answers with its own addresses; a new file counts at once, an unreadable one does not."""
+
     async with (
-        name_server(folder) as server,
+        name_server(tmp_path) as server,
         connected(server.port) as inside,
         connected(server.external_port) as outside,
     ):
@@ -74,7 +76,7 @@ async def scenario_addresses(folder: Path) -> None:
         assert nowhere.code == ResponseCode.TOPIC_NOT_EXIST
         assert "outside" in (nowhere.remark or "")
 
-        (folder / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}).to_json())
+        (tmp_path / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}).to_json())
         async with asyncio.timeout(SECONDS_MAX):
             while (answer := await route(outside)).code:  # noqa: ASYNC110  # only an answer tells
                 await asyncio.sleep(0.02)
@@ -87,22 +89,19 @@ async def scenario_addresses(folder: Path) -> None:
         assert found.broker_addrs == {0: OUTSIDE}
         assert seen_inside[0].broker_addrs == {0: MASTER}
 
-        (folder / "outside.json").write_text("half a fi", encoding="ascii")
+        (tmp_path / "outside.json").write_text("half a fi", encoding="ascii")
         await asyncio.sleep(1.5)  # one reading of the file later
         assert TopicRouteData.from_json((await route(outside)).body).broker_datas == groups
 
 
-def test_outside_clients_get_outside_addresses_and_inside_ones_the_others(tmp_path: Path) -> None:
-    """Each port answers with its own addresses; a new file counts at once, an unreadable one does not."""
-    asyncio.run(scenario_addresses(tmp_path))
+async def test_the_address_outside_goes_with_the_master_though_the_file_stays(tmp_path: Path) -> None:
+    """The next master registers the same address inside, and its own IP: routes have its node outside."""
 
-
-async def scenario_failover(folder: Path) -> None:
     hosts = {"orders-0/10.0.0.1": OUTSIDE, "orders-0/10.0.0.2": "other.example.com:30011"}
-    (folder / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}, hosts=hosts).to_json())
+    (tmp_path / "outside.json").write_bytes(ExternalAddresses({"orders-0": OUTSIDE}, hosts=hosts).to_json())
     told = []
     async with (
-        name_server(folder) as server,
+        name_server(tmp_path) as server,
         connected(server.port) as inside,
         connected(server.external_port) as outside,
     ):
@@ -114,13 +113,10 @@ async def scenario_failover(folder: Path) -> None:
     assert told == [OUTSIDE, "other.example.com:30011"]
 
 
-def test_the_address_outside_goes_with_the_master_though_the_file_stays(tmp_path: Path) -> None:
-    """The next master registers the same address inside, and its own IP: routes have its node outside."""
-    asyncio.run(scenario_failover(tmp_path))
+async def test_nothing_can_be_changed_from_outside(tmp_path: Path) -> None:
+    """Registrations, settings, permissions and the key-value table are refused on the outside port."""
 
-
-async def scenario_refusals(folder: Path) -> None:
-    async with name_server(folder) as server, connected(server.external_port) as outside:
+    async with name_server(tmp_path) as server, connected(server.external_port) as outside:
         refused = [
             await outside.call(registration(), SECONDS_MAX),
             await outside.call(
@@ -136,13 +132,10 @@ async def scenario_refusals(folder: Path) -> None:
         assert server.table.broker_count == 0
 
 
-def test_nothing_can_be_changed_from_outside(tmp_path: Path) -> None:
-    """Registrations, settings, permissions and the key-value table are refused on the outside port."""
-    asyncio.run(scenario_refusals(tmp_path))
+async def test_the_outside_port_has_its_own_limit_of_connections(tmp_path: Path) -> None:
+    """A connection above the limit is closed; those inside do not count, and are not kept from anything."""
 
-
-async def scenario_limit(folder: Path) -> None:
-    async with name_server(folder, connections_max=1) as server, connected(server.external_port) as first:
+    async with name_server(tmp_path, connections_max=1) as server, connected(server.external_port) as first:
         async with connected(server.external_port) as second:
             try:
                 await route(second)
@@ -154,8 +147,3 @@ async def scenario_limit(folder: Path) -> None:
 
         assert not served
         assert (await route(first)).code == ResponseCode.TOPIC_NOT_EXIST
-
-
-def test_the_outside_port_has_its_own_limit_of_connections(tmp_path: Path) -> None:
-    """A connection above the limit is closed; those inside do not count, and are not kept from anything."""
-    asyncio.run(scenario_limit(tmp_path))

@@ -112,9 +112,11 @@ def get(server: NameServer, path: str) -> tuple[int, str]:
 # -- brokers and routes -------------------------------------------------------------------------------------
 
 
-async def scenario_register(folder: Path) -> None:
+async def test_a_registered_broker_is_in_the_routes(tmp_path: Path) -> None:
+    """Registration over a socket, and the route that a client gets."""
+
     async with (
-        running_name_server(folder) as server,
+        running_name_server(tmp_path) as server,
         connected(server.port) as broker,
         connected(server.port) as client,
     ):
@@ -131,13 +133,10 @@ async def scenario_register(folder: Path) -> None:
         assert found.queue_datas[0].write_queue_nums == 4
 
 
-def test_a_registered_broker_is_in_the_routes(tmp_path: Path) -> None:
-    """Registration over a socket, and the route that a client gets."""
-    asyncio.run(scenario_register(tmp_path))
+async def test_the_route_goes_with_the_connection(tmp_path: Path) -> None:
+    """A broker whose connection ends is out of the routes at once, whatever its time-out."""
 
-
-async def scenario_close(folder: Path) -> None:
-    async with running_name_server(folder) as server, connected(server.port) as client:
+    async with running_name_server(tmp_path) as server, connected(server.port) as client:
         async with connected(server.port) as broker:
             await register(broker, heartbeat_timeout_millis=3_600_000)
             assert (await route(client)).code == ResponseCode.SUCCESS
@@ -150,14 +149,11 @@ async def scenario_close(folder: Path) -> None:
         assert 'brokerset_namesrv_brokers_left_total{reason="disconnected"} 1.0' in text
 
 
-def test_the_route_goes_with_the_connection(tmp_path: Path) -> None:
-    """A broker whose connection ends is out of the routes at once, whatever its time-out."""
-    asyncio.run(scenario_close(tmp_path))
+async def test_a_silent_broker_expires_and_its_connection_is_closed(tmp_path: Path) -> None:
+    """A broker that neither registers nor beats within its own time-out leaves; the others stay."""
 
-
-async def scenario_expiry(folder: Path) -> None:
     async with (
-        running_name_server(folder, scan_not_active_broker_interval=10) as server,
+        running_name_server(tmp_path, scan_not_active_broker_interval=10) as server,
         connected(server.port) as broker,
         connected(server.port) as other,
         connected(server.port) as client,
@@ -175,15 +171,12 @@ async def scenario_expiry(folder: Path) -> None:
         assert other.is_open
 
 
-def test_a_silent_broker_expires_and_its_connection_is_closed(tmp_path: Path) -> None:
-    """A broker that neither registers nor beats within its own time-out leaves; the others stay."""
-    asyncio.run(scenario_expiry(tmp_path))
+async def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
+    """904 and 322 are signs of life: the broker outlives its time-out more than twice."""
 
-
-async def scenario_heartbeats(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
     async with (
-        running_name_server(folder, scan_not_active_broker_interval=10) as server,
+        running_name_server(tmp_path, scan_not_active_broker_interval=10) as server,
         connected(server.port) as broker,
     ):
         await register(broker, heartbeat_timeout_millis=1000)
@@ -197,14 +190,11 @@ async def scenario_heartbeats(folder: Path) -> None:
         assert (await route(broker)).code == ResponseCode.SUCCESS
 
 
-def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
-    """904 and 322 are signs of life: the broker outlives its time-out more than twice."""
-    asyncio.run(scenario_heartbeats(tmp_path))
+async def test_data_version_tells_whether_to_register(tmp_path: Path) -> None:
+    """322 answers whether the topics differ, and which version is known."""
 
-
-async def scenario_data_version(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
-    async with running_name_server(folder) as server, connected(server.port) as broker:
+    async with running_name_server(tmp_path) as server, connected(server.port) as broker:
         unknown = await ask(broker, RequestCode.QUERY_DATA_VERSION, ext, b'{"counter":1}')
         await register(broker)
         other = await ask(broker, RequestCode.QUERY_DATA_VERSION, ext, b'{"counter":2,"timestamp":1}')
@@ -217,13 +207,10 @@ async def scenario_data_version(folder: Path) -> None:
         assert broken.code == slow.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_data_version_tells_whether_to_register(tmp_path: Path) -> None:
-    """322 answers whether the topics differ, and which version is known."""
-    asyncio.run(scenario_data_version(tmp_path))
+async def test_all_forms_of_registration_are_read(tmp_path: Path) -> None:
+    """Plain, compressed, with unquoted keys, before 3.0.11, with a binary header, without a body."""
 
-
-async def scenario_forms(folder: Path) -> None:
-    async with running_name_server(folder) as server, connected(server.port) as broker:
+    async with running_name_server(tmp_path) as server, connected(server.port) as broker:
         compressed, crc = body_of(("a", "b")).to_body(compressed=True)
         bare = orjson.dumps(body_of(("e", "f"), 2).topic_config.to_object())
         unquoted = (
@@ -251,13 +238,10 @@ async def scenario_forms(folder: Path) -> None:
         assert orjson.loads(listed.body) == {"topicList": list("abcdefgh")}
 
 
-def test_all_forms_of_registration_are_read(tmp_path: Path) -> None:
-    """Plain, compressed, with unquoted keys, before 3.0.11, with a binary header, without a body."""
-    asyncio.run(scenario_forms(tmp_path))
+async def test_bad_registrations_are_refused_with_a_reason_and_harm_nobody(tmp_path: Path) -> None:
+    """Damaged, malformed and impossible registrations change nothing; the connection lives on."""
 
-
-async def scenario_bad_registrations(folder: Path) -> None:
-    async with running_name_server(folder) as server, connected(server.port) as broker:
+    async with running_name_server(tmp_path) as server, connected(server.port) as broker:
         code = RequestCode.REGISTER_BROKER
         good = body_of().to_json()
         nameless = header()
@@ -283,17 +267,14 @@ async def scenario_bad_registrations(folder: Path) -> None:
         assert (await register(broker)).code == ResponseCode.SUCCESS
 
 
-def test_bad_registrations_are_refused_with_a_reason_and_harm_nobody(tmp_path: Path) -> None:
-    """Damaged, malformed and impossible registrations change nothing; the connection lives on."""
-    asyncio.run(scenario_bad_registrations(tmp_path))
+async def test_a_stale_master_is_answered_with_success_and_ignored(tmp_path: Path) -> None:
+    """Code 0 and no fields as in Java; the remark says what happened."""
 
-
-async def scenario_stale(folder: Path) -> None:
     newer = RegisterBrokerBody(
         TopicConfigTable(DataVersion(1, 5, 1), body_of().topic_config.topics)
     ).to_json()
     async with (
-        running_name_server(folder) as server,
+        running_name_server(tmp_path) as server,
         connected(server.port) as new,
         connected(server.port) as old,
     ):
@@ -306,16 +287,13 @@ async def scenario_stale(folder: Path) -> None:
         assert server.table.member_addresses("broker-a") == {0: SLAVE}
 
 
-def test_a_stale_master_is_answered_with_success_and_ignored(tmp_path: Path) -> None:
-    """Code 0 and no fields as in Java; the remark says what happened."""
-    asyncio.run(scenario_stale(tmp_path))
+async def test_no_request_makes_a_handler_fail(tmp_path: Path) -> None:
+    """Missing fields and garbage bodies get an answer or a refusal that names the field, for every code."""
 
-
-async def scenario_garbage(folder: Path) -> None:
     served = sorted(set(NAMESRV_CODES))
     bodies = [b"", b"{}", b"[]", b"null", b"\xff\x00", b'{"queueDatas":7}', b"x" * 100_000]
     exts: list[dict[str, str]] = [{}, {"topic": "", "brokerName": "", "brokerId": "", "namespace": "\x00"}]
-    async with running_name_server(folder) as server, connected(server.port) as peer:
+    async with running_name_server(tmp_path) as server, connected(server.port) as peer:
         for code in served:
             for ext in exts:
                 for body in bodies:
@@ -325,14 +303,11 @@ async def scenario_garbage(folder: Path) -> None:
         assert server.table.group_count == server.table.topic_count == 0
 
 
-def test_no_request_makes_a_handler_fail(tmp_path: Path) -> None:
-    """Missing fields and garbage bodies get an answer or a refusal that names the field, for every code."""
-    asyncio.run(scenario_garbage(tmp_path))
+async def test_requests_of_administrators_about_topics(tmp_path: Path) -> None:
+    """205, 327, 217, 216, 311 to 313 and 104 do what they say."""
 
-
-async def scenario_topic_requests(folder: Path) -> None:
     ext = {"clusterName": "DefaultCluster", "brokerAddr": MASTER, "brokerName": "broker-a", "brokerId": "0"}
-    async with running_name_server(folder) as server, connected(server.port) as peer:
+    async with running_name_server(tmp_path) as server, connected(server.port) as peer:
         await register(peer)
         wiped = await ask(peer, RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
         read_only = TopicRouteData.from_json((await route(peer)).body)
@@ -362,12 +337,9 @@ async def scenario_topic_requests(folder: Path) -> None:
         assert server.table.broker_count == server.table.topic_count == 0
 
 
-def test_requests_of_administrators_about_topics(tmp_path: Path) -> None:
-    """205, 327, 217, 216, 311 to 313 and 104 do what they say."""
-    asyncio.run(scenario_topic_requests(tmp_path))
+async def test_brokers_hear_of_a_new_smallest_id(tmp_path: Path) -> None:
+    """905 goes to who is left when the smallest id leaves, and to the others when a smaller one comes."""
 
-
-async def scenario_notice(folder: Path) -> None:
     heard: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     def hear(_: Connection, command: Command) -> None:
@@ -377,7 +349,7 @@ async def scenario_notice(folder: Path) -> None:
     address = f"127.0.0.1:{await slave.listen('127.0.0.1', 0)}"
     try:
         async with (
-            running_name_server(folder, notify_min_broker_id_changed=True) as server,
+            running_name_server(tmp_path, notify_min_broker_id_changed=True) as server,
             connected(server.port) as second,
         ):
             async with connected(server.port) as first:
@@ -404,14 +376,11 @@ async def scenario_notice(folder: Path) -> None:
     }
 
 
-def test_brokers_hear_of_a_new_smallest_id(tmp_path: Path) -> None:
-    """905 goes to who is left when the smallest id leaves, and to the others when a smaller one comes."""
-    asyncio.run(scenario_notice(tmp_path))
+async def test_a_broker_that_cannot_be_told_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    """Nobody listens at the address; the name server goes on."""
 
-
-async def scenario_unreachable(folder: Path) -> None:
     async with (
-        running_name_server(folder, notify_min_broker_id_changed=True) as server,
+        running_name_server(tmp_path, notify_min_broker_id_changed=True) as server,
         connected(server.port) as second,
     ):
         async with connected(server.port) as first:
@@ -426,18 +395,15 @@ async def scenario_unreachable(folder: Path) -> None:
         assert (await route(second)).code == ResponseCode.SUCCESS
 
 
-def test_a_broker_that_cannot_be_told_is_counted_and_stops_nothing(tmp_path: Path) -> None:
-    """Nobody listens at the address; the name server goes on."""
-    asyncio.run(scenario_unreachable(tmp_path))
-
-
 # -- key-value configuration and settings -------------------------------------------------------------------
 
 
-async def scenario_kv(folder: Path) -> None:
+async def test_key_value_configuration_survives_a_restart_and_reaches_routes(tmp_path: Path) -> None:
+    """What was acknowledged is in the file; order configurations show in routes and registrations."""
+
     entry = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
     async with (
-        running_name_server(folder, order_message_enable=True) as server,
+        running_name_server(tmp_path, order_message_enable=True) as server,
         connected(server.port) as peer,
     ):
         await register(peer)
@@ -455,44 +421,36 @@ async def scenario_kv(folder: Path) -> None:
         assert (await ask(peer, RequestCode.GET_KV_CONFIG, entry)).ext == {"value": "broker-a:4"}
         refused = await ask(peer, RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "", "value": "v"})
         assert (refused.code, "key has 0" in str(refused.remark)) == (ResponseCode.INVALID_PARAMETER, True)
-    async with running_name_server(folder) as server, connected(server.port) as peer:
+    async with running_name_server(tmp_path) as server, connected(server.port) as peer:
         kept = await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
         assert orjson.loads(kept.body) == {"table": {f"k{number}": "v" for number in range(50)}}
         assert (await ask(peer, RequestCode.DELETE_KV_CONFIG, entry)).code == 0
         unknown = await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "x"})
         assert (unknown.code, unknown.remark) == (22, "No config item, Namespace: x")
-    async with running_name_server(folder) as server, connected(server.port) as peer:
+    async with running_name_server(tmp_path) as server, connected(server.port) as peer:
         missing = await ask(peer, RequestCode.GET_KV_CONFIG, entry)
         assert missing.code == ResponseCode.QUERY_NOT_FOUND
         assert (await ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, entry)).body == b'{"table":{}}'
 
 
-def test_key_value_configuration_survives_a_restart_and_reaches_routes(tmp_path: Path) -> None:
-    """What was acknowledged is in the file; order configurations show in routes and registrations."""
-    asyncio.run(scenario_kv(tmp_path))
+async def test_an_entry_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    """The answer says what to repair; afterwards the same request succeeds."""
 
-
-async def scenario_kv_disk(folder: Path) -> None:
-    file = folder / "sub" / "kvConfig.json"
+    file = tmp_path / "sub" / "kvConfig.json"
     async with (
-        running_name_server(folder, kv_config_path=file) as server,
+        running_name_server(tmp_path, kv_config_path=file) as server,
         connected(server.port) as peer,
     ):
-        (folder / "sub").write_text("a file where the folder should be")
+        (tmp_path / "sub").write_text("a file where the tmp_path should be")
         entry = {"namespace": "n", "key": "k", "value": "v"}
 
         failed = await ask(peer, RequestCode.PUT_KV_CONFIG, entry)
 
         assert failed.code == ResponseCode.SYSTEM_ERROR
         assert "not on the name server's disk" in str(failed.remark)
-        (folder / "sub").unlink()
+        (tmp_path / "sub").unlink()
         assert (await ask(peer, RequestCode.PUT_KV_CONFIG, entry)).code == ResponseCode.SUCCESS
         assert orjson.loads(file.read_bytes()) == {"configTable": {"n": {"k": "v"}}}
-
-
-def test_an_entry_that_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
-    """The answer says what to repair; afterwards the same request succeeds."""
-    asyncio.run(scenario_kv_disk(tmp_path))
 
 
 def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
@@ -504,8 +462,10 @@ def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
         asyncio.run(server.start("127.0.0.1", 0))
 
 
-async def scenario_config(folder: Path) -> None:
-    async with running_name_server(folder) as server, connected(server.port) as peer:
+async def test_settings_can_be_read_and_changed(tmp_path: Path) -> None:
+    """318 takes effect at once, 319 shows it; what may not be changed is refused."""
+
+    async with running_name_server(tmp_path) as server, connected(server.port) as peer:
         await register(peer)
         code = RequestCode.UPDATE_NAMESRV_CONFIG
         changed = await ask(peer, code, {}, b"enableAllTopicList=false\nenableTopicList=false")
@@ -524,17 +484,14 @@ async def scenario_config(folder: Path) -> None:
         assert [(answer.code, answer.remark) for answer in refused] == [(1, "disable")] * 3
 
 
-def test_settings_can_be_read_and_changed(tmp_path: Path) -> None:
-    """318 takes effect at once, 319 shows it; what may not be changed is refused."""
-    asyncio.run(scenario_config(tmp_path))
-
-
 # -- the process --------------------------------------------------------------------------------------------
 
 
-async def scenario_waiting(folder: Path) -> None:
+async def test_routes_wait_for_brokers_if_the_settings_say_so(tmp_path: Path) -> None:
+    """Neither routes nor readiness before brokers had time to register; then both."""
+
     async with (
-        running_name_server(folder, need_wait_for_service=True, wait_seconds_for_service=3600) as server,
+        running_name_server(tmp_path, need_wait_for_service=True, wait_seconds_for_service=3600) as server,
         connected(server.port) as peer,
     ):
         await register(peer)
@@ -550,13 +507,10 @@ async def scenario_waiting(folder: Path) -> None:
         assert 'brokerset_namesrv_routes_total{result="found"} 1.0' in text
 
 
-def test_routes_wait_for_brokers_if_the_settings_say_so(tmp_path: Path) -> None:
-    """Neither routes nor readiness before brokers had time to register; then both."""
-    asyncio.run(scenario_waiting(tmp_path))
+async def test_two_name_servers_fit_into_one_process(tmp_path: Path) -> None:
+    """Nothing is shared between them, metrics included."""
 
-
-async def scenario_two(folder: Path) -> None:
-    async with running_name_server(folder / "1") as one, running_name_server(folder / "2") as two:
+    async with running_name_server(tmp_path / "1") as one, running_name_server(tmp_path / "2") as two:
         async with connected(one.port) as first, connected(two.port) as second:
             await register(first)
             assert (await route(first)).code == ResponseCode.SUCCESS
@@ -565,19 +519,11 @@ async def scenario_two(folder: Path) -> None:
             assert (await asyncio.to_thread(get, server, "/metrics"))[0] == 200
 
 
-def test_two_name_servers_fit_into_one_process(tmp_path: Path) -> None:
-    """Nothing is shared between them, metrics included."""
-    asyncio.run(scenario_two(tmp_path))
+async def test_a_taken_port_is_an_error_that_leaves_nothing_open(tmp_path: Path) -> None:
+    """The start fails, and what was opened before is closed."""
 
-
-async def scenario_taken_port(folder: Path) -> None:
-    async with running_name_server(folder) as server:
-        other = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
+    async with running_name_server(tmp_path) as server:
+        other = NameServer(NamesrvSettings(kv_config_path=tmp_path / "kv.json"))
         with pytest.raises(OSError, match="address already in use"):
             await other.start("127.0.0.1", server.port)
         await other.close()
-
-
-def test_a_taken_port_is_an_error_that_leaves_nothing_open(tmp_path: Path) -> None:
-    """The start fails, and what was opened before is closed."""
-    asyncio.run(scenario_taken_port(tmp_path))

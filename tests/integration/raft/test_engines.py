@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-import uvloop
 
 from brokerset_raft.configuration import Configuration, ConfigurationRefused, Member
 from brokerset_raft.driver import RaftEngine, RaftSettings
@@ -183,356 +181,300 @@ async def cluster_of(folder: Path, count: int, settings: RaftSettings = SETTINGS
             await node.stop()
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(TEST_SECONDS_MAX):
-            await test
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
-
-
-def test_one_node_is_a_group(tmp_path: Path) -> None:
+async def test_one_node_is_a_group(tmp_path: Path) -> None:
     """A group of one elects itself, commits, answers reads, and has everything again after a restart."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            assert [await cluster.propose(f"w{n}") for n in range(5)] == [1, 2, 3, 4, 5]
-            await cluster.nodes[1].engine.read_barrier(5)
-            await cluster.kill(1)
+    async with cluster_of(tmp_path, 1) as cluster:
+        assert [await cluster.propose(f"w{n}") for n in range(5)] == [1, 2, 3, 4, 5]
+        await cluster.nodes[1].engine.read_barrier(5)
+        await cluster.kill(1)
 
-            node = await cluster.start(1)
-            await cluster.leader()
+        node = await cluster.start(1)
+        await cluster.leader()
 
-            assert node.machine.words == ["w0", "w1", "w2", "w3", "w4"]
-
-    run(scenario())
+        assert node.machine.words == ["w0", "w1", "w2", "w3", "w4"]
 
 
-def test_three_nodes_agree(tmp_path: Path) -> None:
+async def test_three_nodes_agree(tmp_path: Path) -> None:
     """What the leader acknowledges is applied everywhere; followers say who leads and take nothing."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            for n in range(20):
-                assert await cluster.propose(f"w{n}") == n + 1
-            await cluster.agreed([f"w{n}" for n in range(20)])
+    async with cluster_of(tmp_path, 3) as cluster:
+        for n in range(20):
+            assert await cluster.propose(f"w{n}") == n + 1
+        await cluster.agreed([f"w{n}" for n in range(20)])
 
-            leader = await cluster.leader()
-            leader_id = leader.engine.status.node_id
-            follower = next(n for i, n in cluster.nodes.items() if i != leader_id)
+        leader = await cluster.leader()
+        leader_id = leader.engine.status.node_id
+        follower = next(n for i, n in cluster.nodes.items() if i != leader_id)
 
-            with pytest.raises(NotLeader) as caught:
-                await follower.engine.propose(b"no", 5)
-            assert caught.value.leader_id == leader_id
-            with pytest.raises(NotLeader):
-                await follower.engine.read_barrier(5)
-            assert leader.changes[-1].leading
-            assert set(leader.engine.status.match_indexes) == {1, 2, 3}
-
-    run(scenario())
+        with pytest.raises(NotLeader) as caught:
+            await follower.engine.propose(b"no", 5)
+        assert caught.value.leader_id == leader_id
+        with pytest.raises(NotLeader):
+            await follower.engine.read_barrier(5)
+        assert leader.changes[-1].leading
+        assert set(leader.engine.status.match_indexes) == {1, 2, 3}
 
 
-def test_many_proposals_and_reads_share_syncs_and_rounds(tmp_path: Path) -> None:
+async def test_many_proposals_and_reads_share_syncs_and_rounds(tmp_path: Path) -> None:
     """Concurrent proposals are committed in batches, and each of them gets its own result."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            leader = await cluster.leader()
-            begun = asyncio.get_running_loop().time()
+    async with cluster_of(tmp_path, 3) as cluster:
+        leader = await cluster.leader()
+        begun = asyncio.get_running_loop().time()
 
-            results = await asyncio.gather(*(leader.engine.propose(b"w%d" % n, 10) for n in range(2000)))
-            await asyncio.gather(*(leader.engine.read_barrier(10) for _ in range(2000)))
+        results = await asyncio.gather(*(leader.engine.propose(b"w%d" % n, 10) for n in range(2000)))
+        await asyncio.gather(*(leader.engine.read_barrier(10) for _ in range(2000)))
 
-            took = asyncio.get_running_loop().time() - begun
-            assert results == list(range(1, 2001))
-            assert took < 10, f"{took:.1f} s for 2000 proposals and 2000 reads at once"
-
-    run(scenario())
+        took = asyncio.get_running_loop().time() - begun
+        assert results == list(range(1, 2001))
+        assert took < 10, f"{took:.1f} s for 2000 proposals and 2000 reads at once"
 
 
-def test_the_leader_dies(tmp_path: Path) -> None:
+async def test_the_leader_dies(tmp_path: Path) -> None:
     """Another node leads with everything that was acknowledged; the old one comes back and catches up."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            for n in range(5):
-                await cluster.propose(f"w{n}")
-            dead = (await cluster.leader()).engine.status.node_id
-            await cluster.kill(dead)
+    async with cluster_of(tmp_path, 3) as cluster:
+        for n in range(5):
+            await cluster.propose(f"w{n}")
+        dead = (await cluster.leader()).engine.status.node_id
+        await cluster.kill(dead)
 
-            assert await cluster.propose("w5") == 6
-            await cluster.start(dead)
+        assert await cluster.propose("w5") == 6
+        await cluster.start(dead)
 
-            await cluster.agreed([f"w{n}" for n in range(6)])
-
-    run(scenario())
+        await cluster.agreed([f"w{n}" for n in range(6)])
 
 
-def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
+async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
     """A leader without a majority steps down; its proposal's outcome is unknown, its reads are refused."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            await cluster.propose("w0")
-            leader = await cluster.leader()
-            for node_id in [i for i, node in cluster.nodes.items() if node is not leader]:
-                await cluster.kill(node_id)
+    async with cluster_of(tmp_path, 3) as cluster:
+        await cluster.propose("w0")
+        leader = await cluster.leader()
+        for node_id in [i for i, node in cluster.nodes.items() if node is not leader]:
+            await cluster.kill(node_id)
 
-            with pytest.raises(OutcomeUnknown):
-                await leader.engine.propose(b"w1")
-            await cluster.until(lambda: leader.engine.status.role is not Role.LEADER, "still leads")
-            with pytest.raises(NotLeader):
-                await leader.engine.read_barrier(5)
-            with pytest.raises(NotLeader):
-                await leader.engine.propose(b"w2", 5)
-
-    run(scenario())
-
-
-def test_an_emptied_follower_gets_a_snapshot(tmp_path: Path) -> None:
-    """A learner that has nothing, while the log is compacted, gets the snapshot and then follows."""
-    settings = RaftSettings(tick_seconds=0.03, snapshot_entries=1500)
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1, settings) as cluster:
-            leader = await cluster.leader()
-            words = [f"w{n}-" + "x" * 500 for n in range(4000)]
-            await asyncio.gather(*(leader.engine.propose(word.encode(), 20) for word in words))
-            await cluster.until(lambda: leader.engine.status.snapshot_index >= 1500, "no snapshot")
-            await leader.engine.take_snapshot()
-            await leader.engine.propose(b"after", 5)
-
-            await leader.engine.add_learner(cluster.member(2))
-            node = await cluster.start(2, Configuration())
-            await cluster.agreed([*words, "after"])
-
-            assert node.machine.restored == 1
-            assert node.engine.status.role is Role.LEARNER
-            await cluster.kill(2)
-            again = await cluster.start(2, Configuration())
-            assert again.machine.restored == 1
-            await cluster.agreed([*words, "after"])
-            segments = [name for name in leader.disk.names() if name.startswith("log-")]
-            assert len(segments) < 40, "old segments stay"
-
-    run(scenario())
-
-
-def test_members_come_and_go(tmp_path: Path) -> None:
-    """From one to three members and to two, with a refusal that says why and a removed node that is quiet."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            await cluster.propose("w0")
-            leader = await cluster.leader()
-            for node_id in (2, 3):
-                await cluster.start(node_id, Configuration())
-                await leader.engine.add_learner(cluster.member(node_id))
-                await leader.engine.add_learner(cluster.member(node_id))
-                match = leader.engine.status
-                assert node_id in match.configuration.learners
-                await cluster.agreed(["w0"])
-                await cluster.promote(node_id)
-            assert leader.engine.status.configuration.voters == (1, 2, 3)
-            with pytest.raises(ConfigurationRefused, match="no member"):
-                await leader.engine.promote(4)
-            with pytest.raises(ConfigurationRefused, match="no vote"):
-                await leader.engine.transfer(4)
-            await cluster.propose("w1")
-            await cluster.agreed(["w0", "w1"])
-
-            await leader.engine.remove(3)
-
-            removed = cluster.nodes[3]
-            await cluster.until(lambda: removed.engine.status.role is Role.LEARNER, "the removed node votes")
-            await cluster.kill(2)
-            with pytest.raises(OutcomeUnknown):
-                await leader.engine.propose(b"w2", 0.3)
-            await cluster.start(2, Configuration())
-            assert (await cluster.leader()).engine.status.configuration.voters == (1, 2)
-
-    run(scenario())
-
-
-def test_a_leader_removes_itself(tmp_path: Path) -> None:
-    """The change is committed first; then another node leads."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            await cluster.propose("w0")
-            leader = await cluster.leader()
-            gone = leader.engine.status.node_id
-
-            await leader.engine.remove(gone)
-
-            await cluster.until(lambda: not leader.engine.status.leading, "the removed node leads")
-            await cluster.kill(gone)
-            assert await cluster.propose("w1") == 2
-
-    run(scenario())
-
-
-def test_a_lagging_learner_gets_no_vote(tmp_path: Path) -> None:
-    """The refusal tells how far it is behind."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            leader = await cluster.leader()
-            await asyncio.gather(*(leader.engine.propose(b"w", 10) for _ in range(200)))
-            await leader.engine.add_learner(cluster.member(2))
-
-            with pytest.raises(ConfigurationRefused, match=r"lags by 20\d entries"):
-                await leader.engine.promote(2)
-
-    run(scenario())
-
-
-def test_leadership_is_handed_over(tmp_path: Path) -> None:
-    """`transfer` returns when another node takes over; to a dead node it fails and the leader stays."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            await cluster.propose("w0")
-            await cluster.agreed(["w0"])
-            leader = await cluster.leader()
-            first, second, third = sorted(cluster.nodes, key=lambda i: cluster.nodes[i] is not leader)
-
-            await leader.engine.transfer(second)
-
-            await cluster.until(lambda: cluster.nodes[second].engine.status.leading, "did not take over")
-            await cluster.nodes[second].engine.transfer(second)
-            await cluster.kill(third)
-            with pytest.raises((OutcomeUnknown, Overloaded)):
-                await cluster.nodes[second].engine.transfer(third)
-            assert await cluster.propose("w1") == 2
-            assert first in cluster.nodes
-
-    run(scenario())
-
-
-def test_a_torn_end_is_cut(tmp_path: Path) -> None:
-    """A node whose last write was torn by a power failure starts with all that it had synced."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            await cluster.propose("w0")
-            await cluster.kill(1)
-            last = sorted((tmp_path / "1").glob("log-*"))[-1]
-            with last.open("ab") as stream:
-                stream.write(b"\0\0\0\x40 torn")
-
-            node = await cluster.start(1)
-
-            await cluster.propose("w1")
-            assert node.machine.words == ["w0", "w1"]
-
-    run(scenario())
-
-
-def test_a_damaged_log_stops_the_node(tmp_path: Path) -> None:
-    """A changed byte in what was synced is not passed over; the error says where and what to do."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            for n in range(10):
-                await cluster.propose(f"w{n}")
-            await cluster.kill(1)
-            last = sorted((tmp_path / "1").glob("log-*"))[-1]
-            content = bytearray(last.read_bytes())
-            content[len(content) // 2] ^= 1
-            last.write_bytes(content)
-
-            with pytest.raises(LogDamaged, match=r"log-0+1 is damaged at byte \d+.*remove it from the group"):
-                await cluster.start(1)
-            assert last.read_bytes() == content, "the evidence was changed"
-
-    run(scenario())
-
-
-def test_a_failed_sync_ends_the_node(tmp_path: Path) -> None:
-    """`run` raises the disk's error; waiting proposals are told, and later ones are refused."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1) as cluster:
-            node = await cluster.leader()
-            node.disk.fails = True
-
-            with pytest.raises(OutcomeUnknown):
-                await node.engine.propose(b"w0", 5)
-
-            assert node.task is not None
-            with pytest.raises(OSError, match="Input/output"):
-                await node.task
-            with pytest.raises(NotLeader):
-                await node.engine.propose(b"w1", 5)
-
-    run(scenario())
-
-
-def test_a_slow_disk_does_not_cost_the_leadership(tmp_path: Path) -> None:
-    """Heartbeats go on while a sync takes longer than an election, and the majority commits without it."""
-
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            await cluster.propose("w0")
-            await cluster.agreed(["w0"])
-            leader = await cluster.leader()
-            term = leader.engine.status.term
-            leader.disk.pause = 1.5
-
-            begun = asyncio.get_running_loop().time()
-            await leader.engine.propose(b"w1", 5)
-            took = asyncio.get_running_loop().time() - begun
-            leader.disk.pause = 0
+        with pytest.raises(OutcomeUnknown):
+            await leader.engine.propose(b"w1")
+        await cluster.until(lambda: leader.engine.status.role is not Role.LEADER, "still leads")
+        with pytest.raises(NotLeader):
+            await leader.engine.read_barrier(5)
+        with pytest.raises(NotLeader):
             await leader.engine.propose(b"w2", 5)
 
-            assert took < 1.4
-            assert (leader.engine.status.term, leader.engine.status.leading) == (term, True)
 
-    run(scenario())
+async def test_an_emptied_follower_gets_a_snapshot(tmp_path: Path) -> None:
+    """A learner that has nothing, while the log is compacted, gets the snapshot and then follows."""
+
+    settings = RaftSettings(tick_seconds=0.03, snapshot_entries=1500)
+
+    async with cluster_of(tmp_path, 1, settings) as cluster:
+        leader = await cluster.leader()
+        words = [f"w{n}-" + "x" * 500 for n in range(4000)]
+        await asyncio.gather(*(leader.engine.propose(word.encode(), 20) for word in words))
+        await cluster.until(lambda: leader.engine.status.snapshot_index >= 1500, "no snapshot")
+        await leader.engine.take_snapshot()
+        await leader.engine.propose(b"after", 5)
+
+        await leader.engine.add_learner(cluster.member(2))
+        node = await cluster.start(2, Configuration())
+        await cluster.agreed([*words, "after"])
+
+        assert node.machine.restored == 1
+        assert node.engine.status.role is Role.LEARNER
+        await cluster.kill(2)
+        again = await cluster.start(2, Configuration())
+        assert again.machine.restored == 1
+        await cluster.agreed([*words, "after"])
+        segments = [name for name in leader.disk.names() if name.startswith("log-")]
+        assert len(segments) < 40, "old segments stay"
 
 
-def test_waiting_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+async def test_members_come_and_go(tmp_path: Path) -> None:
+    """From one to three members and to two, with a refusal that says why and a removed node that is quiet."""
+
+    async with cluster_of(tmp_path, 1) as cluster:
+        await cluster.propose("w0")
+        leader = await cluster.leader()
+        for node_id in (2, 3):
+            await cluster.start(node_id, Configuration())
+            await leader.engine.add_learner(cluster.member(node_id))
+            await leader.engine.add_learner(cluster.member(node_id))
+            match = leader.engine.status
+            assert node_id in match.configuration.learners
+            await cluster.agreed(["w0"])
+            await cluster.promote(node_id)
+        assert leader.engine.status.configuration.voters == (1, 2, 3)
+        with pytest.raises(ConfigurationRefused, match="no member"):
+            await leader.engine.promote(4)
+        with pytest.raises(ConfigurationRefused, match="no vote"):
+            await leader.engine.transfer(4)
+        await cluster.propose("w1")
+        await cluster.agreed(["w0", "w1"])
+
+        await leader.engine.remove(3)
+
+        removed = cluster.nodes[3]
+        await cluster.until(lambda: removed.engine.status.role is Role.LEARNER, "the removed node votes")
+        await cluster.kill(2)
+        with pytest.raises(OutcomeUnknown):
+            await leader.engine.propose(b"w2", 0.3)
+        await cluster.start(2, Configuration())
+        assert (await cluster.leader()).engine.status.configuration.voters == (1, 2)
+
+
+async def test_a_leader_removes_itself(tmp_path: Path) -> None:
+    """The change is committed first; then another node leads."""
+
+    async with cluster_of(tmp_path, 3) as cluster:
+        await cluster.propose("w0")
+        leader = await cluster.leader()
+        gone = leader.engine.status.node_id
+
+        await leader.engine.remove(gone)
+
+        await cluster.until(lambda: not leader.engine.status.leading, "the removed node leads")
+        await cluster.kill(gone)
+        assert await cluster.propose("w1") == 2
+
+
+async def test_a_lagging_learner_gets_no_vote(tmp_path: Path) -> None:
+    """The refusal tells how far it is behind."""
+
+    async with cluster_of(tmp_path, 1) as cluster:
+        leader = await cluster.leader()
+        await asyncio.gather(*(leader.engine.propose(b"w", 10) for _ in range(200)))
+        await leader.engine.add_learner(cluster.member(2))
+
+        with pytest.raises(ConfigurationRefused, match=r"lags by 20\d entries"):
+            await leader.engine.promote(2)
+
+
+async def test_leadership_is_handed_over(tmp_path: Path) -> None:
+    """`transfer` returns when another node takes over; to a dead node it fails and the leader stays."""
+
+    async with cluster_of(tmp_path, 3) as cluster:
+        await cluster.propose("w0")
+        await cluster.agreed(["w0"])
+        leader = await cluster.leader()
+        first, second, third = sorted(cluster.nodes, key=lambda i: cluster.nodes[i] is not leader)
+
+        await leader.engine.transfer(second)
+
+        await cluster.until(lambda: cluster.nodes[second].engine.status.leading, "did not take over")
+        await cluster.nodes[second].engine.transfer(second)
+        await cluster.kill(third)
+        with pytest.raises((OutcomeUnknown, Overloaded)):
+            await cluster.nodes[second].engine.transfer(third)
+        assert await cluster.propose("w1") == 2
+        assert first in cluster.nodes
+
+
+async def test_a_torn_end_is_cut(tmp_path: Path) -> None:
+    """A node whose last write was torn by a power failure starts with all that it had synced."""
+
+    async with cluster_of(tmp_path, 1) as cluster:
+        await cluster.propose("w0")
+        await cluster.kill(1)
+        last = sorted((tmp_path / "1").glob("log-*"))[-1]
+        with last.open("ab") as stream:
+            stream.write(b"\0\0\0\x40 torn")
+
+        node = await cluster.start(1)
+
+        await cluster.propose("w1")
+        assert node.machine.words == ["w0", "w1"]
+
+
+async def test_a_damaged_log_stops_the_node(tmp_path: Path) -> None:
+    """A changed byte in what was synced is not passed over; the error says where and what to do."""
+
+    async with cluster_of(tmp_path, 1) as cluster:
+        for n in range(10):
+            await cluster.propose(f"w{n}")
+        await cluster.kill(1)
+        last = sorted((tmp_path / "1").glob("log-*"))[-1]
+        content = bytearray(last.read_bytes())
+        content[len(content) // 2] ^= 1
+        last.write_bytes(content)
+
+        with pytest.raises(LogDamaged, match=r"log-0+1 is damaged at byte \d+.*remove it from the group"):
+            await cluster.start(1)
+        assert last.read_bytes() == content, "the evidence was changed"
+
+
+async def test_a_failed_sync_ends_the_node(tmp_path: Path) -> None:
+    """`run` raises the disk's error; waiting proposals are told, and later ones are refused."""
+
+    async with cluster_of(tmp_path, 1) as cluster:
+        node = await cluster.leader()
+        node.disk.fails = True
+
+        with pytest.raises(OutcomeUnknown):
+            await node.engine.propose(b"w0", 5)
+
+        assert node.task is not None
+        with pytest.raises(OSError, match="Input/output"):
+            await node.task
+        with pytest.raises(NotLeader):
+            await node.engine.propose(b"w1", 5)
+
+
+async def test_a_slow_disk_does_not_cost_the_leadership(tmp_path: Path) -> None:
+    """Heartbeats go on while a sync takes longer than an election, and the majority commits without it."""
+
+    async with cluster_of(tmp_path, 3) as cluster:
+        await cluster.propose("w0")
+        await cluster.agreed(["w0"])
+        leader = await cluster.leader()
+        term = leader.engine.status.term
+        leader.disk.pause = 1.5
+
+        begun = asyncio.get_running_loop().time()
+        await leader.engine.propose(b"w1", 5)
+        took = asyncio.get_running_loop().time() - begun
+        leader.disk.pause = 0
+        await leader.engine.propose(b"w2", 5)
+
+        assert took < 1.4
+        assert (leader.engine.status.term, leader.engine.status.leading) == (term, True)
+
+
+async def test_waiting_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     """Cancelled proposals and reads keep no memory and disturb nobody."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 1, RaftSettings(tick_seconds=0.03, proposals_max=50)) as cluster:
-            leader = await cluster.leader()
-            for _ in range(10):
-                tasks = [asyncio.create_task(leader.engine.propose(b"w")) for _ in range(40)]
-                tasks += [asyncio.create_task(leader.engine.read_barrier()) for _ in range(40)]
-                await asyncio.sleep(0)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await leader.engine.read_barrier(5)
+    async with cluster_of(tmp_path, 1, RaftSettings(tick_seconds=0.03, proposals_max=50)) as cluster:
+        leader = await cluster.leader()
+        for _ in range(10):
+            tasks = [asyncio.create_task(leader.engine.propose(b"w")) for _ in range(40)]
+            tasks += [asyncio.create_task(leader.engine.read_barrier()) for _ in range(40)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await leader.engine.read_barrier(5)
 
-            more = [asyncio.create_task(leader.engine.propose(b"w", 5)) for _ in range(60)]
-            results = await asyncio.gather(*more, return_exceptions=True)
+        more = [asyncio.create_task(leader.engine.propose(b"w", 5)) for _ in range(60)]
+        results = await asyncio.gather(*more, return_exceptions=True)
 
-            assert sum(isinstance(result, Overloaded) for result in results) == 10
-            with pytest.raises(ValueError, match="bytes"):
-                await leader.engine.propose(bytes(ENTRY_BYTES_MAX + 1))
-
-    run(scenario())
+        assert sum(isinstance(result, Overloaded) for result in results) == 10
+        with pytest.raises(ValueError, match="bytes"):
+            await leader.engine.propose(bytes(ENTRY_BYTES_MAX + 1))
 
 
-def test_nothing_is_acknowledged_before_a_majority_has_synced(tmp_path: Path) -> None:
+async def test_nothing_is_acknowledged_before_a_majority_has_synced(tmp_path: Path) -> None:
     """With slow disks on two of three nodes a proposal takes as long as the faster of them."""
 
-    async def scenario() -> None:
-        async with cluster_of(tmp_path, 3) as cluster:
-            await cluster.propose("w0")
-            await cluster.agreed(["w0"])
-            leader = await cluster.leader()
-            for node in cluster.nodes.values():
-                node.disk.pause = 0.0 if node is leader else 0.4
+    async with cluster_of(tmp_path, 3) as cluster:
+        await cluster.propose("w0")
+        await cluster.agreed(["w0"])
+        leader = await cluster.leader()
+        for node in cluster.nodes.values():
+            node.disk.pause = 0.0 if node is leader else 0.4
 
-            begun = asyncio.get_running_loop().time()
-            await leader.engine.propose(b"w1", 5)
-            took = asyncio.get_running_loop().time() - begun
+        begun = asyncio.get_running_loop().time()
+        await leader.engine.propose(b"w1", 5)
+        took = asyncio.get_running_loop().time() - begun
 
-            assert took >= 0.4
-
-    run(scenario())
+        assert took >= 0.4

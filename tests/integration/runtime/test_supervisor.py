@@ -162,8 +162,9 @@ def test_a_process_that_ignores_the_signal_is_killed_after_the_deadline(
     assert "deaf has not ended after 0.1 s and is killed" in asyncio.run(scenario())
 
 
-def test_children_are_told_to_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+async def test_children_are_told_to_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     """Nobody is left to stop them in order, but none may go on alone."""
+
     spec = _listener(tmp_path, "orphan")
     code = (
         "import asyncio, sys; from pathlib import Path\n"
@@ -175,19 +176,14 @@ def test_children_are_told_to_stop_when_the_supervisor_is_killed(tmp_path: Path)
         "asyncio.run(s.run(lambda: print(s.children[0].pid, flush=True)))\n"
     )
 
-    async def scenario() -> None:
-        parent = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
-        )
-        assert parent.stdout is not None
-        async with asyncio.timeout(WAIT_SECONDS):
-            child_pid = int(await parent.stdout.readline())
-            parent.kill()
-            await parent.wait()
-            while not _gone_or_zombie(child_pid):  # noqa: ASYNC110  # the system tells nobody but the parent
-                await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    async with asyncio.timeout(WAIT_SECONDS):
+        child_pid = int(await parent.stdout.readline())
+        parent.kill()
+        await parent.wait()
+        while not _gone_or_zombie(child_pid):  # noqa: ASYNC110  # the system tells nobody but the parent
+            await asyncio.sleep(0.01)
 
 
 def _gone_or_zombie(pid: int) -> bool:

@@ -22,6 +22,8 @@ from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.running import LocalRunner
 from brokerset_spec.broker_settings import BrokerSettings
 
+pytestmark = pytest.mark.long
+
 FLAKY = """
 import os
 from pathlib import Path

@@ -18,6 +18,8 @@ from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.report import EXIT_FAILED, JobFailed
 from brokerset_spark.jobs.running import LocalRunner, Result, Row, SparkRunner
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -13,6 +13,8 @@ from brokerset_rig.replica_stores import Log, write_replica
 from brokerset_rig.spark_session import missing_java
 from brokerset_spark.jobs.report import EXIT_FAILED
 
+pytestmark = pytest.mark.long
+
 
 def test_a_job_says_why_spark_does_not_start(tmp_path: Path) -> None:
     """The exit code is not that of findings, and the reason is Spark's own, without a stack."""

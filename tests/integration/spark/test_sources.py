@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Unpack = Callable[[str], Path]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def load(spark: SparkSession, store: Path | str, **options: Any) -> DataFrame:

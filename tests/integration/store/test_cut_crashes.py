@@ -13,6 +13,8 @@ from brokerset_broker.store.replica import StoreReplicaLog
 from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
+pytestmark = pytest.mark.long
+
 SEGMENT = 65_536
 STEPS_MIN = 8
 """So many files are touched at least by what is tested; fewer mean that the kills came somewhere else."""

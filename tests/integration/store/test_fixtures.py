@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -142,48 +141,45 @@ def check_message(raw: memoryview, message: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "broker"), READABLE)
-def test_everything_that_java_gave_out_is_read(unpack: Callable[[str], Path], name: str, broker: str) -> None:
+async def test_everything_that_java_gave_out_is_read(
+    unpack: Callable[[str], Path], name: str, broker: str
+) -> None:
     """Counts, bounds, bodies, properties and offsets are those of the Java broker; keys find messages."""
 
-    async def run() -> None:
-        folder = unpack(name)
-        async with opened(folder / broker / "store") as store:
-            check_all(folder, name, store)
-
-    asyncio.run(run())
+    folder = unpack(name)
+    async with opened(folder / broker / "store") as store:
+        check_all(folder, name, store)
 
 
 @pytest.mark.parametrize("name", ["classic", "killed"])
-def test_a_java_store_goes_on_here(unpack: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+async def test_a_java_store_goes_on_here(unpack: Callable[[str], Path], name: str, tmp_path: Path) -> None:
     """Messages are appended behind the ones of Java, and both are there after the next start."""
+
     shutil.copytree(unpack(name) / "broker-0", tmp_path / "broker-0")
     root = tmp_path / "broker-0" / "store"
 
-    async def run() -> None:
-        async with opened(root) as store:
-            topic, ids = next(entry for entry in store.queues().items() if entry[0].endswith("plain"))
-            queue_id, end = ids[0], store.max_offset
-            before = store.queue_max(topic, queue_id)
-            appended = store.append(
-                topic,
-                queue_id,
-                b"hello",
-                b"KEYS\x01mine\x02",
-                flag=0,
-                sys_flag=0,
-                born_timestamp=1,
-                born_host=bytes(8),
-            )
-            assert (appended.offset, appended.queue_offset) == (end, before)
-        assert not (root / "abort").exists()
+    async with opened(root) as store:
+        topic, ids = next(entry for entry in store.queues().items() if entry[0].endswith("plain"))
+        queue_id, end = ids[0], store.max_offset
+        before = store.queue_max(topic, queue_id)
+        appended = store.append(
+            topic,
+            queue_id,
+            b"hello",
+            b"KEYS\x01mine\x02",
+            flag=0,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=bytes(8),
+        )
+        assert (appended.offset, appended.queue_offset) == (end, before)
+    assert not (root / "abort").exists()
 
-        async with opened(root) as store:
-            assert store.max_offset == appended.end
-            assert store.queue_max(topic, queue_id) == before + 1
-            (record,) = store.query(topic, "mine", 8, 0, 2**62).records
-            assert decode_record(record).body == b"hello"
-
-    asyncio.run(run())
+    async with opened(root) as store:
+        assert store.max_offset == appended.end
+        assert store.queue_max(topic, queue_id) == before + 1
+        (record,) = store.query(topic, "mine", 8, 0, 2**62).records
+        assert decode_record(record).body == b"hello"
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger-mixed"])

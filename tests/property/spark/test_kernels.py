@@ -35,6 +35,8 @@ from brokerset_spark.kernels import Kernels, Stop, Texts, pure
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
+pytestmark = pytest.mark.long
+
 compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
 
 IPV6 = Host.from_text("fd00::7", 10911)

@@ -16,6 +16,8 @@ from brokerset_spark.kernels import Kernels, Texts, pure
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
+pytestmark = pytest.mark.long
+
 compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

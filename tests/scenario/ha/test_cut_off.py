@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from brokerset_broker.store.errors import PutStatus
-from brokerset_rig.fake_group import Group, answered, group_of, virtual
+from brokerset_rig.fake_group import Group, answered, group_of
 from brokerset_rig.waiting import until
 from brokerset_sim.loop import run
+
+pytestmark = pytest.mark.virtual
 
 LAG_MS = 2_000
 """`haMaxTimeSlaveNotCatchup`."""
@@ -23,7 +25,6 @@ async def cut_off(group: Group) -> None:
     group.network.silence("1")
 
 
-@virtual
 async def test_a_master_that_hears_no_slave_asks_to_be_relieved_before_it_makes_the_set_too_small() -> None:
     """The successor must be in the set. After a second without one the set is made small as ever."""
     async with group_of(3, min_in_sync_replicas=2, ha_max_time_slave_not_catchup=LAG_MS) as group:
@@ -56,7 +57,6 @@ def test_a_master_that_can_confirm_without_its_slaves_goes_on_alone(minimum: int
     run(main())
 
 
-@virtual
 async def test_slaves_that_are_gone_relieve_nobody() -> None:
     """Their connections have ended: the set is made smaller at once."""
     async with group_of(3, min_in_sync_replicas=2, ha_max_time_slave_not_catchup=LAG_MS) as group:
@@ -69,7 +69,6 @@ async def test_slaves_that_are_gone_relieve_nobody() -> None:
         assert group[1].group.reliefs == []
 
 
-@virtual
 async def test_sends_are_acknowledged_again_within_a_second_when_the_network_is_mended() -> None:
     """Slaves do not wait until the kernel sends once more what was lost: they connect anew."""
     async with group_of(3, min_in_sync_replicas=2, ha_max_time_slave_not_catchup=LAG_MS) as group:

@@ -11,9 +11,11 @@ from brokerset_broker.member.ha.repairs import REPAIRS_AT_ONE_PLACE_MAX
 from brokerset_broker.member.role import GivenBack, Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.replica_log import ReplicaLogFailed
-from brokerset_rig.fake_group import Group, answered, group_of, virtual
+from brokerset_rig.fake_group import Group, answered, group_of
 from brokerset_rig.fake_ha import FakeBroker
 from brokerset_rig.waiting import until
+
+pytestmark = pytest.mark.virtual
 
 DAMAGE = "commitlog/0 at byte 16 (offset 16 of the log): wrong CRC"
 
@@ -53,7 +55,6 @@ async def filled(group: Group) -> None:
     await group.same(*group.brokers)
 
 
-@virtual
 async def test_a_damaged_replica_rebuilds_itself() -> None:
     """It leaves the set by a committed event, cuts what is damaged, keeps a copy, gets it again, and is in
     sync again; the master serves on."""
@@ -85,7 +86,6 @@ async def test_a_damaged_replica_rebuilds_itself() -> None:
         assert status.truncated_bytes >= end - offset
 
 
-@virtual
 async def test_damage_is_named_and_the_last_in_sync_throws_nothing_away() -> None:
     """While the controllers count on a replica, or do not answer, it keeps everything and says what to do."""
     async with group_of(2) as group:
@@ -105,7 +105,6 @@ async def test_damage_is_named_and_the_last_in_sync_throws_nothing_away() -> Non
         assert not group[2].log.removed
 
 
-@virtual
 async def test_a_word_from_before_the_damage_proves_nothing() -> None:
     """The set may have changed since: the controllers are asked again."""
     async with group_of(2) as group:
@@ -121,7 +120,6 @@ async def test_a_word_from_before_the_damage_proves_nothing() -> None:
         assert not group[2].log.removed
 
 
-@virtual
 async def test_who_gets_the_same_damage_again_and_again_stops() -> None:
     """After some tries the replica says that the master's own copy is wrong, and tries no more."""
     async with group_of(3) as group:
@@ -136,7 +134,6 @@ async def test_who_gets_the_same_damage_again_and_again_stops() -> None:
         await group.in_sync(1, 3)
 
 
-@virtual
 async def test_an_incomplete_log_does_not_lead() -> None:
     """Before it has again what it may have acknowledged, also after a restart."""
     async with group_of(2) as group:
@@ -156,7 +153,6 @@ async def test_an_incomplete_log_does_not_lead() -> None:
         assert await group[2].replication.begin_epoch(9)
 
 
-@virtual
 async def test_who_is_elected_with_a_damaged_record_writes_it_down() -> None:
     """The change of role may come before the follower has done so, and the next start would take the record
     for a torn end that nobody was told about."""
@@ -176,7 +172,6 @@ async def test_who_is_elected_with_a_damaged_record_writes_it_down() -> None:
         assert broker.epochs.incomplete == DAMAGE
 
 
-@virtual
 async def test_a_replica_of_before_a_new_beginning_follows_with_a_copy() -> None:
     """When the group began anew at offset 0, as everything may have been lost, an older replica cuts all it
     has once it is surely out of sync, and keeps a copy."""
@@ -194,7 +189,6 @@ async def test_a_replica_of_before_a_new_beginning_follows_with_a_copy() -> None
         assert [(offset, copy) for offset, _, copy in group[2].log.removed] == [(0, True)]
 
 
-@virtual
 async def test_a_master_that_ends_with_its_slaves_keeps_the_set() -> None:
     """Replicas that are stopped together stay in sync, so that each of them may lead after the next start; a
     master that stays does drop who leaves."""
@@ -210,7 +204,6 @@ async def test_a_master_that_ends_with_its_slaves_keeps_the_set() -> None:
         await group.in_sync(1)
 
 
-@virtual
 async def test_a_master_that_ends_after_its_slaves_says_that_it_does_not_know() -> None:
     """Sends wait for replicas that are gone: the next master may lack them, so nobody is told that they are
     stored, and the end does not take as long as `slaveTimeout`. Who is there may still acknowledge."""
@@ -248,7 +241,6 @@ async def test_a_master_that_ends_after_its_slaves_says_that_it_does_not_know() 
         assert await answered(answer) is PutStatus.PUT_OK
 
 
-@virtual
 async def test_who_gave_its_set_back_and_leads_after_all_waits_for_it() -> None:
     """The proposal of before may be in force: nothing is confirmed without those who are in that set."""
     async with group_of(2, min_in_sync_replicas=1) as group:

@@ -13,13 +13,14 @@ from brokerset_broker.member.ha.links import LinkClosed
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import Ack, PeerIdentity, SlaveHandshake
-from brokerset_rig.fake_group import answered, group_of, virtual
+from brokerset_rig.fake_group import answered, group_of
 from brokerset_rig.fake_ha import CLUSTER, GROUP, SEGMENT_BYTES
 from brokerset_rig.waiting import until
 from brokerset_sim.loop import run
 
+pytestmark = pytest.mark.virtual
 
-@virtual
+
 async def test_a_master_alone_answers_at_once() -> None:
     """A master that is alone in sync confirms with the append and answers in the same call."""
     async with group_of(1) as group:
@@ -32,7 +33,6 @@ async def test_a_master_alone_answers_at_once() -> None:
         assert group[1].log.confirmed_offset == end
 
 
-@virtual
 async def test_slaves_join_and_have_everything() -> None:
     """Slaves receive the log and its epochs, join the in-sync set, and their consumers may read at once."""
     async with group_of(3) as group:
@@ -54,7 +54,6 @@ async def test_slaves_join_and_have_everything() -> None:
         assert group[2].replication.status().follower.state == "transfer"
 
 
-@virtual
 async def test_slaves_join_while_messages_keep_coming() -> None:
     """A steady stream of messages does not keep slaves from joining."""
     async with group_of(3) as group:
@@ -78,7 +77,6 @@ async def test_slaves_join_while_messages_keep_coming() -> None:
         assert {await answered(answer) for answer in answers} == {PutStatus.PUT_OK}
 
 
-@virtual
 async def test_the_loss_of_a_slave_shrinks_the_set_at_once() -> None:
     """A slave whose connection closes leaves the set; waiting sends are answered when that is committed."""
     async with group_of(3) as group:
@@ -94,7 +92,6 @@ async def test_the_loss_of_a_slave_shrinks_the_set_at_once() -> None:
         assert group.controllers.sync_state_set == {1, 2}
 
 
-@virtual
 async def test_two_losses_at_once_are_one_proposal() -> None:
     """When two connections close together, one proposal takes both out."""
     async with group_of(4) as group:
@@ -109,7 +106,6 @@ async def test_two_losses_at_once_are_one_proposal() -> None:
         assert group.controllers.proposals[before][0] == {1, 2}
 
 
-@virtual
 async def test_a_hung_slave_is_dropped_without_any_write() -> None:
     """A slave that stops answering heartbeats is out of the set after `haMaxTimeSlaveNotCatchup`."""
     async with group_of(3) as group:
@@ -123,7 +119,6 @@ async def test_a_hung_slave_is_dropped_without_any_write() -> None:
         assert 1.0 < asyncio.get_running_loop().time() - began < 3.0
 
 
-@virtual
 async def test_an_idle_group_stays_in_sync() -> None:
     """Without messages, heartbeats and their acknowledgements keep everybody in the set."""
     async with group_of(3) as group:
@@ -137,7 +132,6 @@ async def test_an_idle_group_stays_in_sync() -> None:
         assert len(group.network.between("1", "2")) == 1
 
 
-@virtual
 async def test_a_lost_reply_of_an_expansion_does_not_lose_messages() -> None:
     """When the answer to 1001 is lost, what the proposed member lacks is not confirmed or acknowledged."""
     async with group_of(2) as group:
@@ -155,7 +149,6 @@ async def test_a_lost_reply_of_an_expansion_does_not_lose_messages() -> None:
         assert status.confirmed_offset < status.max_offset
 
 
-@virtual
 async def test_a_lost_request_is_settled_by_the_same_proposal() -> None:
     """A proposal that never arrived is made again, and then the set is known."""
     async with group_of(2) as group:
@@ -167,7 +160,6 @@ async def test_a_lost_request_is_settled_by_the_same_proposal() -> None:
         assert [wanted for wanted, _ in group.controllers.proposals] == [{1, 2}] * 3
 
 
-@virtual
 async def test_a_refused_replica_keeps_nobody_from_leaving() -> None:
     """While the controllers refuse one replica, another that dies leaves the set all the same."""
     async with group_of(3) as group:
@@ -182,7 +174,6 @@ async def test_a_refused_replica_keeps_nobody_from_leaving() -> None:
         await until(lambda: group.controllers.sync_state_set == {1})
 
 
-@virtual
 async def test_too_few_in_sync_is_told_and_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below `minInSyncReplicas` the service is told to stop, and what slips through is not confirmed."""
     async with group_of(2, min_in_sync_replicas=2) as group:
@@ -204,7 +195,6 @@ async def test_too_few_in_sync_is_told_and_nothing_is_confirmed(monkeypatch: pyt
         assert [enough for enough, _ in groupby(changes)] == [False, True, False]
 
 
-@virtual
 async def test_a_diverged_master_cuts_what_nobody_else_has() -> None:
     """An old master that wrote on alone cuts that off, keeps no confirmed message less, and follows."""
     async with group_of(3) as group:
@@ -229,7 +219,6 @@ async def test_a_diverged_master_cuts_what_nobody_else_has() -> None:
         assert group[1].replication.status().truncated_bytes > 0
 
 
-@virtual
 async def test_confirmed_messages_are_cut_only_with_proof() -> None:
     """After an unclean election a replica that has confirmed more cuts only when it is known to be out of
     sync, and keeps a copy."""
@@ -260,7 +249,6 @@ async def test_confirmed_messages_are_cut_only_with_proof() -> None:
         assert [copy for _, _, copy in group[2].log.removed] == [True]
 
 
-@virtual
 async def test_an_unknown_log_is_refused() -> None:
     """A log that has nothing in common with the master's, and is not older than all of it, is kept, and the
     problem names the way out."""
@@ -282,7 +270,6 @@ async def test_an_unknown_log_is_refused() -> None:
         assert group[2].log.texts() == [b"of another group"]
 
 
-@virtual
 async def test_an_old_master_is_not_followed() -> None:
     """A slave that knows a higher epoch neither connects to nor acknowledges the master of an older one."""
     async with group_of(3) as group:
@@ -298,7 +285,6 @@ async def test_an_old_master_is_not_followed() -> None:
         assert "is an old one" in group[3].replication.status().follower.problem
 
 
-@virtual
 async def test_news_of_another_master_ends_acknowledgements() -> None:
     """From the moment a higher epoch is known the old master gets no acknowledgement any more."""
     async with group_of(2) as group:
@@ -314,7 +300,6 @@ async def test_news_of_another_master_ends_acknowledgements() -> None:
         assert len(pair.slave_end.acks) == acks
 
 
-@virtual
 async def test_a_slave_far_behind_begins_anew() -> None:
     """A slave that ends before the master's first byte begins anew there."""
     async with group_of(2) as group:
@@ -336,7 +321,6 @@ async def test_a_slave_far_behind_begins_anew() -> None:
         assert group[2].log.min_offset == SEGMENT_BYTES
 
 
-@virtual
 async def test_an_empty_slave_may_begin_with_the_last_file() -> None:
     """With `syncFromLastFile` an empty slave takes the master's last file only."""
     async with group_of(2, sync_from_last_file=True) as group:
@@ -352,7 +336,6 @@ async def test_an_empty_slave_may_begin_with_the_last_file() -> None:
         assert group[2].log.texts() == group[1].log.texts()[-len(group[2].log.texts()) :]
 
 
-@virtual
 async def test_switches_without_messages_leave_no_trouble() -> None:
     """Masters that wrote nothing leave no epoch behind that keeps others from following."""
     async with group_of(3) as group:
@@ -365,7 +348,6 @@ async def test_switches_without_messages_leave_no_trouble() -> None:
         assert len(group[1].epochs.entries()) == 1
 
 
-@virtual
 async def test_each_chunk_lies_in_one_file_and_one_epoch() -> None:
     """A slave that gets a log of several masters receives no packet across a file or an epoch."""
     async with group_of(3, ha_transfer_batch_size=1_024) as group:
@@ -392,7 +374,6 @@ async def test_each_chunk_lies_in_one_file_and_one_epoch() -> None:
             assert header.epoch_start == max(s for s in starts if s <= header.offset)
 
 
-@virtual
 async def test_with_synchronous_flush_only_what_is_on_disks_counts() -> None:
     """With SYNC_FLUSH a send is answered when both disks have it."""
     async with group_of(2, flush_disk_type="SYNC_FLUSH") as group:
@@ -423,7 +404,6 @@ async def test_with_synchronous_flush_only_what_is_on_disks_counts() -> None:
         assert group[1].log.confirmed_offset == end
 
 
-@virtual
 async def test_a_number_of_replicas_may_be_enough() -> None:
     """Without `allAckInSyncStateSet` a send is answered when `inSyncReplicas` members have it, strangers and
     learners not counted; consumers wait for all."""
@@ -442,7 +422,6 @@ async def test_a_number_of_replicas_may_be_enough() -> None:
         assert await answered(answer) is PutStatus.PUT_OK
 
 
-@virtual
 async def test_a_damaged_record_stops_the_following() -> None:
     """A log that found a wrong record acknowledges nothing more and says so, while its damage stays."""
     async with group_of(2) as group:
@@ -460,7 +439,6 @@ async def test_a_damaged_record_stops_the_following() -> None:
         await group.in_sync(1)
 
 
-@virtual
 async def test_a_newer_connection_replaces_the_older() -> None:
     """One connection for each id: the older one is closed, and the set stays as it is."""
     async with group_of(1) as group:
@@ -482,7 +460,6 @@ async def test_a_newer_connection_replaces_the_older() -> None:
         assert newer.pair.reason is None
 
 
-@virtual
 async def test_stop_following_ends_acknowledgements() -> None:
     """When `stop_following` returns, nothing is received and no acknowledgement leaves any more."""
     async with group_of(2) as group:
@@ -500,7 +477,6 @@ async def test_stop_following_ends_acknowledgements() -> None:
         assert group[2].replication.status().follower.state == "off"
 
 
-@virtual
 async def test_caught_up_waits_for_a_replica() -> None:
     """`caught_up` tells when a replica has everything up to an offset, or that it was not in time."""
     async with group_of(2) as group:
@@ -513,7 +489,6 @@ async def test_caught_up_waits_for_a_replica() -> None:
         assert not await group[2].replication.caught_up(1, 0, 1.0)
 
 
-@virtual
 async def test_a_silent_master_is_left() -> None:
     """After `haHousekeepingInterval` without a packet the slave closes the connection and looks again."""
     async with group_of(2, ha_housekeeping_interval=1_000) as group:
@@ -528,7 +503,6 @@ async def test_a_silent_master_is_left() -> None:
         assert "nothing heard" in (older.reason or "")
 
 
-@virtual
 async def test_a_slave_that_lost_its_tail_is_believed() -> None:
     """A replica that comes back with less counts with what it has now; the confirmed offset stays."""
     async with group_of(2) as group:
@@ -572,7 +546,6 @@ def test_a_lost_shrink_is_settled(lost: str) -> None:
     run(main())
 
 
-@virtual
 async def test_a_proposal_counts_before_it_leaves() -> None:
     """What is appended when a proposal leaves is not confirmed without the proposed member."""
     async with group_of(2) as group:
@@ -591,7 +564,6 @@ async def test_a_proposal_counts_before_it_leaves() -> None:
         assert seen == [True]
 
 
-@virtual
 async def test_strangers_are_refused() -> None:
     """A slave of another group, one with the master's id, and one that knows a newer epoch are refused."""
     async with group_of(1) as group:
@@ -615,7 +587,6 @@ async def test_strangers_are_refused() -> None:
         assert (await link.shake_hands(SlaveHandshake(9, identity=whole))).identity is not None
 
 
-@virtual
 async def test_a_wrong_acknowledgement_closes_the_connection() -> None:
     """A slave that acknowledges what the log does not have is cut off, and counts for nothing."""
     async with group_of(1) as group:
@@ -628,7 +599,6 @@ async def test_a_wrong_acknowledgement_closes_the_connection() -> None:
         assert "behind the end" in await link.closed()
 
 
-@virtual
 async def test_a_java_slave_may_be_silent_while_nothing_happens() -> None:
     """A slave of Java acknowledges each 5 s only; it stays in sync all the same, and is told nothing that
     Java does not know."""
@@ -649,7 +619,6 @@ async def test_a_java_slave_may_be_silent_while_nothing_happens() -> None:
         await group.in_sync(1)
 
 
-@virtual
 async def test_a_silent_slave_is_left() -> None:
     """After `haHousekeepingInterval` without an acknowledgement the master closes the connection."""
     async with group_of(1) as group:
@@ -662,7 +631,6 @@ async def test_a_silent_slave_is_left() -> None:
             assert "nothing heard for 20 s" in await link.closed()
 
 
-@virtual
 async def test_confirmed_offsets_are_pushed() -> None:
     """A slave's consumers may read a message within milliseconds of its confirmation."""
     async with group_of(2) as group:
@@ -677,7 +645,6 @@ async def test_confirmed_offsets_are_pushed() -> None:
         assert group[2].log.confirmed_offset == end
 
 
-@virtual
 async def test_a_switch_waits_for_work_on_the_disk() -> None:
     """`stop_following` returns when a cut that was begun is done, and not before."""
     async with group_of(2) as group:
@@ -705,7 +672,6 @@ async def test_a_switch_waits_for_work_on_the_disk() -> None:
         assert group[1].epochs.history.last_epoch == 1
 
 
-@virtual
 async def test_an_old_masters_epochs_are_cut_with_its_log() -> None:
     """An epoch in which a master wrote alone is gone from its file when it follows another."""
     async with group_of(2) as group:
@@ -727,7 +693,6 @@ async def test_an_old_masters_epochs_are_cut_with_its_log() -> None:
         assert [copy for _, _, copy in group[1].log.removed] == [True], "it was confirmed there"
 
 
-@virtual
 async def test_a_hole_in_the_stream_closes_the_connection() -> None:
     """A packet that does not begin at the log's end is never taken for a new beginning of the log."""
     async with group_of(2) as group:
@@ -750,7 +715,6 @@ async def test_a_hole_in_the_stream_closes_the_connection() -> None:
         assert group[2].log.min_offset == 0
 
 
-@virtual
 async def test_a_full_disk_is_tried_again() -> None:
     """A slave without room says why it does not follow, and goes on when there is some."""
     async with group_of(2) as group:
@@ -766,7 +730,6 @@ async def test_a_full_disk_is_tried_again() -> None:
         await group.same(2)
 
 
-@virtual
 async def test_a_stranger_does_not_count() -> None:
     """With a number of replicas, one that is in no set that may be in force does not count."""
     async with group_of(2, all_ack_in_sync_state_set=False, in_sync_replicas=2) as group:
@@ -786,7 +749,6 @@ async def test_a_stranger_does_not_count() -> None:
         assert not answer.done()
 
 
-@virtual
 async def test_who_lacks_metadata_follows_as_a_learner_until_it_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -815,7 +777,6 @@ async def test_who_lacks_metadata_follows_as_a_learner_until_it_has_them(
         ]
 
 
-@virtual
 async def test_only_a_master_that_is_alone_lets_sends_pass_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -844,7 +805,6 @@ async def test_only_a_master_that_is_alone_lets_sends_pass_without_waiting(
         assert [at_once for at_once, _ in seen] == [True, False] * (len(seen) // 2)
 
 
-@virtual
 async def test_few_bytes_gather_while_others_are_on_their_way() -> None:
     """A message goes at once to slaves that have everything; those that follow go together, when that one is
     acknowledged or after a millisecond."""

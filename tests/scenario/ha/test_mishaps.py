@@ -11,12 +11,13 @@ from brokerset_broker.member.ha.leader import NEWER_PROCESS_SECONDS, REPLICAS_KN
 from brokerset_broker.member.ha.links import LinkClosed
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, PeerIdentity, SlaveHandshake, TransferHeader
-from brokerset_rig.fake_group import answered, group_of, virtual
+from brokerset_rig.fake_group import answered, group_of
 from brokerset_rig.fake_ha import CLUSTER, GROUP, FakeSlaveLink
 from brokerset_rig.waiting import until
 
+pytestmark = pytest.mark.virtual
 
-@virtual
+
 async def test_a_log_that_cannot_be_read_costs_one_connection() -> None:
     """When the log cannot be sent, for instance because no file can be opened, the slave is cut off and comes
     again; the master goes on."""
@@ -40,7 +41,6 @@ async def test_a_log_that_cannot_be_read_costs_one_connection() -> None:
         assert not failures
 
 
-@virtual
 async def test_an_older_process_does_not_take_a_replicas_place() -> None:
     """A process that was stopped, replaced by a newer one, and goes on does not count: what it has the newer
     one may lack. Nor does it end the newer one's connection."""
@@ -66,7 +66,6 @@ async def test_an_older_process_does_not_take_a_replicas_place() -> None:
         await last.shake_hands(SlaveHandshake(9, identity=older))
 
 
-@virtual
 async def test_strangers_with_ever_other_ids_are_forgotten() -> None:
     """Whoever connects with any number of ids makes the master remember a bounded number of them, and the
     members keep what counts of them."""
@@ -86,7 +85,6 @@ async def test_strangers_with_ever_other_ids_are_forgotten() -> None:
         assert leader.progress.acknowledged(2) == end
 
 
-@virtual
 async def test_nobody_waits_for_a_refused_replica() -> None:
     """A replica that the controllers refuse, as it is fenced, holds up no send, also when it hangs."""
     async with group_of(3) as group:
@@ -111,7 +109,6 @@ async def test_nobody_waits_for_a_refused_replica() -> None:
         assert asyncio.get_running_loop().time() - before < 0.1
 
 
-@virtual
 async def test_rare_heartbeats_do_not_make_an_idle_replica_lag() -> None:
     """With the heartbeats of RocketMQ's default, each 5 s, an idle group stays in sync all the same."""
     async with group_of(3, ha_send_heartbeat_interval=5_000) as group:
@@ -124,7 +121,6 @@ async def test_rare_heartbeats_do_not_make_an_idle_replica_lag() -> None:
         assert len(group.controllers.proposals) == proposals
 
 
-@virtual
 async def test_an_empty_java_masters_heartbeats_are_signs_of_life() -> None:
     """Java's master with an empty log sends heartbeats with -1 for the offset: the connection stays, and is
     used as soon as there is something."""
@@ -156,7 +152,6 @@ async def test_an_empty_java_masters_heartbeats_are_signs_of_life() -> None:
         assert group[1].epochs.history.last_epoch == 1
 
 
-@virtual
 async def test_a_synchronous_slave_goes_on_where_its_log_ends() -> None:
     """With synchronous flush a connection begins when the disk has all that was received: the first
     acknowledgement tells the master where to go on."""
@@ -182,7 +177,6 @@ async def test_a_synchronous_slave_goes_on_where_its_log_ends() -> None:
         assert second.reason is None
 
 
-@virtual
 async def test_a_held_up_master_hears_before_it_judges() -> None:
     """A master whose process stood still reads what waits for it before it drops anybody."""
     async with group_of(2) as group:
@@ -205,7 +199,6 @@ async def test_a_held_up_master_hears_before_it_judges() -> None:
         assert len(group.controllers.proposals) == proposals
 
 
-@virtual
 async def test_a_wrong_acknowledgement_harms_nobody_else() -> None:
     """A stranger that acknowledges nonsense is cut off; sends are answered as before."""
     async with group_of(2) as group:

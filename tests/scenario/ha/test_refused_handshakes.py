@@ -8,14 +8,15 @@ from brokerset_broker.member.ha import leader
 from brokerset_broker.member.ha.links import LinkClosed, PeerRefused
 from brokerset_broker.store.errors import PutStatus
 from brokerset_protocol.ha_packets import SlaveHandshake
-from brokerset_rig.fake_group import answered, group_of, virtual
+from brokerset_rig.fake_group import answered, group_of
 from brokerset_rig.fake_ha import FakeSlaveLink
 from brokerset_rig.log_lines import lines_of
+
+pytestmark = pytest.mark.virtual
 
 REASON = "the slave names its address where its id is due"
 
 
-@virtual
 async def test_a_slave_that_sends_no_handshake_of_today_is_named_in_the_log() -> None:
     """Once for the same reason again and again; whoever only closes the connection is not worth a line."""
 
@@ -46,7 +47,6 @@ async def test_a_slave_that_sends_no_handshake_of_today_is_named_in_the_log() ->
         await group.same(2)
 
 
-@virtual
 async def test_a_slave_that_says_nothing_is_taken_for_one_without_controllers() -> None:
     """RocketMQ 4.x is silent for 5 s after it has connected: then the connection ends, with the way out."""
     async with group_of(1) as group:

@@ -7,28 +7,25 @@ import asyncio
 from brokerset_client.send_window import SendLimits, SendWindow
 
 
-def test_room_is_given_in_the_order_of_asking() -> None:
-    async def check() -> None:
-        window = SendWindow(SendLimits(messages_max=1))
-        assert window.try_enter(10)
-        order: list[int] = []
+async def test_room_is_given_in_the_order_of_asking() -> None:
+    window = SendWindow(SendLimits(messages_max=1))
+    assert window.try_enter(10)
+    order: list[int] = []
 
-        async def enter(number: int) -> None:
-            await window.enter(10)
-            order.append(number)
+    async def enter(number: int) -> None:
+        await window.enter(10)
+        order.append(number)
 
-        tasks = [asyncio.create_task(enter(number)) for number in range(3)]
+    tasks = [asyncio.create_task(enter(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert not window.try_enter(10)
+    for _ in range(3):
+        window.leave(10)
         await asyncio.sleep(0)
-        assert not window.try_enter(10)
-        for _ in range(3):
-            window.leave(10)
-            await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
+    await asyncio.gather(*tasks)
 
-        assert order == [0, 1, 2]
-        assert (window.messages, window.bytes) == (1, 10)
-
-    asyncio.run(check())
+    assert order == [0, 1, 2]
+    assert (window.messages, window.bytes) == (1, 10)
 
 
 def test_bytes_are_bounded_and_one_message_always_fits() -> None:
@@ -42,33 +39,27 @@ def test_bytes_are_bounded_and_one_message_always_fits() -> None:
     assert window.try_enter(40)
 
 
-def test_giving_up_waiting_lets_the_next_one_in() -> None:
-    async def check() -> None:
-        window = SendWindow(SendLimits(bytes_max=100))
-        assert window.try_enter(50)
-        large = asyncio.create_task(window.enter(90))
-        small = asyncio.create_task(window.enter(40))
-        await asyncio.sleep(0)
+async def test_giving_up_waiting_lets_the_next_one_in() -> None:
+    window = SendWindow(SendLimits(bytes_max=100))
+    assert window.try_enter(50)
+    large = asyncio.create_task(window.enter(90))
+    small = asyncio.create_task(window.enter(40))
+    await asyncio.sleep(0)
 
-        large.cancel()
-        await asyncio.wait_for(small, 1)
+    large.cancel()
+    await asyncio.wait_for(small, 1)
 
-        assert (window.messages, window.bytes) == (2, 90)
-
-    asyncio.run(check())
+    assert (window.messages, window.bytes) == (2, 90)
 
 
-def test_room_that_was_just_given_is_not_lost_with_a_cancelled_sender() -> None:
-    async def check() -> None:
-        window = SendWindow(SendLimits(messages_max=1))
-        assert window.try_enter(1)
-        waiting = asyncio.create_task(window.enter(1))
-        await asyncio.sleep(0)
+async def test_room_that_was_just_given_is_not_lost_with_a_cancelled_sender() -> None:
+    window = SendWindow(SendLimits(messages_max=1))
+    assert window.try_enter(1)
+    waiting = asyncio.create_task(window.enter(1))
+    await asyncio.sleep(0)
 
-        window.leave(1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+    window.leave(1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
-        assert (window.messages, window.bytes) == (0, 0)
-
-    asyncio.run(check())
+    assert (window.messages, window.bytes) == (0, 0)

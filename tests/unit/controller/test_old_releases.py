@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from brokerset_controller import processors
@@ -105,73 +103,61 @@ def test_the_refusal_names_the_broker_the_release_and_the_way_out(code: int) -> 
         assert word in rejected.remark
 
 
-def test_an_old_broker_leaves_no_trace_in_the_controllers() -> None:
+async def test_an_old_broker_leaves_no_trace_in_the_controllers() -> None:
     """No group, no id, no sign of life, whichever of its requests comes."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        for code, ext in OLD_REQUESTS.items():
-            assert handle(bench, command(code, ext)) == ResponseCode.VERSION_NOT_SUPPORTED
-        assert handle(bench, command(904, HEARTBEAT)) == ResponseCode.VERSION_NOT_SUPPORTED
+    bench = make_bench()
+    for code, ext in OLD_REQUESTS.items():
+        assert handle(bench, command(code, ext)) == ResponseCode.VERSION_NOT_SUPPORTED
+    assert handle(bench, command(904, HEARTBEAT)) == ResponseCode.VERSION_NOT_SUPPORTED
 
-        assert not bench.machine.groups
-        assert len(bench.liveness) == 0
-
-    asyncio.run(scene())
+    assert not bench.machine.groups
+    assert len(bench.liveness) == 0
 
 
-def test_an_old_heartbeat_does_not_keep_another_replica_alive() -> None:
+async def test_an_old_heartbeat_does_not_keep_another_replica_alive() -> None:
     """The role that it names would be that replica's id."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await bench.join(1)
+    bench = make_bench()
+    await bench.join(1)
 
-        assert handle(bench, command(904, HEARTBEAT, flag=2)) == ResponseCode.VERSION_NOT_SUPPORTED
+    assert handle(bench, command(904, HEARTBEAT, flag=2)) == ResponseCode.VERSION_NOT_SUPPORTED
 
-        assert len(bench.liveness) == 0
-        answer = bench.processors.handlers()[904](bench.connection, command(904, HEARTBEAT, version=435))  # type: ignore[arg-type]
-        assert isinstance(answer, Command)
-        assert len(bench.liveness) == 1, "the same one of a later release counts"
-
-    asyncio.run(scene())
+    assert len(bench.liveness) == 0
+    answer = bench.processors.handlers()[904](bench.connection, command(904, HEARTBEAT, version=435))  # type: ignore[arg-type]
+    assert isinstance(answer, Command)
+    assert len(bench.liveness) == 1, "the same one of a later release counts"
 
 
-def test_an_old_cleaning_of_one_address_does_not_clean_the_group() -> None:
+async def test_an_old_cleaning_of_one_address_does_not_clean_the_group() -> None:
     """Without the ids, which it does not send, it would be an order to forget all of it."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await bench.join(1)
+    bench = make_bench()
+    await bench.join(1)
 
-        assert handle(bench, command(1011, OLD_REQUESTS[1011])) == ResponseCode.VERSION_NOT_SUPPORTED
+    assert handle(bench, command(1011, OLD_REQUESTS[1011])) == ResponseCode.VERSION_NOT_SUPPORTED
 
-        assert set(bench.machine.groups[GROUP].replicas) == {1}
-
-    asyncio.run(scene())
+    assert set(bench.machine.groups[GROUP].replicas) == {1}
 
 
-def test_one_line_a_minute_about_one_broker() -> None:
+async def test_one_line_a_minute_about_one_broker() -> None:
     """It asks every 5 s; the next line says how many were left out."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        with lines_of(processors) as lines:
-            for _ in range(12):
-                handle(bench, command(1003, OLD_REQUESTS[1003]))
-                bench.clock.advance(5_000)
+    bench = make_bench()
+    with lines_of(processors) as lines:
+        for _ in range(12):
             handle(bench, command(1003, OLD_REQUESTS[1003]))
-            handle(bench, command(1003, {**OLD_REQUESTS[1003], "brokerAddress": "10.0.0.8:10911"}))
+            bench.clock.advance(5_000)
+        handle(bench, command(1003, OLD_REQUESTS[1003]))
+        handle(bench, command(1003, {**OLD_REQUESTS[1003], "brokerAddress": "10.0.0.8:10911"}))
 
-        found = [line for line in lines if line["event"] == "a broker of an old release is refused"]
-        assert [(line["address"], line["left_out"]) for line in found] == [
-            (ADDRESS, 0),
-            (ADDRESS, 11),
-            ("10.0.0.8:10911", 0),
-        ]
-        assert all(line["release"] == "5.1.0" and "upgrade" in line["way_out"] for line in found)
-
-    asyncio.run(scene())
+    found = [line for line in lines if line["event"] == "a broker of an old release is refused"]
+    assert [(line["address"], line["left_out"]) for line in found] == [
+        (ADDRESS, 0),
+        (ADDRESS, 11),
+        ("10.0.0.8:10911", 0),
+    ]
+    assert all(line["release"] == "5.1.0" and "upgrade" in line["way_out"] for line in found)
 
 
 def test_what_is_remembered_for_that_is_bounded() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from brokerset_controller.request_limits import BODY_BYTES_MAX, NONCES_BYTES_MAX
@@ -36,217 +34,184 @@ def test_all_codes_are_served() -> None:
         ({"brokerName": GROUP, "clusterName": CLUSTER}, b"x" * (BODY_BYTES_MAX + 1)),
     ],
 )
-def test_no_request_is_a_crash(code: int, ext: dict[str, str], body: bytes) -> None:
+async def test_no_request_is_a_crash(code: int, ext: dict[str, str], body: bytes) -> None:
     """Whatever is missing, malformed or too large gets a code, and a remark unless the answer is fine."""
 
-    async def scene() -> None:
-        bench = make_bench()
+    bench = make_bench()
 
-        answer = await bench.ask(code, ext, body)
+    answer = await bench.ask(code, ext, body)
 
-        assert answer.is_response
-        assert answer.code == 0 or answer.remark
-        assert len(answer.remark or "") < 70_500
-        assert len(bench.liveness) == 0
-
-    asyncio.run(scene())
+    assert answer.is_response
+    assert answer.code == 0 or answer.remark
+    assert len(answer.remark or "") < 70_500
+    assert len(bench.liveness) == 0
 
 
-def test_a_missing_broker_name_is_named() -> None:
+async def test_a_missing_broker_name_is_named() -> None:
     """For each request that needs one."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        for code in (904, 1011):
-            answer = await bench.ask(code, {"clusterName": CLUSTER, "brokerAddr": "h:1"})
+    bench = make_bench()
+    for code in (904, 1011):
+        answer = await bench.ask(code, {"clusterName": CLUSTER, "brokerAddr": "h:1"})
 
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "brokerName" in (answer.remark or "")
-        for code in (1003, 1012, 1013):
-            answer = await bench.ask(code, {"clusterName": CLUSTER, "brokerAddress": "h:1"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "brokerName" in (answer.remark or "")
+    for code in (1003, 1012, 1013):
+        answer = await bench.ask(code, {"clusterName": CLUSTER, "brokerAddress": "h:1"})
 
-            assert answer.code != 0
-            assert "brokerName" in (answer.remark or "")
-
-    asyncio.run(scene())
+        assert answer.code != 0
+        assert "brokerName" in (answer.remark or "")
 
 
-def test_a_beat_without_id_is_2005() -> None:
+async def test_a_beat_without_id_is_2005() -> None:
     """As RocketMQ answers it."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        header = BrokerHeartbeat(cluster_name=CLUSTER, broker_addr="h:1", broker_name=GROUP)
+    bench = make_bench()
+    header = BrokerHeartbeat(cluster_name=CLUSTER, broker_addr="h:1", broker_name=GROUP)
 
-        assert (await bench.ask(904, header)).code == ResponseCode.CONTROLLER_INVALID_REQUEST
-
-    asyncio.run(scene())
+    assert (await bench.ask(904, header)).code == ResponseCode.CONTROLLER_INVALID_REQUEST
 
 
-def test_the_list_of_names_is_bounded_and_must_not_be_empty() -> None:
+async def test_the_list_of_names_is_bounded_and_must_not_be_empty() -> None:
     """1006 with nothing, with too many, and with something that is no name."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        many = b"[" + b",".join(b'"b%d"' % i for i in range(1001)) + b"]"
-        for body, remark in (
-            (b"[]", "empty"),
-            (b"", "empty"),
-            (many, "NAMES_ASKED_MAX"),
-            (b"[7]", "no name"),
-            (b'{"a":1}', "no JSON array"),
-        ):
-            answer = await bench.ask(1006, None, body)
+    bench = make_bench()
+    many = b"[" + b",".join(b'"b%d"' % i for i in range(1001)) + b"]"
+    for body, remark in (
+        (b"[]", "empty"),
+        (b"", "empty"),
+        (many, "NAMES_ASKED_MAX"),
+        (b"[7]", "no name"),
+        (b'{"a":1}', "no JSON array"),
+    ):
+        answer = await bench.ask(1006, None, body)
 
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert remark in (answer.remark or "")
-        assert (await bench.ask(1006, None, b'["none"]')).body == b'{"replicasInfoTable":{}}'
-
-    asyncio.run(scene())
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert remark in (answer.remark or "")
+    assert (await bench.ask(1006, None, b'["none"]')).body == b'{"replicasInfoTable":{}}'
 
 
-def test_nonces_are_bounded() -> None:
+async def test_nonces_are_bounded() -> None:
     """Before they are compared with anything."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        ext = {
-            "clusterName": CLUSTER,
-            "brokerName": GROUP,
-            "brokerId": "1",
-            "brokerAddress": "h:1",
-            "triedNonces": "x" * (NONCES_BYTES_MAX + 1),
-        }
+    bench = make_bench()
+    ext = {
+        "clusterName": CLUSTER,
+        "brokerName": GROUP,
+        "brokerId": "1",
+        "brokerAddress": "h:1",
+        "triedNonces": "x" * (NONCES_BYTES_MAX + 1),
+    }
 
-        answer = await bench.ask(1003, ext)
+    answer = await bench.ask(1003, ext)
 
-        assert "NONCES_BYTES_MAX" in (answer.remark or "")
-
-    asyncio.run(scene())
+    assert "NONCES_BYTES_MAX" in (answer.remark or "")
 
 
-def test_metadata_names_a_leader_only_when_it_is_known() -> None:
+async def test_metadata_names_a_leader_only_when_it_is_known() -> None:
     """Without one the keys are absent, so that a broker asks another controller."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        leading = await bench.ask(1005)
-        bench.engine.follow(2)
-        following = await bench.ask(1005)
-        bench.engine.follow(None)
-        alone = await bench.ask(1005)
+    bench = make_bench()
+    leading = await bench.ask(1005)
+    bench.engine.follow(2)
+    following = await bench.ask(1005)
+    bench.engine.follow(None)
+    alone = await bench.ask(1005)
 
-        peers = "n0:127.0.0.1:19876;n1:127.0.0.1:19886;n2:127.0.0.1:19896;"
-        assert leading.ext == {
-            "group": "DefaultControllerGroup",
-            "controllerLeaderId": "n0",
-            "controllerLeaderAddress": "127.0.0.1:19876",
-            "isLeader": "true",
-            "peers": peers,
-        }
-        assert (following.ext["controllerLeaderId"], following.ext["isLeader"]) == ("n2", "false")
-        assert alone.ext == {"group": "DefaultControllerGroup", "isLeader": "false", "peers": peers}
-
-    asyncio.run(scene())
+    peers = "n0:127.0.0.1:19876;n1:127.0.0.1:19886;n2:127.0.0.1:19896;"
+    assert leading.ext == {
+        "group": "DefaultControllerGroup",
+        "controllerLeaderId": "n0",
+        "controllerLeaderAddress": "127.0.0.1:19876",
+        "isLeader": "true",
+        "peers": peers,
+    }
+    assert (following.ext["controllerLeaderId"], following.ext["isLeader"]) == ("n2", "false")
+    assert alone.ext == {"group": "DefaultControllerGroup", "isLeader": "false", "peers": peers}
 
 
-def test_status_shows_progress_of_members_on_the_leader_only() -> None:
+async def test_status_shows_progress_of_members_on_the_leader_only() -> None:
     """21001 is answered by every node for itself."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        leader = ControllerStatus.from_json((await bench.ask(21_001)).body)
-        bench.engine.follow(1)
-        follower = ControllerStatus.from_json((await bench.ask(21_001)).body)
+    bench = make_bench()
+    leader = ControllerStatus.from_json((await bench.ask(21_001)).body)
+    bench.engine.follow(1)
+    follower = ControllerStatus.from_json((await bench.ask(21_001)).body)
 
-        assert [member.match_index for member in leader.members] == [7, 7, 5]
-        assert [member.match_index for member in follower.members] == [None, None, None]
-        assert (follower.role, follower.leading, follower.leader_id) == ("follower", False, 1)
-
-    asyncio.run(scene())
+    assert [member.match_index for member in leader.members] == [7, 7, 5]
+    assert [member.match_index for member in follower.members] == [None, None, None]
+    assert (follower.role, follower.leading, follower.leader_id) == ("follower", False, 1)
 
 
-def test_members_are_changed_by_the_leader_only() -> None:
+async def test_members_are_changed_by_the_leader_only() -> None:
     """21002 and 21003."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        add = ChangeMembers(action="add", node_id=7, raft_address="h:1", service_address="h:2")
-        added = await bench.ask(21_002, add)
-        incomplete = await bench.ask(21_002, ChangeMembers(action="add", node_id=8))
-        promoted = await bench.ask(21_002, ChangeMembers(action="promote", node_id=7))
-        removed = await bench.ask(21_002, ChangeMembers(action="remove", node_id=1))
-        moved = await bench.ask(21_003, TransferLeader(node_id=2))
-        to_itself = await bench.ask(21_003, TransferLeader(node_id=0))
-        bench.engine.change_error = ConfigurationRefused("not now; wait")
-        refused = await bench.ask(21_002, ChangeMembers(action="remove", node_id=1))
-        bench.engine.follow(1)
-        elsewhere = await bench.ask(21_002, add)
+    bench = make_bench()
+    add = ChangeMembers(action="add", node_id=7, raft_address="h:1", service_address="h:2")
+    added = await bench.ask(21_002, add)
+    incomplete = await bench.ask(21_002, ChangeMembers(action="add", node_id=8))
+    promoted = await bench.ask(21_002, ChangeMembers(action="promote", node_id=7))
+    removed = await bench.ask(21_002, ChangeMembers(action="remove", node_id=1))
+    moved = await bench.ask(21_003, TransferLeader(node_id=2))
+    to_itself = await bench.ask(21_003, TransferLeader(node_id=0))
+    bench.engine.change_error = ConfigurationRefused("not now; wait")
+    refused = await bench.ask(21_002, ChangeMembers(action="remove", node_id=1))
+    bench.engine.follow(1)
+    elsewhere = await bench.ask(21_002, add)
 
-        assert [a.code for a in (added, promoted, removed, moved, to_itself)] == [0] * 5
-        assert bench.engine.changes == [
-            ("add", Member(7, "h:1", "h:2", False)),
-            ("promote", 7),
-            ("remove", 1),
-            ("transfer", 2),
-        ]
-        assert "raftAddress" in (incomplete.remark or "")
-        assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "not now; wait")
-        assert elsewhere.code == ResponseCode.CONTROLLER_NOT_LEADER
-
-    asyncio.run(scene())
+    assert [a.code for a in (added, promoted, removed, moved, to_itself)] == [0] * 5
+    assert bench.engine.changes == [
+        ("add", Member(7, "h:1", "h:2", False)),
+        ("promote", 7),
+        ("remove", 1),
+        ("transfer", 2),
+    ]
+    assert "raftAddress" in (incomplete.remark or "")
+    assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "not now; wait")
+    assert elsewhere.code == ResponseCode.CONTROLLER_NOT_LEADER
 
 
-def test_group_states_can_be_local() -> None:
+async def test_group_states_can_be_local() -> None:
     """With `local` a node tells what it has, also when nobody leads."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await bench.join(1)
-        bench.engine.follow(None)
+    bench = make_bench()
+    await bench.join(1)
+    bench.engine.follow(None)
 
-        agreed = await bench.ask(RequestCode.BROKERSET_GROUP_STATES)
-        local = await bench.ask(RequestCode.BROKERSET_GROUP_STATES, {"local": "true"}, b'["broker-a","x"]')
+    agreed = await bench.ask(RequestCode.BROKERSET_GROUP_STATES)
+    local = await bench.ask(RequestCode.BROKERSET_GROUP_STATES, {"local": "true"}, b'["broker-a","x"]')
 
-        assert agreed.code == ResponseCode.CONTROLLER_NOT_LEADER
-        states = GroupStates.from_json(local.body).groups
-        assert [(state.broker_name, state.next_broker_id) for state in states] == [(GROUP, 2)]
-
-    asyncio.run(scene())
+    assert agreed.code == ResponseCode.CONTROLLER_NOT_LEADER
+    states = GroupStates.from_json(local.body).groups
+    assert [(state.broker_name, state.next_broker_id) for state in states] == [(GROUP, 2)]
 
 
-def test_a_rebuilt_group_must_not_list_an_id_twice() -> None:
+async def test_a_rebuilt_group_must_not_list_an_id_twice() -> None:
     """Two brokers that claim an id are for people to sort out."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        replica = '{"brokerId":1,"address":"h:1","checkCode":"c"}'
-        body = f'{{"brokerName":"b","clusterName":"c","replicas":[{replica},{replica}]}}'.encode()
+    bench = make_bench()
+    replica = '{"brokerId":1,"address":"h:1","checkCode":"c"}'
+    body = f'{{"brokerName":"b","clusterName":"c","replicas":[{replica},{replica}]}}'.encode()
 
-        answer = await bench.ask(RequestCode.BROKERSET_REBUILD_GROUP, None, body)
+    answer = await bench.ask(RequestCode.BROKERSET_REBUILD_GROUP, None, body)
 
-        assert "listed twice" in (answer.remark or "")
-        assert bench.machine.groups == {}
-
-    asyncio.run(scene())
+    assert "listed twice" in (answer.remark or "")
+    assert bench.machine.groups == {}
 
 
-def test_settings_are_shown_sorted_and_changed_at_once() -> None:
+async def test_settings_are_shown_sorted_and_changed_at_once() -> None:
     """1010 shows what 1009 did; unknown names are ignored, as in RocketMQ."""
 
-    async def scene() -> None:
-        bench = make_bench()
+    bench = make_bench()
 
-        changed = await bench.ask(1009, None, b"probeTimeout=321\nmetricsInDelta=true\n")
-        nothing = await bench.ask(1009)
-        shown = (await bench.ask(1010)).body.decode()
+    changed = await bench.ask(1009, None, b"probeTimeout=321\nmetricsInDelta=true\n")
+    nothing = await bench.ask(1009)
+    shown = (await bench.ask(1010)).body.decode()
 
-        assert (changed.code, nothing.code) == (0, 0)
-        assert from_properties(shown)["probeTimeout"] == "321"
-        assert list(from_properties(shown)) == sorted(from_properties(shown))
-        assert bench.service.settings.probe_timeout == 321
-
-    asyncio.run(scene())
+    assert (changed.code, nothing.code) == (0, 0)
+    assert from_properties(shown)["probeTimeout"] == "321"
+    assert list(from_properties(shown)) == sorted(from_properties(shown))
+    assert bench.service.settings.probe_timeout == 321
 
 
 @pytest.mark.parametrize(
@@ -262,36 +227,30 @@ def test_settings_are_shown_sorted_and_changed_at_once() -> None:
         (b"x" * 70_000, 1, "TEXT_SIZE_MAX"),
     ],
 )
-def test_refused_settings_change_nothing(body: bytes, code: int, remark: str) -> None:
+async def test_refused_settings_change_nothing(body: bytes, code: int, remark: str) -> None:
     """All or none, with the reason."""
 
-    async def scene() -> None:
-        bench = make_bench()
+    bench = make_bench()
 
-        answer = await bench.ask(1009, None, body)
+    answer = await bench.ask(1009, None, body)
 
-        assert answer.code == code
-        assert remark in (answer.remark or "")
-        assert bench.processors.settings == bench.settings
-
-    asyncio.run(scene())
+    assert answer.code == code
+    assert remark in (answer.remark or "")
+    assert bench.processors.settings == bench.settings
 
 
-def test_requests_are_counted_under_rocketmqs_names() -> None:
+async def test_requests_are_counted_under_rocketmqs_names() -> None:
     """An answer with an error code is a success; a refusal that had to be raised is not."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await bench.beat(1)
-        await bench.ask(1004, {"brokerName": "none"})
-        await bench.ask(1006, None, b"[]")
+    bench = make_bench()
+    await bench.beat(1)
+    await bench.ask(1004, {"brokerName": "none"})
+    await bench.ask(1006, None, b"[]")
 
-        counted = bench.service.figures.requests
-        assert counted == {
-            ("CONTROLLER_BROKER_HEARTBEAT", "success"): 1,
-            ("CONTROLLER_GET_REPLICA_INFO", "success"): 1,
-            ("CONTROLLER_GET_SYNC_STATE_DATA", "failed"): 1,
-        }
-        assert bench.service.figures.request_latency["CONTROLLER_GET_REPLICA_INFO"].cumulative()[-1][1] == 1
-
-    asyncio.run(scene())
+    counted = bench.service.figures.requests
+    assert counted == {
+        ("CONTROLLER_BROKER_HEARTBEAT", "success"): 1,
+        ("CONTROLLER_GET_REPLICA_INFO", "success"): 1,
+        ("CONTROLLER_GET_SYNC_STATE_DATA", "failed"): 1,
+    }
+    assert bench.service.figures.request_latency["CONTROLLER_GET_REPLICA_INFO"].cumulative()[-1][1] == 1

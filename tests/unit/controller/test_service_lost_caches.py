@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from brokerset_controller.liveness import ReplicaKey
@@ -62,102 +60,84 @@ async def elected(bench: Bench) -> list[tuple[int, str]]:
     return [(loss.from_offset, loss.reason) for loss in bench.machine.groups[GROUP].losses]
 
 
-def test_a_rebuilt_group_hears_of_a_lost_page_cache_before_the_broker_registers() -> None:
+async def test_a_rebuilt_group_hears_of_a_lost_page_cache_before_the_broker_registers() -> None:
     """The answer to the question who is there says it."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await rebuilt(bench, 1, 2)
-        bench.net.brokers["10.0.0.2:10911"].lost_cache = True
+    bench = make_bench()
+    await rebuilt(bench, 1, 2)
+    bench.net.brokers["10.0.0.2:10911"].lost_cache = True
 
-        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
-
-    asyncio.run(scene())
+    assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
 
 
 @pytest.mark.parametrize("heard", ["registration", "heartbeat", "later process"])
-def test_a_rebuilt_group_hears_of_a_lost_page_cache_whichever_way(heard: str) -> None:
+async def test_a_rebuilt_group_hears_of_a_lost_page_cache_whichever_way(heard: str) -> None:
     """Though the broker's answer to the question, which may be older, does not say it."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await rebuilt(bench, 1, 2)
-        more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True}
-        if heard == "registration":
-            answer = await bench.register(2, "n2", **more)
-        elif heard == "heartbeat":
-            answer = await bench.beat(2, "n2", lost_cache=True)
-        else:
-            bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
-            answer = await bench.register(2, "m2", last_nonce="n2", **more)
-        assert answer.code == 0, answer.remark
+    bench = make_bench()
+    await rebuilt(bench, 1, 2)
+    more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True}
+    if heard == "registration":
+        answer = await bench.register(2, "n2", **more)
+    elif heard == "heartbeat":
+        answer = await bench.beat(2, "n2", lost_cache=True)
+    else:
+        bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
+        answer = await bench.register(2, "m2", last_nonce="n2", **more)
+    assert answer.code == 0, answer.remark
 
-        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
-
-    asyncio.run(scene())
+    assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
 
 
-def test_a_volume_that_is_older_than_its_last_process_counts_as_lost_after_a_rebuild() -> None:
+async def test_a_volume_that_is_older_than_its_last_process_counts_as_lost_after_a_rebuild() -> None:
     """The leader heard how far the log went."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await rebuilt(bench, 1, 2)
-        assert (await bench.register(2, "n2", log_epoch=EPOCH, log_offset=500)).code == 0
-        bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
-        answer = await bench.register(2, "m2", last_nonce="n2", log_epoch=EPOCH, log_offset=98)
-        assert answer.code == 0, answer.remark
+    bench = make_bench()
+    await rebuilt(bench, 1, 2)
+    assert (await bench.register(2, "n2", log_epoch=EPOCH, log_offset=500)).code == 0
+    bench.net.brokers["10.0.0.2:10911"].nonce = "m2"
+    answer = await bench.register(2, "m2", last_nonce="n2", log_epoch=EPOCH, log_offset=98)
+    assert answer.code == 0, answer.remark
 
-        assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
-
-    asyncio.run(scene())
+    assert await elected(bench) == [(99, FIRST_AFTER_LOSS)]
 
 
-def test_a_rebuilt_group_that_kept_its_page_caches_has_lost_nothing() -> None:
+async def test_a_rebuilt_group_that_kept_its_page_caches_has_lost_nothing() -> None:
     """Nothing is recorded; nor for a volume of another program, of which nobody knows."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await rebuilt(bench, 1, 2)
-        more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True, "adopt": True}
-        assert (await bench.register(2, "n2", **more)).code == 0
+    bench = make_bench()
+    await rebuilt(bench, 1, 2)
+    more = {"log_epoch": EPOCH, "log_offset": 98, "lost_cache": True, "adopt": True}
+    assert (await bench.register(2, "n2", **more)).code == 0
 
-        assert await elected(bench) == []
-
-    asyncio.run(scene())
+    assert await elected(bench) == []
 
 
-def test_who_was_not_in_sync_is_asked_where_its_log_ends() -> None:
+async def test_who_was_not_in_sync_is_asked_where_its_log_ends() -> None:
     """It answers, has the most, and is elected; what may be lost is behind its end."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        outsider = await after_a_loss_of_power(bench)
+    bench = make_bench()
+    outsider = await after_a_loss_of_power(bench)
 
-        async with bench.running():
-            await bench.until(lambda: bench.machine.groups[GROUP].master_id is not None)
+    async with bench.running():
+        await bench.until(lambda: bench.machine.groups[GROUP].master_id is not None)
 
-        group = bench.machine.groups[GROUP]
-        assert outsider.asked > 0
-        assert (group.master_id, set(group.sync_state_set)) == (3, {3})
-        assert [(loss.from_offset, loss.reason) for loss in group.losses] == [(90, LOST_CACHES_OUTSIDER)]
-
-    asyncio.run(scene())
+    group = bench.machine.groups[GROUP]
+    assert outsider.asked > 0
+    assert (group.master_id, set(group.sync_state_set)) == (3, {3})
+    assert [(loss.from_offset, loss.reason) for loss in group.losses] == [(90, LOST_CACHES_OUTSIDER)]
 
 
-def test_who_was_not_in_sync_and_does_not_answer_is_not_waited_for() -> None:
+async def test_who_was_not_in_sync_and_does_not_answer_is_not_waited_for() -> None:
     """Its port refuses."""
 
-    async def scene() -> None:
-        bench = make_bench()
-        await after_a_loss_of_power(bench)
-        del bench.net.brokers["10.0.0.3:10911"]
+    bench = make_bench()
+    await after_a_loss_of_power(bench)
+    del bench.net.brokers["10.0.0.3:10911"]
 
-        async with bench.running():
-            await bench.until(lambda: bench.machine.groups[GROUP].master_id is not None)
+    async with bench.running():
+        await bench.until(lambda: bench.machine.groups[GROUP].master_id is not None)
 
-        group = bench.machine.groups[GROUP]
-        assert group.master_id == 1
-        assert [loss.from_offset for loss in group.losses] == [80]
-
-    asyncio.run(scene())
+    group = bench.machine.groups[GROUP]
+    assert group.master_id == 1
+    assert [loss.from_offset for loss in group.losses] == [80]

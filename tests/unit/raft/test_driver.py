@@ -34,6 +34,8 @@ from brokerset_sim.core_cluster import member
 from brokerset_sim.disk import FrozenDisk
 from brokerset_sim.loop import run
 
+pytestmark = pytest.mark.virtual
+
 T = TypeVar("T")
 GROUP = Configuration((member(1), member(2), member(3)))
 SETTINGS = RaftSettings(tick_seconds=1.0)
@@ -326,21 +328,18 @@ def test_a_proposal_that_was_never_taken_has_an_outcome(tmp_path: Path) -> None:
     bench(tmp_path, scene)
 
 
-def test_a_replaced_proposal_may_still_be_committed() -> None:
+async def test_a_replaced_proposal_may_still_be_committed() -> None:
     """That this node has put another entry in its place, uncommitted, does not settle what becomes of it."""
 
-    async def main() -> None:
-        proposals = Proposals()
-        first: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        second: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        proposals.watch(7, 1, first)
+    proposals = Proposals()
+    first: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    second: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    proposals.watch(7, 1, first)
 
-        proposals.watch(7, 3, second)
+    proposals.watch(7, 3, second)
 
-        with pytest.raises(OutcomeUnknown):
-            await first
-        proposals.applied(7, 4, None, 2)
-        with pytest.raises(NotLeader):
-            await second
-
-    run(main())
+    with pytest.raises(OutcomeUnknown):
+        await first
+    proposals.applied(7, 4, None, 2)
+    with pytest.raises(NotLeader):
+        await second

@@ -88,8 +88,9 @@ def test_replace_file(tmp_path: Path) -> None:
     assert disk.read("a") == b"two"
 
 
-def test_disk_thread_keeps_the_order() -> None:
+async def test_disk_thread_keeps_the_order() -> None:
     """Work runs outside the loop's thread, one after the other, awaited or not; errors come back."""
+
     done: list[tuple[int, int]] = []
 
     def note(n: int) -> None:
@@ -98,16 +99,13 @@ def test_disk_thread_keeps_the_order() -> None:
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
-    async def scenario() -> None:
-        thread = DiskThread("test")
-        pending = [thread(partial(note, n)) for n in range(5)]
-        with pytest.raises(OSError, match="Input/output"):
-            await thread(fail)
-        thread.close()
-        thread.close()
-        await asyncio.gather(*pending)
-
-    asyncio.run(scenario())
+    thread = DiskThread("test")
+    pending = [thread(partial(note, n)) for n in range(5)]
+    with pytest.raises(OSError, match="Input/output"):
+        await thread(fail)
+    thread.close()
+    thread.close()
+    await asyncio.gather(*pending)
 
     assert [n for n, _ in done] == [0, 1, 2, 3, 4]
     assert {ident for _, ident in done}.isdisjoint({threading.get_ident()})

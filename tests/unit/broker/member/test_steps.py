@@ -16,7 +16,8 @@ from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_rig.fake_ha import FakeBroker, FakeControllers, FakeNetwork
 from brokerset_rig.waiting import until
 from brokerset_runtime.clock import ManualClock
-from brokerset_sim.loop import run
+
+pytestmark = pytest.mark.virtual
 
 
 class Metadata:
@@ -145,137 +146,116 @@ def slave_of(epoch: int) -> GroupNews:
     return GroupNews(epoch, 2, "2", epoch, frozenset((2,)))
 
 
-def test_to_master_and_back() -> None:
+async def test_to_master_and_back() -> None:
     """The steps are done in order; who waits is answered when the mastership ends; times are kept."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        bench.calls.clear()
+    bench = Bench(1)
+    bench.calls.clear()
 
-        assert await bench.switch(master_of(3))
-        assert bench.calls == ["hold", "apply", "snapshot", "start", "hold", "tell"], "without a lease"
-        assert bench.broker.epochs.history.last_epoch == 3
-        assert bench.broker.send("a")[1].result() is PutStatus.PUT_OK
-        assert "BeginEpoch" in bench.shell.last_switch_ms
+    assert await bench.switch(master_of(3))
+    assert bench.calls == ["hold", "apply", "snapshot", "start", "hold", "tell"], "without a lease"
+    assert bench.broker.epochs.history.last_epoch == 3
+    assert bench.broker.send("a")[1].result() is PutStatus.PUT_OK
+    assert "BeginEpoch" in bench.shell.last_switch_ms
 
-        bench.calls.clear()
-        assert await bench.switch(slave_of(4))
-        await asyncio.sleep(0)
-        assert bench.calls == ["hold", "drain", "stop", "stop metadata", "forward", "tell", "follow metadata"]
-        assert bench.broker.replication.status().role is Role.SLAVE
-        await bench.stop()
-
-    run(main())
+    bench.calls.clear()
+    assert await bench.switch(slave_of(4))
+    await asyncio.sleep(0)
+    assert bench.calls == ["hold", "drain", "stop", "stop metadata", "forward", "tell", "follow metadata"]
+    assert bench.broker.replication.status().role is Role.SLAVE
+    await bench.stop()
 
 
-def test_a_set_alone_interrupts_nothing() -> None:
+async def test_a_set_alone_interrupts_nothing() -> None:
     """Another in-sync set in the same epoch neither holds writes nor closes connections."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        await bench.switch(master_of(3))
-        bench.calls.clear()
+    bench = Bench(1)
+    await bench.switch(master_of(3))
+    bench.calls.clear()
 
-        await bench.switch(master_of(3, 8, (1, 2)))
+    await bench.switch(master_of(3, 8, (1, 2)))
 
-        assert set(bench.calls) <= {"hold"}, "it still has no lease"
-        assert bench.broker.replication.status().sync_state_set == {1, 2}
-        await bench.stop()
-
-    run(main())
+    assert set(bench.calls) <= {"hold"}, "it still has no lease"
+    assert bench.broker.replication.status().sync_state_set == {1, 2}
+    await bench.stop()
 
 
-def test_an_epoch_that_the_log_has_passed_ends_the_change() -> None:
+async def test_an_epoch_that_the_log_has_passed_ends_the_change() -> None:
     """The broker stays without a role and says why."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        await bench.switch(slave_of(2))
-        bench.broker.epochs.append(7, 0)
-        bench.calls.clear()
+    bench = Bench(1)
+    await bench.switch(slave_of(2))
+    bench.broker.epochs.append(7, 0)
+    bench.calls.clear()
 
-        assert not await bench.switch(master_of(3))
+    assert not await bench.switch(master_of(3))
 
-        assert bench.ended[-1].step is Step.BEGIN_EPOCH
-        assert bench.ended[-1].problem == "the log has passed the epoch 3"
-        assert bench.roles[-1].role is Role.NONE
-        assert [call for call in bench.calls if call != "follow metadata"] == ["hold", "refuse"]
-        await bench.stop()
-
-    run(main())
+    assert bench.ended[-1].step is Step.BEGIN_EPOCH
+    assert bench.ended[-1].problem == "the log has passed the epoch 3"
+    assert bench.roles[-1].role is Role.NONE
+    assert [call for call in bench.calls if call != "follow metadata"] == ["hold", "refuse"]
+    await bench.stop()
 
 
-def test_a_failing_step_ends_the_change_and_may_be_tried_again() -> None:
+async def test_a_failing_step_ends_the_change_and_may_be_tried_again() -> None:
     """After a failure nothing is served, and the same news brings the broker into service later."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        bench.metadata.failing = ReplicaLogFailed("the disk is full")
+    bench = Bench(1)
+    bench.metadata.failing = ReplicaLogFailed("the disk is full")
 
-        assert not await bench.switch(master_of(3))
-        assert bench.ended[-1] == SwitchEnded(
-            bench.ended[-1].after, Step.APPLY_METADATA, "ReplicaLogFailed: the disk is full"
-        )
-        assert bench.roles[-1] == RoleState(epoch=3, set_epoch=3)
-        assert bench.roles[-1].reason == "ApplyMetadata: ReplicaLogFailed: the disk is full"
+    assert not await bench.switch(master_of(3))
+    assert bench.ended[-1] == SwitchEnded(
+        bench.ended[-1].after, Step.APPLY_METADATA, "ReplicaLogFailed: the disk is full"
+    )
+    assert bench.roles[-1] == RoleState(epoch=3, set_epoch=3)
+    assert bench.roles[-1].reason == "ApplyMetadata: ReplicaLogFailed: the disk is full"
 
-        bench.metadata.failing = None
-        assert await bench.switch(master_of(3))
-        assert bench.calls[-1] == "tell"
-        await bench.stop()
-
-    run(main())
+    bench.metadata.failing = None
+    assert await bench.switch(master_of(3))
+    assert bench.calls[-1] == "tell"
+    await bench.stop()
 
 
-def test_one_change_after_the_other() -> None:
+async def test_one_change_after_the_other() -> None:
     """A change that comes while another is carried out waits for its end."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        bench.metadata.slow = 1.0
+    bench = Bench(1)
+    bench.metadata.slow = 1.0
 
-        bench.shell.received(master_of(3))
-        await until(lambda: "apply" in bench.calls)
-        assert await bench.switch(slave_of(4))
+    bench.shell.received(master_of(3))
+    await until(lambda: "apply" in bench.calls)
+    assert await bench.switch(slave_of(4))
 
-        assert [role.role for role in bench.roles] == [Role.MASTER, Role.SLAVE]
-        assert bench.calls.index("start") < bench.calls.index("stop")
-        await bench.stop()
-
-    run(main())
+    assert [role.role for role in bench.roles] == [Role.MASTER, Role.SLAVE]
+    assert bench.calls.index("start") < bench.calls.index("stop")
+    await bench.stop()
 
 
-def test_a_damaged_log_follows_but_does_not_lead() -> None:
+async def test_a_damaged_log_follows_but_does_not_lead() -> None:
     """What cannot be dispatched keeps nobody from following the next master, who sends it again."""
 
-    async def main() -> None:
-        bench = Bench(1)
+    bench = Bench(1)
 
-        async def failing() -> int:
-            raise ReplicaLogFailed("record at 16: wrong CRC")
+    async def failing() -> int:
+        raise ReplicaLogFailed("record at 16: wrong CRC")
 
-        bench.broker.log.finish_received = failing  # type: ignore[method-assign]  # the log is damaged
+    bench.broker.log.finish_received = failing  # type: ignore[method-assign]  # the log is damaged
 
-        assert not await bench.switch(master_of(3))
-        assert "wrong CRC" in bench.ended[-1].problem
-        assert await bench.switch(slave_of(4))
-        assert bench.roles[-1].role is Role.SLAVE
-        await bench.stop()
-
-    run(main())
+    assert not await bench.switch(master_of(3))
+    assert "wrong CRC" in bench.ended[-1].problem
+    assert await bench.switch(slave_of(4))
+    assert bench.roles[-1].role is Role.SLAVE
+    await bench.stop()
 
 
-def test_a_mistake_of_ours_in_a_step_ends_the_broker() -> None:
+async def test_a_mistake_of_ours_in_a_step_ends_the_broker() -> None:
     """Only what can go wrong outside is an answer; the rest must not be passed over."""
 
-    async def main() -> None:
-        bench = Bench(1)
-        bench.metadata.failing = KeyError("a mistake")
+    bench = Bench(1)
+    bench.metadata.failing = KeyError("a mistake")
 
-        bench.shell.received(master_of(3))
-        with pytest.raises(KeyError):
-            await bench.shell_task
+    bench.shell.received(master_of(3))
+    with pytest.raises(KeyError):
+        await bench.shell_task
 
-        await bench.stop()
-
-    run(main())
+    await bench.stop()

@@ -153,42 +153,34 @@ async def _service(ends: dict[tuple[str, int], int]) -> tuple[ParkedPulls, Manua
     return ParkedPulls(clock, lambda topic, queue_id: ends.get((topic, queue_id), 0)), clock
 
 
-def test_the_service_resumes_expired_pulls_and_sweeps_for_missed_messages() -> None:
+async def test_the_service_resumes_expired_pulls_and_sweeps_for_missed_messages() -> None:
     """A pull whose arrival nobody reported wakes with the sweep after five seconds."""
-    import asyncio
 
-    async def run() -> None:
-        ends: dict[tuple[str, int], int] = {}
-        service, clock = await _service(ends)
-        short, short_done = make(None, timeout_ms=0)
-        missed, missed_done = make(None, queue_id=1)
-        assert service.park(short, 300)
-        assert service.park(missed, 15_000)
+    ends: dict[tuple[str, int], int] = {}
+    service, clock = await _service(ends)
+    short, short_done = make(None, timeout_ms=0)
+    missed, missed_done = make(None, queue_id=1)
+    assert service.park(short, 300)
+    assert service.park(missed, 15_000)
 
-        clock.advance(400)
-        service.tick()
-        assert (short_done, missed_done) == ([1], [])
+    clock.advance(400)
+    service.tick()
+    assert (short_done, missed_done) == ([1], [])
 
-        ends["t", 1] = 6
-        clock.advance(4_700)
-        service.tick()
-        assert missed_done == [1]
-        assert len(service) == 0
-
-    asyncio.run(run())
+    ends["t", 1] = 6
+    clock.advance(4_700)
+    service.tick()
+    assert missed_done == [1]
+    assert len(service) == 0
 
 
-def test_a_closed_service_answers_what_waits_and_holds_nothing_more() -> None:
-    import asyncio
+async def test_a_closed_service_answers_what_waits_and_holds_nothing_more() -> None:
 
-    async def run() -> None:
-        service, _ = await _service({})
-        hold, done = make(None)
-        assert service.park(hold, 1000)
+    service, _ = await _service({})
+    hold, done = make(None)
+    assert service.park(hold, 1000)
 
-        service.close()
+    service.close()
 
-        assert done == [1]
-        assert not service.park(make(None)[0], 1000)
-
-    asyncio.run(run())
+    assert done == [1]
+    assert not service.park(make(None)[0], 1000)

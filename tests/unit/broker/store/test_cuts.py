@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,34 +22,30 @@ class Ends:
         return cast(CommitLog, self)
 
 
-def test_who_waits_for_what_was_truncated_is_told_at_once() -> None:
+async def test_who_waits_for_what_was_truncated_is_told_at_once() -> None:
     """A message that is cut is never flushed; those before the cut are still waited for."""
+
     ends = Ends()
     told: list[tuple[int, bool]] = []
 
-    async def run() -> None:
-        flusher = Flusher(ends.log(), 10_000, on_flushed=lambda: None, on_failure=lambda _: None)
-        await flusher.pause()
-        flusher.when_flushed(200, lambda done: told.append((200, done)))
-        flusher.when_flushed(300, lambda done: told.append((300, done)))
-        flusher.cut(200)
-        flusher.close()
-
-    asyncio.run(run())
+    flusher = Flusher(ends.log(), 10_000, on_flushed=lambda: None, on_failure=lambda _: None)
+    await flusher.pause()
+    flusher.when_flushed(200, lambda done: told.append((200, done)))
+    flusher.when_flushed(300, lambda done: told.append((300, done)))
+    flusher.cut(200)
+    flusher.close()
 
     assert told == [(300, False)]
 
 
-def test_what_was_truncated_is_flushed_no_more() -> None:
+async def test_what_was_truncated_is_flushed_no_more() -> None:
     """New bytes at offsets that were flushed once are not on the disk because older ones were."""
+
     ends = Ends()
 
-    async def run() -> None:
-        flusher = Flusher(ends.log(), 10_000, on_flushed=lambda: None, on_failure=lambda _: None)
-        flusher.cut(150)
-        flusher.close()
-
-    asyncio.run(run())
+    flusher = Flusher(ends.log(), 10_000, on_flushed=lambda: None, on_failure=lambda _: None)
+    flusher.cut(150)
+    flusher.close()
 
     assert ends.flushed_offset == 150
 

@@ -7,7 +7,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from brokerset_formats.checkpoints import Enqueuer, decode_checkpoint
 from brokerset_rig.waiting import until
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await work
-
-    asyncio.run(bounded())
 
 
 def waiter(store: MessageStore, end: int) -> asyncio.Future[bool]:
@@ -53,146 +44,130 @@ class SlowDisk:
         monkeypatch.setattr(mapping, "sync_range", sync_range)
 
 
-def test_one_flush_answers_many(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_flush_answers_many(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody who waits when a flush begins is answered by it; those who come later by the next."""
 
-    async def work() -> None:
-        store = stores.open()
-        disk = SlowDisk(monkeypatch)
-        first = [waiter(store, stores.append(store).end) for _ in range(50)]
-        await asyncio.sleep(0.01)
-        second = [waiter(store, stores.append(store).end) for _ in range(50)]
-        await asyncio.sleep(0.01)
-        assert store.flushed_offset == 0
-        assert not any(future.done() for future in first)
+    store = stores.open()
+    disk = SlowDisk(monkeypatch)
+    first = [waiter(store, stores.append(store).end) for _ in range(50)]
+    await asyncio.sleep(0.01)
+    second = [waiter(store, stores.append(store).end) for _ in range(50)]
+    await asyncio.sleep(0.01)
+    assert store.flushed_offset == 0
+    assert not any(future.done() for future in first)
 
-        disk.go.set()
+    disk.go.set()
 
-        assert all(await asyncio.gather(*first, *second))
-        assert disk.calls == 2
-        assert store.flushed_offset == store.max_offset
-        assert await waiter(store, store.max_offset)
-        await store.close()
-
-    run(work())
+    assert all(await asyncio.gather(*first, *second))
+    assert disk.calls == 2
+    assert store.flushed_offset == store.max_offset
+    assert await waiter(store, store.max_offset)
+    await store.close()
 
 
-def test_a_failed_flush_is_final(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_flush_is_final(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who wait are told, nothing is accepted any more, and no later flush says that it is on disk."""
 
-    async def work() -> None:
-        store = stores.open()
-        disk = SlowDisk(monkeypatch)
-        disk.error = OSError(errno.EIO, "Input/output error")
-        disk.go.set()
-        appended = stores.append(store)
+    store = stores.open()
+    disk = SlowDisk(monkeypatch)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    disk.go.set()
+    appended = stores.append(store)
 
-        assert not await waiter(store, appended.end)
+    assert not await waiter(store, appended.end)
 
-        disk.error = None
-        with pytest.raises(StoreRefused, match="does not take the commit log"):
-            stores.append(store)
-        assert not await store.flush()
-        assert store.flushed_offset == 0
-        assert store.get("T", 0, 0, 1, 100).status is GetStatus.FOUND
-        await store.close()
-        assert (stores.root / "abort").exists()
-
-    run(work())
+    disk.error = None
+    with pytest.raises(StoreRefused, match="does not take the commit log"):
+        stores.append(store)
+    assert not await store.flush()
+    assert store.flushed_offset == 0
+    assert store.get("T", 0, 0, 1, 100).status is GetStatus.FOUND
+    await store.close()
+    assert (stores.root / "abort").exists()
 
 
-def test_a_slow_flush_is_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_flush_is_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `syncFlushTimeout` a waiter hears False; the flush goes on."""
 
-    async def work() -> None:
-        store = stores.open(sync_flush_timeout=20)
-        disk = SlowDisk(monkeypatch)
+    store = stores.open(sync_flush_timeout=20)
+    disk = SlowDisk(monkeypatch)
 
-        assert not await waiter(store, stores.append(store).end)
+    assert not await waiter(store, stores.append(store).end)
 
-        disk.go.set()
-        assert await store.flush()
-        await store.close()
-
-    run(work())
+    disk.go.set()
+    assert await store.flush()
+    await store.close()
 
 
-def test_arrivals_are_announced_once_a_turn(stores: Stores) -> None:
+async def test_arrivals_are_announced_once_a_turn(stores: Stores) -> None:
     """Each queue that got messages is named once, with the next number; different tags become None."""
 
-    async def work() -> None:
-        arrived: list[tuple[str, int, int, int | None]] = []
-        store = stores.open()
-        store.on_arrival = lambda *arrival: arrived.append(arrival)
-        store.start()
-        for _ in range(3):
-            stores.append(store, tags_code=5)
-        stores.append(store, queue_id=1, tags_code=5)
-        stores.append(store, queue_id=1, tags_code=6)
-        assert arrived == []
+    arrived: list[tuple[str, int, int, int | None]] = []
+    store = stores.open()
+    store.on_arrival = lambda *arrival: arrived.append(arrival)
+    store.start()
+    for _ in range(3):
+        stores.append(store, tags_code=5)
+    stores.append(store, queue_id=1, tags_code=5)
+    stores.append(store, queue_id=1, tags_code=6)
+    assert arrived == []
 
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
-        assert arrived == [("T", 0, 3, 5), ("T", 1, 2, None)]
-        await asyncio.sleep(0)
-        assert len(arrived) == 2
-        stores.append(store, tags_code=7)
-        await asyncio.sleep(0)
-        assert arrived[2:] == [("T", 0, 4, 7)]
-        await store.close()
-
-    run(work())
+    assert arrived == [("T", 0, 3, 5), ("T", 1, 2, None)]
+    await asyncio.sleep(0)
+    assert len(arrived) == 2
+    stores.append(store, tags_code=7)
+    await asyncio.sleep(0)
+    assert arrived[2:] == [("T", 0, 4, 7)]
+    await store.close()
 
 
-def test_synchronous_flushing_shows_what_is_on_disk(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_synchronous_flushing_shows_what_is_on_disk(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With SYNC_FLUSH a message is readable, and announced, when it is on disk."""
 
-    async def work() -> None:
-        arrived: list[int] = []
-        store = stores.open(flush_disk_type="SYNC_FLUSH")
-        store.on_arrival = lambda topic, queue_id, following, tags: arrived.append(following)
-        store.start()
-        disk = SlowDisk(monkeypatch)
-        stores.append(store)
-        await asyncio.sleep(0.01)
-        stores.append(store)
-        await asyncio.sleep(0.01)
-        assert store.get("T", 0, 0, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        assert store.queue_max("T", 0) == 2
-        at_the_end = store.get("T", 0, 2, 9, 999)
-        assert (at_the_end.status, at_the_end.next_queue_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 2)
-        assert store.get("T", 0, 3, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        arrived.clear()
+    arrived: list[int] = []
+    store = stores.open(flush_disk_type="SYNC_FLUSH")
+    store.on_arrival = lambda topic, queue_id, following, tags: arrived.append(following)
+    store.start()
+    disk = SlowDisk(monkeypatch)
+    stores.append(store)
+    await asyncio.sleep(0.01)
+    stores.append(store)
+    await asyncio.sleep(0.01)
+    assert store.get("T", 0, 0, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert store.queue_max("T", 0) == 2
+    at_the_end = store.get("T", 0, 2, 9, 999)
+    assert (at_the_end.status, at_the_end.next_queue_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 2)
+    assert store.get("T", 0, 3, 9, 999).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    arrived.clear()
 
-        disk.go.set()
-        await until(lambda: store.flushed_offset == store.max_offset)
+    disk.go.set()
+    await until(lambda: store.flushed_offset == store.max_offset)
 
-        assert arrived[-1] == 2
-        assert store.get("T", 0, 0, 9, 999).message_count == 2
-        await store.close()
-
-    run(work())
+    assert arrived[-1] == 2
+    assert store.get("T", 0, 0, 9, 999).message_count == 2
+    await store.close()
 
 
-def test_everything_is_flushed_in_time(stores: Stores) -> None:
+async def test_everything_is_flushed_in_time(stores: Stores) -> None:
     """A running store brings messages to the disk without being asked, then says so in the checkpoint."""
 
-    async def work() -> None:
-        store = stores.open(flush_interval_commit_log=5, flush_interval_consume_queue=5)
-        task = asyncio.create_task(store.run())
-        for _ in range(30):
-            stores.append(store, b"x" * 1000, b"KEYS\x01k\x02")
-        path = stores.root / "checkpoint"
-        wanted = Enqueuer(store.max_offset, store.max_offset, store.max_offset)
+    store = stores.open(flush_interval_commit_log=5, flush_interval_consume_queue=5)
+    task = asyncio.create_task(store.run())
+    for _ in range(30):
+        stores.append(store, b"x" * 1000, b"KEYS\x01k\x02")
+    path = stores.root / "checkpoint"
+    wanted = Enqueuer(store.max_offset, store.max_offset, store.max_offset)
 
-        await until(lambda: decode_checkpoint(path.read_bytes()).marks == wanted)
+    await until(lambda: decode_checkpoint(path.read_bytes()).marks == wanted)
 
-        assert decode_checkpoint(path.read_bytes()).physic_msg_timestamp == stores.clock.now_ms()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await store.close()
-
-    run(work())
+    assert decode_checkpoint(path.read_bytes()).physic_msg_timestamp == stores.clock.now_ms()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await store.close()
 
 
 def retention(stores: Stores, store: MessageStore, *, used: int = 10, **changes: Any) -> RetentionTask:
@@ -220,66 +195,57 @@ def touch(stores: Stores, store: MessageStore, count: int, age_hours: float) -> 
         os.utime(file.path, (now, now - age * 3600))
 
 
-def test_old_files_are_deleted(stores: Stores) -> None:
+async def test_old_files_are_deleted(stores: Stores) -> None:
     """Expired files go at the hour of deletion, with what pointed to them; the rest stays."""
 
-    async def work() -> None:
-        store = stores.open()
-        fill(stores, store, 5)
-        touch(stores, store, 3, 73)
-        hour = time.localtime(stores.clock.now_ms() / 1000).tm_hour
-        count = store.queue_max("T", 0)
+    store = stores.open()
+    fill(stores, store, 5)
+    touch(stores, store, 3, 73)
+    hour = time.localtime(stores.clock.now_ms() / 1000).tm_hour
+    count = store.queue_max("T", 0)
 
-        assert await retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}").look() == 0
-        assert await retention(stores, store, delete_when=f"{hour:02d}").look() == 3
+    assert await retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}").look() == 0
+    assert await retention(stores, store, delete_when=f"{hour:02d}").look() == 3
 
-        assert store.min_offset == 3 * 65_536
-        assert not (stores.root / "commitlog" / f"{0:020d}").exists()
-        assert store.queue_max("T", 0) == count
-        unit = store.unit("T", 0, store.queue_min("T", 0))
-        assert unit is not None
-        assert unit[0] == store.min_offset
-        assert store.get("T", 0, 0, 1, 100).status is GetStatus.OFFSET_TOO_SMALL
-        await store.close()
-        again = stores.open()
-        assert (again.min_offset, again.queue_min("T", 0)) == (3 * 65_536, store.queue_min("T", 0))
-        stores.append(again)
-
-    run(work())
+    assert store.min_offset == 3 * 65_536
+    assert not (stores.root / "commitlog" / f"{0:020d}").exists()
+    assert store.queue_max("T", 0) == count
+    unit = store.unit("T", 0, store.queue_min("T", 0))
+    assert unit is not None
+    assert unit[0] == store.min_offset
+    assert store.get("T", 0, 0, 1, 100).status is GetStatus.OFFSET_TOO_SMALL
+    await store.close()
+    again = stores.open()
+    assert (again.min_offset, again.queue_min("T", 0)) == (3 * 65_536, store.queue_min("T", 0))
+    stores.append(again)
 
 
-def test_an_administrator_can_ask_for_deletion(stores: Stores) -> None:
+async def test_an_administrator_can_ask_for_deletion(stores: Stores) -> None:
     """Once, at any hour; what has not expired stays."""
 
-    async def work() -> None:
-        store = stores.open()
-        fill(stores, store, 3)
-        touch(stores, store, 1, 73)
-        hour = time.localtime(stores.clock.now_ms() / 1000).tm_hour
-        task = retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}")
+    store = stores.open()
+    fill(stores, store, 3)
+    touch(stores, store, 1, 73)
+    hour = time.localtime(stores.clock.now_ms() / 1000).tm_hour
+    task = retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}")
 
-        task.request()
+    task.request()
 
-        assert await task.look() == 1
-        assert await task.look() == 0
-
-    run(work())
+    assert await task.look() == 1
+    assert await task.look() == 0
 
 
-def test_a_nearly_full_disk(stores: Stores) -> None:
+async def test_a_nearly_full_disk(stores: Stores) -> None:
     """Above the warning level messages are refused and the oldest files go; below it they are taken again."""
 
-    async def work() -> None:
-        store = stores.open()
-        fill(stores, store, 3)
-        touch(stores, store, 0, 0)
+    store = stores.open()
+    fill(stores, store, 3)
+    touch(stores, store, 0, 0)
 
-        assert await retention(stores, store, used=95).look() > 0
-        with pytest.raises(StoreRefused, match="nearly full"):
-            stores.append(store)
-        assert len(store.log.files.files) >= 1
-
-        await retention(stores, store, used=50).look()
+    assert await retention(stores, store, used=95).look() > 0
+    with pytest.raises(StoreRefused, match="nearly full"):
         stores.append(store)
+    assert len(store.log.files.files) >= 1
 
-    run(work())
+    await retention(stores, store, used=50).look()
+    stores.append(store)

@@ -22,33 +22,32 @@ class Counter:
         return str(self.value).encode()
 
 
-def test_many_waiters_share_a_write(tmp_path: Path) -> None:
+async def test_many_waiters_share_a_write(tmp_path: Path) -> None:
     """Changes made while a write is under way are written together by the next one."""
+
     counter = Counter()
 
     def snapshot() -> Callable[[], bytes]:
         data = counter.snapshot()
         return lambda: data
 
-    async def scenario() -> None:
-        file = ConfigFile(tmp_path / "config" / "file", snapshot)
+    file = ConfigFile(tmp_path / "config" / "file", snapshot)
 
-        async def change() -> None:
-            counter.value += 1
-            file.touch()
-            await file.saved()
-
-        await asyncio.gather(*(change() for _ in range(50)))
+    async def change() -> None:
+        counter.value += 1
+        file.touch()
         await file.saved()
 
-    asyncio.run(scenario())
+    await asyncio.gather(*(change() for _ in range(50)))
+    await file.saved()
 
     assert (tmp_path / "config/file").read_bytes() == b"50"
     assert counter.encoded <= 2
 
 
-def test_a_write_that_was_left_behind_overwrites_nothing(tmp_path: Path) -> None:
+async def test_a_write_that_was_left_behind_overwrites_nothing(tmp_path: Path) -> None:
     """A cancelled task cannot stop its thread; what was persisted after it stays."""
+
     started, go_on = threading.Event(), threading.Event()
     value = b"old"
 
@@ -63,27 +62,24 @@ def test_a_write_that_was_left_behind_overwrites_nothing(tmp_path: Path) -> None
 
         return encode
 
-    async def scenario() -> None:
-        nonlocal value
-        file = ConfigFile(tmp_path / "file", snapshot)
-        file.touch()
-        writing = asyncio.create_task(file.saved())
-        await asyncio.to_thread(started.wait, 10)
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        value = b"new"
-        file.touch()
-        persisting = asyncio.create_task(asyncio.to_thread(file.persist))
-        go_on.set()
-        await persisting
-
-    asyncio.run(scenario())
+    file = ConfigFile(tmp_path / "file", snapshot)
+    file.touch()
+    writing = asyncio.create_task(file.saved())
+    await asyncio.to_thread(started.wait, 10)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    value = b"new"
+    file.touch()
+    persisting = asyncio.create_task(asyncio.to_thread(file.persist))
+    go_on.set()
+    await persisting
 
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
-def test_changes_are_written_without_anybody_waiting(tmp_path: Path) -> None:
+async def test_changes_are_written_without_anybody_waiting(tmp_path: Path) -> None:
     """The background task writes what was touched."""
+
     counter = Counter()
     written = threading.Event()
 
@@ -96,16 +92,13 @@ def test_changes_are_written_without_anybody_waiting(tmp_path: Path) -> None:
 
         return encode
 
-    async def scenario() -> None:
-        file = ConfigFile(tmp_path / "file", snapshot)
-        task = asyncio.create_task(file.run(0.0))
-        counter.value = 7
-        file.touch()
-        await asyncio.to_thread(written.wait, 10)
-        await file.saved()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(scenario())
+    file = ConfigFile(tmp_path / "file", snapshot)
+    task = asyncio.create_task(file.run(0.0))
+    counter.value = 7
+    file.touch()
+    await asyncio.to_thread(written.wait, 10)
+    await file.saved()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
     assert (tmp_path / "file").read_bytes() == b"7"

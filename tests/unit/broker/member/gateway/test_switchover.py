@@ -19,7 +19,8 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer, SwitchOverResponse
 from brokerset_protocol.headers.controller import SwitchOver as SwitchOverHeader
 from brokerset_runtime.remoting import Connection, ConnectionClosed
-from brokerset_sim.loop import run
+
+pytestmark = pytest.mark.virtual
 
 MASTER = RoleState(Role.MASTER, 5, 2, 1, "127.0.0.1:23200", frozenset({1, 2, 3}))
 TOLD = GroupNews(6, 2, "127.0.0.1:23201", 3, frozenset({2}))
@@ -109,31 +110,28 @@ async def refused(switch: SwitchOver, **fields: Any) -> Rejected:
     return caught.value
 
 
-def test_everything_happens_in_its_order() -> None:
+async def test_everything_happens_in_its_order() -> None:
     """ParkedPull, catch up, all sends answered, catch up again, hand over, take the role, un-hold, watch."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.waits, parts.serves_after = 4, 5
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    parts.waits, parts.serves_after = 4, 5
+    switch = SwitchOver("b", parts)
 
-        reply = await ask(switch, to_broker_id=3)
+    reply = await ask(switch, to_broker_id=3)
 
-        answer = SwitchOverResponse.from_ext(reply.ext)
-        assert parts.steps == [
-            "hold", "caught up 3 100", "caught up 3 100", "hand over 3 5", "take", "unhold",
-        ]  # fmt: skip
-        assert (answer.master_broker_id, answer.master_address, answer.master_epoch) == (
-            2,
-            "127.0.0.1:23201",
-            6,
-        )
-        assert answer.pause_ms is not None
-        assert 60 <= answer.pause_ms <= 200
-        await asyncio.sleep(0)
-        assert (switch.completed, switch.running) == (1, False)
-
-    run(main())
+    answer = SwitchOverResponse.from_ext(reply.ext)
+    assert parts.steps == [
+        "hold", "caught up 3 100", "caught up 3 100", "hand over 3 5", "take", "unhold",
+    ]  # fmt: skip
+    assert (answer.master_broker_id, answer.master_address, answer.master_epoch) == (
+        2,
+        "127.0.0.1:23201",
+        6,
+    )
+    assert answer.pause_ms is not None
+    assert 60 <= answer.pause_ms <= 200
+    await asyncio.sleep(0)
+    assert (switch.completed, switch.running) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -151,123 +149,105 @@ def test_everything_happens_in_its_order() -> None:
         ),
     ],
 )
-def test_after_a_failure_this_broker_serves_on(change: dict[str, Any], steps: list[str]) -> None:
+async def test_after_a_failure_this_broker_serves_on(change: dict[str, Any], steps: list[str]) -> None:
     """The hold ends, the administrator is told why, and another try is possible."""
 
-    async def main() -> None:
-        parts = Parts()
-        for name, value in change.items():
-            setattr(parts, name, list(value) if name == "answers" else value)
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    for name, value in change.items():
+        setattr(parts, name, list(value) if name == "answers" else value)
+    switch = SwitchOver("b", parts)
 
-        error = await refused(switch, timeout_ms=300)
+    error = await refused(switch, timeout_ms=300)
 
-        assert parts.steps == steps
-        assert error.remark
-        await asyncio.sleep(0)
-        assert (switch.failed, switch.running) == (1, False)
-
-    run(main())
+    assert parts.steps == steps
+    assert error.remark
+    await asyncio.sleep(0)
+    assert (switch.failed, switch.running) == (1, False)
 
 
-def test_an_unclear_end_is_asked_for_again_and_nothing_is_served_meanwhile() -> None:
+async def test_an_unclear_end_is_asked_for_again_and_nothing_is_served_meanwhile() -> None:
     """Without an answer the broker holds on; a refusal because its epoch is over is no failure."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.answers = [NoAnswer("silent"), Rejected(2000, "not the master of epoch 5 any more")]
-        parts.change_while_waiting = RoleState(Role.SLAVE, 6, 3, 2, "127.0.0.1:23201")
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    parts.answers = [NoAnswer("silent"), Rejected(2000, "not the master of epoch 5 any more")]
+    parts.change_while_waiting = RoleState(Role.SLAVE, 6, 3, 2, "127.0.0.1:23201")
+    switch = SwitchOver("b", parts)
 
-        reply = await ask(switch)
+    reply = await ask(switch)
 
-        answer = SwitchOverResponse.from_ext(reply.ext)
-        assert parts.steps[-3:] == ["hand over 2 5", "hand over 2 5", "unhold"]
-        assert (answer.master_broker_id, answer.master_epoch) == (2, 6)
-
-    run(main())
+    answer = SwitchOverResponse.from_ext(reply.ext)
+    assert parts.steps[-3:] == ["hand over 2 5", "hand over 2 5", "unhold"]
+    assert (answer.master_broker_id, answer.master_epoch) == (2, 6)
 
 
-def test_an_administrator_is_told_when_the_controllers_stay_silent() -> None:
+async def test_an_administrator_is_told_when_the_controllers_stay_silent() -> None:
     """The request ends, the asking goes on, and no second switch-over begins."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.answers = [NoAnswer("silent") for _ in range(1000)]
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    parts.answers = [NoAnswer("silent") for _ in range(1000)]
+    switch = SwitchOver("b", parts)
 
-        error = await refused(switch)
-        second = await refused(switch)
+    error = await refused(switch)
+    second = await refused(switch)
 
-        assert error.code == 14
-        assert "holds sends until it knows" in error.remark
-        assert (second.code, switch.running) == (2, True)
-        assert "unhold" not in parts.steps
-        await switch.close()
-
-    run(main())
+    assert error.code == 14
+    assert "holds sends until it knows" in error.remark
+    assert (second.code, switch.running) == (2, True)
+    assert "unhold" not in parts.steps
+    await switch.close()
 
 
-def test_a_role_that_is_not_taken_ends_the_hold_at_last() -> None:
+async def test_a_role_that_is_not_taken_ends_the_hold_at_last() -> None:
     """The administrator hears that something is wrong; without a lease this broker refuses by itself."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.takes = False
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    parts.takes = False
+    switch = SwitchOver("b", parts)
 
-        error = await refused(switch)
-        await asyncio.sleep(5)
+    error = await refused(switch)
+    await asyncio.sleep(5)
 
-        assert error.code == 14
-        assert parts.steps[-1] == "unhold"
-        assert not switch.running
-
-    run(main())
+    assert error.code == 14
+    assert parts.steps[-1] == "unhold"
+    assert not switch.running
 
 
-def test_one_switch_over_at_a_time_also_when_its_administrator_leaves() -> None:
+async def test_one_switch_over_at_a_time_also_when_its_administrator_leaves() -> None:
     """The task is not ended with the request that began it."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.gate = asyncio.Event()
-        switch = SwitchOver("b", parts)
-        first = asyncio.create_task(ask(switch))
-        await asyncio.sleep(0.01)
+    parts = Parts()
+    parts.gate = asyncio.Event()
+    switch = SwitchOver("b", parts)
+    first = asyncio.create_task(ask(switch))
+    await asyncio.sleep(0.01)
 
-        second = await refused(switch)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        parts.gate.set()
-        await asyncio.sleep(1)
+    second = await refused(switch)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    parts.gate.set()
+    await asyncio.sleep(1)
 
-        assert second.code == 2
-        assert parts.steps[-2:] == ["take", "unhold"]
-        assert (switch.completed, switch.running) == (1, False)
-
-    run(main())
+    assert second.code == 2
+    assert parts.steps[-2:] == ["take", "unhold"]
+    assert (switch.completed, switch.running) == (1, False)
 
 
-def test_only_a_master_of_this_group_hands_over() -> None:
+async def test_only_a_master_of_this_group_hands_over() -> None:
     """A slave names the master; a wrong name and a replica that may not lead are refused."""
 
-    async def main() -> None:
-        parts = Parts()
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    switch = SwitchOver("b", parts)
 
-        wrong = await refused(switch, broker_name="c")
-        absent = await refused(switch, to_broker_id=9)
-        own = await refused(switch, to_broker_id=1)
-        parts.now = RoleState(Role.SLAVE, 5, 2, 1, "127.0.0.1:23200")
-        slave = await refused(switch)
+    wrong = await refused(switch, broker_name="c")
+    absent = await refused(switch, to_broker_id=9)
+    own = await refused(switch, to_broker_id=1)
+    parts.now = RoleState(Role.SLAVE, 5, 2, 1, "127.0.0.1:23200")
+    slave = await refused(switch)
 
-        assert (wrong.code, absent.code, own.code) == (29, 29, 29)
-        assert "those that are: 2, 3" in absent.remark
-        assert (slave.code, "127.0.0.1:23200" in slave.remark) == (2, True)
-        assert parts.steps == []
-
-    run(main())
+    assert (wrong.code, absent.code, own.code) == (29, 29, 29)
+    assert "those that are: 2, 3" in absent.remark
+    assert (slave.code, "127.0.0.1:23200" in slave.remark) == (2, True)
+    assert parts.steps == []
 
 
 def test_the_furthest_replica_in_sync_follows() -> None:
@@ -305,49 +285,41 @@ class Answers:
         (ConnectionClosed("gone"), False),
     ],
 )
-def test_a_broker_says_whether_it_is_master(answer: Command | Exception, expected: bool) -> None:
+async def test_a_broker_says_whether_it_is_master(answer: Command | Exception, expected: bool) -> None:
     """Only an answer with this epoch, or a later one, counts."""
 
-    async def main() -> None:
-        assert await says_master(Answers(answer), "127.0.0.1:1", 6) is expected
-
-    run(main())
+    assert await says_master(Answers(answer), "127.0.0.1:1", 6) is expected
 
 
 @pytest.mark.parametrize(("role_id", "last", "expected"), [(0, 6, True), (0, 5, False), (2, 6, False)])
-def test_a_java_successor_serves_when_it_calls_itself_0_in_the_epoch(
+async def test_a_java_successor_serves_when_it_calls_itself_0_in_the_epoch(
     role_id: int, last: int, expected: bool
 ) -> None:
     """It does not name the epoch in a field of its own."""
+
     body = EpochEntryCache("c", "b", role_id, (EpochEntry(1, 0, 9), EpochEntry(last, 9, 9)), 9).to_json()
 
-    async def main() -> None:
-        assert await says_master(Answers(Command(0, {}, body, flag=1)), "127.0.0.1:1", 6) is expected
-
-    run(main())
+    assert await says_master(Answers(Command(0, {}, body, flag=1)), "127.0.0.1:1", 6) is expected
 
 
-def test_a_master_that_hears_no_replica_waits_for_nothing_before_it_hands_over() -> None:
+async def test_a_master_that_hears_no_replica_waits_for_nothing_before_it_hands_over() -> None:
     """Its sends cannot be confirmed; it must not serve before it knows who leads. A refusal costs a pause."""
 
-    async def main() -> None:
-        parts = Parts()
-        parts.answers = [Rejected(2012, "they are down"), NoAnswer("?"), TOLD]
-        switch = SwitchOver("b", parts)
+    parts = Parts()
+    parts.answers = [Rejected(2012, "they are down"), NoAnswer("?"), TOLD]
+    switch = SwitchOver("b", parts)
 
-        assert not switch.relieve(2, begin=False)
-        assert switch.relieve(2, begin=True)
-        assert switch.relieve(2, begin=False)  # it is being tried
-        await asyncio.sleep(0.01)
-        assert parts.steps == ["hold", "hand over -2 5", "unhold"]
-        assert switch.relieve(2, begin=True)
-        assert not switch.running
-        await asyncio.sleep(0.5)
-        switch.relieve(2, begin=True)
-        await asyncio.sleep(0.5)
+    assert not switch.relieve(2, begin=False)
+    assert switch.relieve(2, begin=True)
+    assert switch.relieve(2, begin=False)  # it is being tried
+    await asyncio.sleep(0.01)
+    assert parts.steps == ["hold", "hand over -2 5", "unhold"]
+    assert switch.relieve(2, begin=True)
+    assert not switch.running
+    await asyncio.sleep(0.5)
+    switch.relieve(2, begin=True)
+    await asyncio.sleep(0.5)
 
-        assert parts.steps[3:] == ["hold", "hand over -2 5", "hand over -2 5", "take", "unhold"]
-        assert not switch.running
-        assert not switch.relieve(2, begin=True)  # it is master no more
-
-    run(main())
+    assert parts.steps[3:] == ["hold", "hand over -2 5", "hand over -2 5", "take", "unhold"]
+    assert not switch.running
+    assert not switch.relieve(2, begin=True)  # it is master no more

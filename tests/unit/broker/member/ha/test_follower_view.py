@@ -35,32 +35,29 @@ class _AwayThenSilent:
 
 
 @pytest.mark.timeout(20)
-def test_the_last_failure_is_told_while_the_next_try_goes_on() -> None:
+async def test_the_last_failure_is_told_while_the_next_try_goes_on() -> None:
     """Who asks in that moment gets the reason, as before and after it."""
 
-    async def work() -> None:
-        group = _AwayThenSilent()
-        follower = Follower(
-            FollowerParts(
-                settings=BrokerSettings,
-                log=FakeLog(),
-                epochs=EpochFile(MemoryDisk()),
-                network=cast(Any, None),
-                group=cast(Any, group),
-                run_blocking=run_blocking,
-                identity=lambda: PeerIdentity(CLUSTER, GROUP, 2, "nonce", 1),
-                in_force=InForce,
-                on_cut=lambda _: None,
-            )
+    group = _AwayThenSilent()
+    follower = Follower(
+        FollowerParts(
+            settings=BrokerSettings,
+            log=FakeLog(),
+            epochs=EpochFile(MemoryDisk()),
+            network=cast(Any, None),
+            group=cast(Any, group),
+            run_blocking=run_blocking,
+            identity=lambda: PeerIdentity(CLUSTER, GROUP, 2, "nonce", 1),
+            in_force=InForce,
+            on_cut=lambda _: None,
         )
-        running = asyncio.create_task(follower.run())
-        follower.follow(RoleState(Role.SLAVE, 1, master_id=1))
-        await group.second.wait()
+    )
+    running = asyncio.create_task(follower.run())
+    follower.follow(RoleState(Role.SLAVE, 1, master_id=1))
+    await group.second.wait()
 
-        found = follower.view()
+    found = follower.view()
 
-        assert (found.state, found.problem) == ("looking", "the master is away")
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(work())
+    assert (found.state, found.problem) == ("looking", "the master is away")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

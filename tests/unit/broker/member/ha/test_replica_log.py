@@ -192,48 +192,46 @@ def test_appends_and_bytes_exclude_each_other(replicas: Replicas) -> None:
     assert append(log) == log.max_offset
 
 
-def test_consumers_read_only_what_is_confirmed(replicas: Replicas) -> None:
+async def test_consumers_read_only_what_is_confirmed(replicas: Replicas) -> None:
     """Neither pulls, nor the end of a queue, nor arrivals, nor messages by offset or key go behind what is
     confirmed."""
+
     log = replicas.open("a")
     store = store_of(log)
     arrivals: list[tuple[str, int]] = []
     confirmed: list[int] = []
 
-    async def work() -> None:
-        store.start()
-        store.on_arrival = lambda topic, queue_id, number, tags: arrivals.append((topic, number))
-        log.on_confirmed(confirmed.append)
-        first = append(log)
-        append(log)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    store.start()
+    store.on_arrival = lambda topic, queue_id, number, tags: arrivals.append((topic, number))
+    log.on_confirmed(confirmed.append)
+    first = append(log)
+    append(log)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
-        assert store.get("T", 0, 0, 10, 1000).status is GetStatus.NO_MESSAGE_IN_QUEUE or not store.queue_max(
-            "T", 0
-        )
-        assert (store.queue_max("T", 0), store.queue_end("T", 0)) == (0, 2)
-        assert not store.query("T", "k", 10, 0, 2**62).records
-        assert store.read_told(0) is None
-        assert store.earliest_store_time("T", 0) is None
-        assert StoreQueries(store).units("T", 0, 0, 10) == []
-        log.confirm(first)
-        log.confirm(first - 1)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    assert store.get("T", 0, 0, 10, 1000).status is GetStatus.NO_MESSAGE_IN_QUEUE or not store.queue_max(
+        "T", 0
+    )
+    assert (store.queue_max("T", 0), store.queue_end("T", 0)) == (0, 2)
+    assert not store.query("T", "k", 10, 0, 2**62).records
+    assert store.read_told(0) is None
+    assert store.earliest_store_time("T", 0) is None
+    assert StoreQueries(store).units("T", 0, 0, 10) == []
+    log.confirm(first)
+    log.confirm(first - 1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
-        assert store.get("T", 0, 0, 10, 1000).message_count == 1
-        assert store.get("T", 0, 1, 10, 1000).status is GetStatus.OFFSET_OVERFLOW_ONE
-        assert (store.queue_max("T", 0), log.confirmed_offset) == (1, first)
-        assert store.queue_offset_by_time("T", 0, 2**62) == 1
-        assert len(store.query("T", "k", 10, 0, 2**62).records) == 1
-        assert (store.read_told(0) is None, store.read_told(first) is None) == (False, True)
-        assert store.earliest_store_time("T", 0) is not None
-        assert len(StoreQueries(store).units("T", 0, 0, 10)) == 1
-        assert arrivals[-1] == ("T", 1)
-        assert confirmed == [first]
-
-    asyncio.run(work())
+    assert store.get("T", 0, 0, 10, 1000).message_count == 1
+    assert store.get("T", 0, 1, 10, 1000).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert (store.queue_max("T", 0), log.confirmed_offset) == (1, first)
+    assert store.queue_offset_by_time("T", 0, 2**62) == 1
+    assert len(store.query("T", "k", 10, 0, 2**62).records) == 1
+    assert (store.read_told(0) is None, store.read_told(first) is None) == (False, True)
+    assert store.earliest_store_time("T", 0) is not None
+    assert len(StoreQueries(store).units("T", 0, 0, 10)) == 1
+    assert arrivals[-1] == ("T", 1)
+    assert confirmed == [first]
 
 
 def test_a_confirmed_offset_behind_the_end_counts_as_records_come(replicas: Replicas) -> None:

@@ -9,45 +9,41 @@ import pytest
 from brokerset_broker.member.ha import waiting
 from brokerset_broker.member.ha.waiting import Bell, BothDone, Rate, Waiters
 from brokerset_broker.store.errors import PutStatus
-from brokerset_sim.loop import run
+
+pytestmark = pytest.mark.virtual
 
 OK = PutStatus.PUT_OK
 LATE = PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
-def test_waiters_are_answered_in_order_or_too_late() -> None:
+async def test_waiters_are_answered_in_order_or_too_late() -> None:
     """One pass answers everybody whose end is reached; the others are told when their time is over."""
 
-    async def main() -> None:
-        waiters, told = Waiters(), []
-        loop = asyncio.get_running_loop()
-        for end in (10, 20, 30):
-            waiters.add(end, lambda status, end=end: told.append((end, status, loop.time())), 3.0)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    waiters, told = Waiters(), []
+    loop = asyncio.get_running_loop()
+    for end in (10, 20, 30):
+        waiters.add(end, lambda status, end=end: told.append((end, status, loop.time())), 3.0)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
-        await asyncio.sleep(1)
-        waiters.answer_up_to(25)
-        waiters.add(40, lambda status: told.append((40, status, loop.time())), 3.0)
-        await asyncio.sleep(10)
+    await asyncio.sleep(1)
+    waiters.answer_up_to(25)
+    waiters.add(40, lambda status: told.append((40, status, loop.time())), 3.0)
+    await asyncio.sleep(10)
 
-        assert told == [(10, OK, 1.0), (20, OK, 1.0), (30, LATE, 3.0), (40, LATE, 4.0)]
-        assert len(waiters) == 0
-
-    run(main())
+    assert told == [(10, OK, 1.0), (20, OK, 1.0), (30, LATE, 3.0), (40, LATE, 4.0)]
+    assert len(waiters) == 0
 
 
-def test_too_many_waiters_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiters_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a limit to how many wait."""
+
     monkeypatch.setattr(waiting, "WAITERS_MAX", 1)
 
-    async def main() -> None:
-        waiters, told = Waiters(), list[PutStatus]()
-        waiters.add(1, told.append, 1.0)
-        waiters.add(2, told.append, 1.0)
-        assert told == [LATE]
-        waiters.answer_all(PutStatus.SERVICE_NOT_AVAILABLE)
-        assert told == [LATE, PutStatus.SERVICE_NOT_AVAILABLE]
-
-    run(main())
+    waiters, told = Waiters(), list[PutStatus]()
+    waiters.add(1, told.append, 1.0)
+    waiters.add(2, told.append, 1.0)
+    assert told == [LATE]
+    waiters.answer_all(PutStatus.SERVICE_NOT_AVAILABLE)
+    assert told == [LATE, PutStatus.SERVICE_NOT_AVAILABLE]
 
 
 @pytest.mark.parametrize(
@@ -85,21 +81,18 @@ def test_a_rate_is_that_of_the_last_second() -> None:
     assert rate.total == 500
 
 
-def test_a_bell_wakes_in_time_or_when_rung() -> None:
+async def test_a_bell_wakes_in_time_or_when_rung() -> None:
     """A ring counts for the wait that follows it, once; without one the wait ends in time."""
 
-    async def main() -> None:
-        bell, loop = Bell(), asyncio.get_running_loop()
-        bell.ring()
-        await bell.wait(5)
-        assert loop.time() == 0
-        await bell.wait(5)
-        assert loop.time() == 5
-        loop.call_later(1, bell.ring)
-        loop.call_later(1, bell.ring)
-        await bell.wait(5)
-        assert loop.time() == 6
-        await bell.wait(5)
-        assert loop.time() == 11
-
-    run(main())
+    bell, loop = Bell(), asyncio.get_running_loop()
+    bell.ring()
+    await bell.wait(5)
+    assert loop.time() == 0
+    await bell.wait(5)
+    assert loop.time() == 5
+    loop.call_later(1, bell.ring)
+    loop.call_later(1, bell.ring)
+    await bell.wait(5)
+    assert loop.time() == 6
+    await bell.wait(5)
+    assert loop.time() == 11

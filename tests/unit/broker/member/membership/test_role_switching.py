@@ -18,7 +18,9 @@ from brokerset_broker.member.shell import StepFailed
 from brokerset_protocol.bodies.replicas import EpochEntry, EpochEntryCache, SyncStateSet
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as headers
-from brokerset_rig.membership_bench import C0, Broker, LoopClock, World, run, running
+from brokerset_rig.membership_bench import C0, Broker, LoopClock, World, running
+
+pytestmark = pytest.mark.virtual
 
 
 class Switcher:
@@ -47,173 +49,152 @@ class Switcher:
             self.under_way -= 1
 
 
-def test_a_role_is_taken_when_the_switch_says_so(tmp_path: Path) -> None:
+async def test_a_role_is_taken_when_the_switch_says_so(tmp_path: Path) -> None:
     """Until then the old one is shown, heartbeats go on, and a newer epoch waits its turn."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=switch)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            switch.gate.clear()
-            broker.notice(world.notice(1, 2, 2))
-            await broker.until(lambda: len(switch.asked) == 2)
-            beats = len(world.beats[C0])
-            await asyncio.sleep(5)
+    world, switch = World(), Switcher()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=switch)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        switch.gate.clear()
+        broker.notice(world.notice(1, 2, 2))
+        await broker.until(lambda: len(switch.asked) == 2)
+        beats = len(world.beats[C0])
+        await asyncio.sleep(5)
 
-            assert broker.member.role is Role.SLAVE
-            assert broker.epoch_cache()[0].master_epoch is None
-            assert len(world.beats[C0]) - beats >= 9
-            broker.notice(world.notice(9, 3, 3))
-            await asyncio.sleep(1)
-            assert len(switch.asked) == 2
-            switch.gate.set()
-            await broker.until(lambda: broker.member.now.epoch == 3)
-            assert [after.role for _, after in switch.asked] == [Role.SLAVE, Role.MASTER, Role.SLAVE]
-            assert [change.role for change in broker.changes] == [Role.SLAVE, Role.MASTER, Role.SLAVE]
-
-    run(scenario())
+        assert broker.member.role is Role.SLAVE
+        assert broker.epoch_cache()[0].master_epoch is None
+        assert len(world.beats[C0]) - beats >= 9
+        broker.notice(world.notice(9, 3, 3))
+        await asyncio.sleep(1)
+        assert len(switch.asked) == 2
+        switch.gate.set()
+        await broker.until(lambda: broker.member.now.epoch == 3)
+        assert [after.role for _, after in switch.asked] == [Role.SLAVE, Role.MASTER, Role.SLAVE]
+        assert [change.role for change in broker.changes] == [Role.SLAVE, Role.MASTER, Role.SLAVE]
 
 
-def test_a_switch_that_fails_leaves_no_role_and_is_tried_again(tmp_path: Path) -> None:
+async def test_a_switch_that_fails_leaves_no_role_and_is_tried_again(tmp_path: Path) -> None:
     """At the next poll, and the reason is shown until then."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=switch, sync_broker_metadata_period=1_000)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            switch.fails = 1
-            broker.notice(world.notice(1, 2, 2))
-            await broker.until(lambda: broker.member.role is Role.NONE)
-            problem = broker.member.problem
+    world, switch = World(), Switcher()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=switch, sync_broker_metadata_period=1_000)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        switch.fails = 1
+        broker.notice(world.notice(1, 2, 2))
+        await broker.until(lambda: broker.member.role is Role.NONE)
+        problem = broker.member.problem
 
-            assert problem is not None
-            assert problem.kind is ProblemKind.SWITCH
-            assert "it cannot be done" in problem.text + problem.detail
-            assert broker.changes[-1] == RoleState(epoch=2, set_epoch=2)
-            await broker.until(lambda: broker.member.role is Role.MASTER)
-            assert broker.member.problem is None
-            assert switch.asked[-1][0] == RoleState(epoch=2, set_epoch=2)
-
-    run(scenario())
+        assert problem is not None
+        assert problem.kind is ProblemKind.SWITCH
+        assert "it cannot be done" in problem.text + problem.detail
+        assert broker.changes[-1] == RoleState(epoch=2, set_epoch=2)
+        await broker.until(lambda: broker.member.role is Role.MASTER)
+        assert broker.member.problem is None
+        assert switch.asked[-1][0] == RoleState(epoch=2, set_epoch=2)
 
 
-def test_another_set_in_the_same_epoch_is_news_and_no_switch(tmp_path: Path) -> None:
+async def test_another_set_in_the_same_epoch_is_news_and_no_switch(tmp_path: Path) -> None:
     """By notice and by poll; replication takes it over."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        broker = Broker(world, tmp_path, switch=switch, sync_broker_metadata_period=1_000)
-        news = broker.news
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.MASTER)
-            broker.notice(world.notice(1, 1, 5))
-            await broker.until(lambda: bool(news))
-            world.set_epoch = 7
-            await broker.until(lambda: len(news) == 2)
+    world, switch = World(), Switcher()
+    broker = Broker(world, tmp_path, switch=switch, sync_broker_metadata_period=1_000)
+    news = broker.news
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.MASTER)
+        broker.notice(world.notice(1, 1, 5))
+        await broker.until(lambda: bool(news))
+        world.set_epoch = 7
+        await broker.until(lambda: len(news) == 2)
 
-            assert [change.set_epoch for change in news] == [5, 7]
-            assert len(switch.asked) == 1
-            assert broker.member.now.set_epoch == 7
-            broker.notice(world.notice(1, 1, 7))
-            await asyncio.sleep(3)
-            assert len(news) == 2
-
-    run(scenario())
+        assert [change.set_epoch for change in news] == [5, 7]
+        assert len(switch.asked) == 1
+        assert broker.member.now.set_epoch == 7
+        broker.notice(world.notice(1, 1, 7))
+        await asyncio.sleep(3)
+        assert len(news) == 2
 
 
-def test_a_slave_follows_its_master_to_another_address(tmp_path: Path) -> None:
+async def test_a_slave_follows_its_master_to_another_address(tmp_path: Path) -> None:
     """That is a switch: another connection is made."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=switch)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            header = headers.NotifyBrokerRoleChanged(
-                master_address="10.0.1.9:10911", master_epoch=1, sync_state_set_epoch=2, master_broker_id=9
-            )
-            body = SyncStateSet(frozenset({9}), 2).to_json()
-            broker.notice(Command(1008, header.to_ext(), body))
-            await broker.until(lambda: len(switch.asked) == 2)
+    world, switch = World(), Switcher()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=switch)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        header = headers.NotifyBrokerRoleChanged(
+            master_address="10.0.1.9:10911", master_epoch=1, sync_state_set_epoch=2, master_broker_id=9
+        )
+        body = SyncStateSet(frozenset({9}), 2).to_json()
+        broker.notice(Command(1008, header.to_ext(), body))
+        await broker.until(lambda: len(switch.asked) == 2)
 
-            assert switch.asked[1][1].master_address == "10.0.1.9:10911"
-
-    run(scenario())
+        assert switch.asked[1][1].master_address == "10.0.1.9:10911"
 
 
-def test_who_is_overtaken_leaves_its_role_by_a_switch(tmp_path: Path) -> None:
+async def test_who_is_overtaken_leaves_its_role_by_a_switch(tmp_path: Path) -> None:
     """Replication and services end in the same order as ever."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        broker = Broker(world, tmp_path, switch=switch)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.MASTER)
-            world.nonce = "another process"
-            await broker.until(lambda: broker.member.role is Role.NONE)
+    world, switch = World(), Switcher()
+    broker = Broker(world, tmp_path, switch=switch)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.MASTER)
+        world.nonce = "another process"
+        await broker.until(lambda: broker.member.role is Role.NONE)
 
-            assert [after.role for _, after in switch.asked] == [Role.MASTER, Role.NONE]
-
-    run(scenario())
+        assert [after.role for _, after in switch.asked] == [Role.MASTER, Role.NONE]
 
 
-def test_an_accepted_set_is_known_at_once(tmp_path: Path) -> None:
+async def test_an_accepted_set_is_known_at_once(tmp_path: Path) -> None:
     """The request names master, epoch and the set that it is based on; the poll brings no news of it."""
 
-    async def scenario() -> None:
-        world = World()
-        broker = Broker(world, tmp_path, sync_broker_metadata_period=1_000)
-        news = broker.news
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.MASTER)
+    world = World()
+    broker = Broker(world, tmp_path, sync_broker_metadata_period=1_000)
+    news = broker.news
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.MASTER)
 
-            made = await broker.member.propose(frozenset({1, 2}), 1, 1, {2: "n2"})
+        made = await broker.member.propose(frozenset({1, 2}), 1, 1, {2: "n2"})
 
-            assert (made.end, made.sync_state_set, made.set_epoch) == (
-                ProposalEnd.ACCEPTED,
-                frozenset({1, 2}),
-                2,
-            )
-            header, body = world.sets[0]
-            assert (header.broker_name, header.master_broker_id, header.master_epoch) == ("b", 1, 1)
-            assert header.member_nonces == "2:n2"
-            assert body == SyncStateSet(frozenset({1, 2}), 1)
-            assert broker.member.now.set_epoch == 2
-            await asyncio.sleep(3)
-            assert news == []
-
-    run(scenario())
+        assert (made.end, made.sync_state_set, made.set_epoch) == (
+            ProposalEnd.ACCEPTED,
+            frozenset({1, 2}),
+            2,
+        )
+        header, body = world.sets[0]
+        assert (header.broker_name, header.master_broker_id, header.master_epoch) == ("b", 1, 1)
+        assert header.member_nonces == "2:n2"
+        assert body == SyncStateSet(frozenset({1, 2}), 1)
+        assert broker.member.now.set_epoch == 2
+        await asyncio.sleep(3)
+        assert news == []
 
 
-def test_a_refused_set_and_one_without_answer_are_told_apart(tmp_path: Path) -> None:
+async def test_a_refused_set_and_one_without_answer_are_told_apart(tmp_path: Path) -> None:
     """After both the controllers are asked at once what is in force."""
 
-    async def scenario() -> None:
-        world = World()
-        broker = Broker(world, tmp_path)
-        news = broker.news
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.MASTER)
-            world.set_epoch = 4
+    world = World()
+    broker = Broker(world, tmp_path)
+    news = broker.news
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.MASTER)
+        world.set_epoch = 4
 
-            refused = await broker.member.propose(frozenset({1, 2}), 1, 1, {})
-            await broker.until(lambda: bool(news), 0.5)
+        refused = await broker.member.propose(frozenset({1, 2}), 1, 1, {})
+        await broker.until(lambda: bool(news), 0.5)
 
-            assert refused.end is ProposalEnd.REFUSED
-            assert "code 2002: another set is in force" in refused.remark
-            assert news[0].set_epoch == 4
-            world.lose.append((1001, "reply"))
-            unknown = await broker.member.propose(frozenset({1, 2}), 4, 1, {})
-            assert unknown.end is ProposalEnd.UNKNOWN
-            world.refuse[1001] = (2007, "does not lead")
-            assert (await broker.member.propose(frozenset({1}), 5, 1, {})).end is ProposalEnd.UNKNOWN
-
-    run(scenario())
+        assert refused.end is ProposalEnd.REFUSED
+        assert "code 2002: another set is in force" in refused.remark
+        assert news[0].set_epoch == 4
+        world.lose.append((1001, "reply"))
+        unknown = await broker.member.propose(frozenset({1, 2}), 4, 1, {})
+        assert unknown.end is ProposalEnd.UNKNOWN
+        world.refuse[1001] = (2007, "does not lead")
+        assert (await broker.member.propose(frozenset({1}), 5, 1, {})).end is ProposalEnd.UNKNOWN
 
 
 SLAVE = RoleState(Role.SLAVE, 3, 5, 2, "m:10911", frozenset({2}), "nonce-2")
@@ -302,207 +283,181 @@ def test_without_a_master_nobody_is_asked(tmp_path: Path) -> None:
     assert find(tmp_path, None, nobody) == "the controllers name no master"
 
 
-def test_a_new_problem_is_told_once_and_its_end_too(tmp_path: Path) -> None:
+async def test_a_new_problem_is_told_once_and_its_end_too(tmp_path: Path) -> None:
     """What clients are told while nothing is served follows it."""
 
-    async def scenario() -> None:
-        world, seen = World(), list[ProblemKind | None]()
-        broker = Broker(world, tmp_path)
+    world, seen = World(), list[ProblemKind | None]()
+    broker = Broker(world, tmp_path)
 
-        def note(reason: ProblemKind | None) -> None:
-            if reason is not (seen[-1] if seen else None):
-                seen.append(reason)
+    def note(reason: ProblemKind | None) -> None:
+        if reason is not (seen[-1] if seen else None):
+            seen.append(reason)
 
-        broker.on_circumstances = note
-        world.refuse[1003] = (2100, "a copy")
-        async with running(broker):
-            await broker.until(lambda: bool(seen))
-            await asyncio.sleep(3)
-            assert seen == [ProblemKind.CONFLICT]
-            del world.refuse[1003]
-            await broker.until(lambda: broker.member.role is Role.MASTER)
+    broker.on_circumstances = note
+    world.refuse[1003] = (2100, "a copy")
+    async with running(broker):
+        await broker.until(lambda: bool(seen))
+        await asyncio.sleep(3)
+        assert seen == [ProblemKind.CONFLICT]
+        del world.refuse[1003]
+        await broker.until(lambda: broker.member.role is Role.MASTER)
 
-            assert seen == [ProblemKind.CONFLICT, None]
-
-    run(scenario())
+        assert seen == [ProblemKind.CONFLICT, None]
 
 
-def test_what_keeps_a_slave_from_following_is_shown(tmp_path: Path) -> None:
+async def test_what_keeps_a_slave_from_following_is_shown(tmp_path: Path) -> None:
     """It is a member and has a role; still something must be done."""
 
-    async def scenario() -> None:
-        world = World()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path)
-        broker.trouble = ("the logs have nothing in common", "replace it")
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            found = broker.member.diagnosis()
+    world = World()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path)
+    broker.trouble = ("the logs have nothing in common", "replace it")
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        found = broker.member.diagnosis()
 
-            assert (found.ready, found.problem, found.advice) == (
-                True, "the logs have nothing in common", "replace it",
-            )  # fmt: skip
-            assert broker.member.problem is not None
-            assert broker.member.problem.kind is ProblemKind.REPLICATION
-
-    run(scenario())
+        assert (found.ready, found.problem, found.advice) == (
+            True, "the logs have nothing in common", "replace it",
+        )  # fmt: skip
+        assert broker.member.problem is not None
+        assert broker.member.problem.kind is ProblemKind.REPLICATION
 
 
-def test_who_cannot_lead_says_so_and_gives_the_set_back(tmp_path: Path) -> None:
+async def test_who_cannot_lead_says_so_and_gives_the_set_back(tmp_path: Path) -> None:
     """After a second failure it proposes the set of before its election and tells controllers that its log is
     stuck; what it proposed goes along with each further try; as a slave it is let be after a while."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        world.master, world.epoch, world.set_epoch = 9, 1, 4
-        world.members = frozenset((1, 3, 9))
-        broker = Broker(world, tmp_path, switch=switch, clock=LoopClock(), sync_broker_metadata_period=1_000)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            switch.fails = 1_000
-            world.refuse_sets = [frozenset((1, 3, 9))]  # 9 is dead
-            world.members = frozenset((1,))
-            broker.notice(world.notice(1, 2, 5))
-            await broker.until(lambda: bool(world.beats[C0][-1].append_age_ms))
-            tries = [after for _, after in switch.asked if after.role is Role.MASTER]
+    world, switch = World(), Switcher()
+    world.master, world.epoch, world.set_epoch = 9, 1, 4
+    world.members = frozenset((1, 3, 9))
+    broker = Broker(world, tmp_path, switch=switch, clock=LoopClock(), sync_broker_metadata_period=1_000)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        switch.fails = 1_000
+        world.refuse_sets = [frozenset((1, 3, 9))]  # 9 is dead
+        world.members = frozenset((1,))
+        broker.notice(world.notice(1, 2, 5))
+        await broker.until(lambda: bool(world.beats[C0][-1].append_age_ms))
+        tries = [after for _, after in switch.asked if after.role is Role.MASTER]
 
-            assert len(tries) == 2
-            assert [made.sync_state_set for _, made in world.sets] == [{1, 3, 9}, {1, 3}]
-            assert [header.master_epoch for header, _ in world.sets] == [2, 2]
-            assert tries[-1].given_back == ()
-            await broker.until(lambda: len(switch.asked) >= 4)
-            given = switch.asked[-1][1].given_back
-            assert [each.sync_state_set for each in given] == [{1, 3, 9}, {1, 3}]
-            assert broker.member.problem is not None
-            assert broker.member.problem.kind is ProblemKind.SWITCH
+        assert len(tries) == 2
+        assert [made.sync_state_set for _, made in world.sets] == [{1, 3, 9}, {1, 3}]
+        assert [header.master_epoch for header, _ in world.sets] == [2, 2]
+        assert tries[-1].given_back == ()
+        await broker.until(lambda: len(switch.asked) >= 4)
+        given = switch.asked[-1][1].given_back
+        assert [each.sync_state_set for each in given] == [{1, 3, 9}, {1, 3}]
+        assert broker.member.problem is not None
+        assert broker.member.problem.kind is ProblemKind.SWITCH
 
-            switch.fails = 0
-            world.members = frozenset((3,))
-            broker.notice(world.notice(3, 3, 7))
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            assert world.beats[C0][-1].append_age_ms
-            await asyncio.sleep(HOLD_SECONDS_MIN + 1)
-            assert world.beats[C0][-1].append_age_ms is None
-            broker.notice(world.notice(1, 4, 8))
-            await broker.until(lambda: broker.member.role is Role.MASTER)
-
-    run(scenario())
+        switch.fails = 0
+        world.members = frozenset((3,))
+        broker.notice(world.notice(3, 3, 7))
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        assert world.beats[C0][-1].append_age_ms
+        await asyncio.sleep(HOLD_SECONDS_MIN + 1)
+        assert world.beats[C0][-1].append_age_ms is None
+        broker.notice(world.notice(1, 4, 8))
+        await broker.until(lambda: broker.member.role is Role.MASTER)
 
 
-def test_who_has_taken_the_role_in_an_epoch_gives_no_set_back_in_it(tmp_path: Path) -> None:
+async def test_who_has_taken_the_role_in_an_epoch_gives_no_set_back_in_it(tmp_path: Path) -> None:
     """Since then replicas may have followed it, and what is confirmed may be lacking there."""
 
-    async def scenario() -> None:
-        world, tries = World(), list[RoleState]()
-        world.master, world.epoch, world.set_epoch = 9, 1, 4
-        world.members = frozenset((1, 3, 9))
+    world, tries = World(), list[RoleState]()
+    world.master, world.epoch, world.set_epoch = 9, 1, 4
+    world.members = frozenset((1, 3, 9))
 
-        async def fails_late(step: Step, before: RoleState, after: RoleState) -> None:
-            if step is Step.WRITE_SNAPSHOT:
-                tries.append(after)
-                raise StepFailed("the disk is full")
+    async def fails_late(step: Step, before: RoleState, after: RoleState) -> None:
+        if step is Step.WRITE_SNAPSHOT:
+            tries.append(after)
+            raise StepFailed("the disk is full")
 
-        broker = Broker(
-            world, tmp_path, switch=fails_late, clock=LoopClock(), sync_broker_metadata_period=1_000
-        )
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            world.members = frozenset((1,))
-            broker.notice(world.notice(1, 2, 5))
-            await broker.until(lambda: bool(world.beats[C0][-1].append_age_ms))
-            await asyncio.sleep(5)
+    broker = Broker(world, tmp_path, switch=fails_late, clock=LoopClock(), sync_broker_metadata_period=1_000)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        world.members = frozenset((1,))
+        broker.notice(world.notice(1, 2, 5))
+        await broker.until(lambda: bool(world.beats[C0][-1].append_age_ms))
+        await asyncio.sleep(5)
 
-            assert len(tries) > 2
-            assert world.sets == []
-
-    run(scenario())
+        assert len(tries) > 2
+        assert world.sets == []
 
 
-def test_one_failure_costs_no_election(tmp_path: Path) -> None:
+async def test_one_failure_costs_no_election(tmp_path: Path) -> None:
     """It is tried again half a second later, and nobody is told."""
 
-    async def scenario() -> None:
-        world, switch = World(), Switcher()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=switch, clock=LoopClock(), sync_broker_metadata_period=5_000)
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            switch.fails = 1
-            broker.notice(world.notice(1, 2, 2))
-            await broker.until(lambda: broker.member.role is Role.NONE)
-            began = asyncio.get_running_loop().time()
-            await broker.until(lambda: broker.member.role is Role.MASTER)
+    world, switch = World(), Switcher()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=switch, clock=LoopClock(), sync_broker_metadata_period=5_000)
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        switch.fails = 1
+        broker.notice(world.notice(1, 2, 2))
+        await broker.until(lambda: broker.member.role is Role.NONE)
+        began = asyncio.get_running_loop().time()
+        await broker.until(lambda: broker.member.role is Role.MASTER)
 
-            assert asyncio.get_running_loop().time() - began < 1.0
-            assert all(beat.append_age_ms is None for beat in world.beats[C0])
-            assert world.sets == []
-
-    run(scenario())
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert all(beat.append_age_ms is None for beat in world.beats[C0])
+        assert world.sets == []
 
 
-def test_an_incomplete_log_is_told_and_shown(tmp_path: Path) -> None:
+async def test_an_incomplete_log_is_told_and_shown(tmp_path: Path) -> None:
     """Controllers do not elect such a replica, and the problem says what it lacks; or it is accepted."""
 
-    async def scenario() -> None:
-        world = World()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=Switcher())
-        broker.epochs.set_incomplete("record at 16: wrong CRC")
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            await broker.until(lambda: bool(world.beats[C0]) and bool(world.beats[C0][-1].append_age_ms))
-            assert world.registrations[0].append_age_ms == UNABLE_AGE_MS
-            assert broker.epoch_cache()[0].append_age_ms == UNABLE_AGE_MS
-            problem = broker.member.problem
-            assert problem is not None
-            assert problem.kind is ProblemKind.INCOMPLETE
-            assert "wrong CRC" in problem.text
-            assert broker.member.diagnosis().problem == problem.text
-        accepting = Broker(world, tmp_path, seed=2, switch=Switcher(), accept_damaged_store=True)
-        assert accepting.epochs.incomplete
-        async with running(accepting):
-            await accepting.until(lambda: accepting.member.role is Role.SLAVE)
-            assert accepting.epochs.incomplete == ""
-            assert accepting.member.problem is None
-
-    run(scenario())
+    world = World()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=Switcher())
+    broker.epochs.set_incomplete("record at 16: wrong CRC")
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        await broker.until(lambda: bool(world.beats[C0]) and bool(world.beats[C0][-1].append_age_ms))
+        assert world.registrations[0].append_age_ms == UNABLE_AGE_MS
+        assert broker.epoch_cache()[0].append_age_ms == UNABLE_AGE_MS
+        problem = broker.member.problem
+        assert problem is not None
+        assert problem.kind is ProblemKind.INCOMPLETE
+        assert "wrong CRC" in problem.text
+        assert broker.member.diagnosis().problem == problem.text
+    accepting = Broker(world, tmp_path, seed=2, switch=Switcher(), accept_damaged_store=True)
+    assert accepting.epochs.incomplete
+    async with running(accepting):
+        await accepting.until(lambda: accepting.member.role is Role.SLAVE)
+        assert accepting.epochs.incomplete == ""
+        assert accepting.member.problem is None
 
 
-def test_damage_is_shown_by_who_is_not_elected_because_of_it(tmp_path: Path) -> None:
+async def test_damage_is_shown_by_who_is_not_elected_because_of_it(tmp_path: Path) -> None:
     """The controllers say only that its log takes nothing; file and place are what people need."""
 
-    async def scenario() -> None:
-        world = World()
-        world.refuse[1002] = (2012, "its log takes nothing any more")
-        broker = Broker(world, tmp_path, switch=Switcher())
-        broker.damage = "commitlog/0 at byte 16: wrong CRC"
-        async with running(broker):
-            await broker.until(lambda: bool(world.elections) or 1002 in world.asked)
-            await asyncio.sleep(1)
-            found = broker.member.diagnosis()
+    world = World()
+    world.refuse[1002] = (2012, "its log takes nothing any more")
+    broker = Broker(world, tmp_path, switch=Switcher())
+    broker.damage = "commitlog/0 at byte 16: wrong CRC"
+    async with running(broker):
+        await broker.until(lambda: bool(world.elections) or 1002 in world.asked)
+        await asyncio.sleep(1)
+        found = broker.member.diagnosis()
 
-            assert not found.ready
-            assert "commitlog/0 at byte 16: wrong CRC" in (found.problem or "")
-            assert "acceptDamagedStore" in (found.advice or "")
-
-    run(scenario())
+        assert not found.ready
+        assert "commitlog/0 at byte 16: wrong CRC" in (found.problem or "")
+        assert "acceptDamagedStore" in (found.advice or "")
 
 
-def test_who_asks_is_told_though_nothing_has_changed(tmp_path: Path) -> None:
+async def test_who_asks_is_told_though_nothing_has_changed(tmp_path: Path) -> None:
     """A slave that needs the controllers' word of now gets it."""
 
-    async def scenario() -> None:
-        world = World()
-        world.master, world.epoch = 9, 1
-        broker = Broker(world, tmp_path, switch=Switcher(), sync_broker_metadata_period=5_000)
-        news = broker.news
-        async with running(broker):
-            await broker.until(lambda: broker.member.role is Role.SLAVE)
-            await asyncio.sleep(12)
-            assert news == []
-            broker.member.ask_soon()
-            await broker.until(lambda: len(news) == 1)
-            await asyncio.sleep(12)
-            assert len(news) == 1
-
-    run(scenario())
+    world = World()
+    world.master, world.epoch = 9, 1
+    broker = Broker(world, tmp_path, switch=Switcher(), sync_broker_metadata_period=5_000)
+    news = broker.news
+    async with running(broker):
+        await broker.until(lambda: broker.member.role is Role.SLAVE)
+        await asyncio.sleep(12)
+        assert news == []
+        broker.member.ask_soon()
+        await broker.until(lambda: len(news) == 1)
+        await asyncio.sleep(12)
+        assert len(news) == 1

@@ -42,68 +42,56 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_change_is_answered_when_its_file_is_written(place: Place) -> None:
+async def test_a_change_is_answered_when_its_file_is_written(place: Place) -> None:
     """Until then a new topic is unsaved, so that no send in it is acknowledged."""
 
-    async def main() -> None:
-        change = asyncio.create_task(place.changes.change(["new"], lambda: [TopicsPut((NEW,))]))
-        await asyncio.sleep(0)
-        assert place.topics.get("new") == NEW
-        assert "new" in place.topics.unsaved
-        await change
+    change = asyncio.create_task(place.changes.change(["new"], lambda: [TopicsPut((NEW,))]))
+    await asyncio.sleep(0)
+    assert place.topics.get("new") == NEW
+    assert "new" in place.topics.unsaved
+    await change
 
-        assert place.topics.unsaved == {}
-        assert '"new"' in place.file
-        await place.changes.change(["new"], lambda: [TopicsDeleted(("new",))])
-        assert '"new"' not in place.file
-
-    asyncio.run(main())
+    assert place.topics.unsaved == {}
+    assert '"new"' in place.file
+    await place.changes.change(["new"], lambda: [TopicsDeleted(("new",))])
+    assert '"new"' not in place.file
 
 
-def test_who_is_gone_before_the_file_is_written_leaves_no_topic_unsaved_for_ever(place: Place) -> None:
+async def test_who_is_gone_before_the_file_is_written_leaves_no_topic_unsaved_for_ever(place: Place) -> None:
     """The next one who asks for the topic waits for the file and finds it saved."""
 
-    async def main() -> None:
-        first = asyncio.create_task(place.changes.change(["new"], lambda: [TopicsPut((NEW,))]))
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        assert "new" in place.topics.unsaved
+    first = asyncio.create_task(place.changes.change(["new"], lambda: [TopicsPut((NEW,))]))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert "new" in place.topics.unsaved
 
-        await place.changes.change(["new"], lambda: [])
+    await place.changes.change(["new"], lambda: [])
 
-        assert place.topics.unsaved == {}
-        assert '"new"' in place.file
-
-    asyncio.run(main())
+    assert place.topics.unsaved == {}
+    assert '"new"' in place.file
 
 
-def test_a_disk_that_refuses_is_told(place: Place) -> None:
+async def test_a_disk_that_refuses_is_told(place: Place) -> None:
     """The client tries again elsewhere; the topic stays unsaved."""
 
-    async def main() -> None:
-        (place.folder / "config").write_text("a file where a folder should be")
+    (place.folder / "config").write_text("a file where a folder should be")
 
-        with pytest.raises(Rejected, match="cannot be written down") as refused:
-            await place.changes.change(["new"], lambda: [TopicsPut((NEW,))])
+    with pytest.raises(Rejected, match="cannot be written down") as refused:
+        await place.changes.change(["new"], lambda: [TopicsPut((NEW,))])
 
-        assert refused.value.code == 14
-        assert "new" in place.topics.unsaved
-
-    asyncio.run(main())
+    assert refused.value.code == 14
+    assert "new" in place.topics.unsaved
 
 
-def test_offsets_are_safe_enough_at_once_and_set_ones_on_the_disk(place: Place) -> None:
+async def test_offsets_are_safe_enough_at_once_and_set_ones_on_the_disk(place: Place) -> None:
     """Commits are written every few seconds, as Java does; what an administrator sets is written first."""
 
-    async def main() -> None:
-        told: list[PutStatus] = []
-        place.changes.when_offsets_safe(told.append)
-        assert told == [PutStatus.PUT_OK]
+    told: list[PutStatus] = []
+    place.changes.when_offsets_safe(told.append)
+    assert told == [PutStatus.PUT_OK]
 
-        await place.changes.change([], lambda: [OffsetsPut({"t@g": {0: 7}})])
+    await place.changes.change([], lambda: [OffsetsPut({"t@g": {0: 7}})])
 
-        assert "t@g" in (place.folder / "config" / "consumerOffset.json").read_text()
-        assert place.changes.answer_ext() == {}
-
-    asyncio.run(main())
+    assert "t@g" in (place.folder / "config" / "consumerOffset.json").read_text()
+    assert place.changes.answer_ext() == {}

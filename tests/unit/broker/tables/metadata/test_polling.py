@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -110,133 +109,116 @@ async def leading(folder: Path) -> Replica:
     return replica
 
 
-def test_a_java_master_is_copied(tmp_path: Path) -> None:
+async def test_a_java_master_is_copied(tmp_path: Path) -> None:
     """Its tables are taken over; asked again, nothing changes; what the log has counts as older."""
 
-    async def main() -> None:
-        java = JavaMaster()
-        master = Master("java:10911", is_ours=False)
-        slave = Replica(tmp_path, asker=java, master=lambda: master)
-        await slave.log.start_following()
-        slave.store.append_message()
-        slave.store.confirmed_offset = 500
+    java = JavaMaster()
+    master = Master("java:10911", is_ours=False)
+    slave = Replica(tmp_path, asker=java, master=lambda: master)
+    await slave.log.start_following()
+    slave.store.append_message()
+    slave.store.confirmed_offset = 500
 
-        await slave.log.poll_master(master)
-        version = slave.topics.data_version
-        await slave.log.poll_master(master)
+    await slave.log.poll_master(master)
+    version = slave.topics.data_version
+    await slave.log.poll_master(master)
 
-        assert slave.topics.get("wire") == TopicConfig("wire", 4, 4)
-        assert slave.groups.get("adm-group") is not None
-        assert slave.offsets.query("adm-group", "adm-topic", 3) == 0
-        assert slave.topics.data_version == version
-        assert set(java.asked) == {21, 43, 45, 201}
-        assert slave.log.status().applied_offset == slave.store.max_offset
-        slave.log.truncated(0)
-        assert slave.topics.get("wire") is not None
+    assert slave.topics.get("wire") == TopicConfig("wire", 4, 4)
+    assert slave.groups.get("adm-group") is not None
+    assert slave.offsets.query("adm-group", "adm-topic", 3) == 0
+    assert slave.topics.data_version == version
+    assert set(java.asked) == {21, 43, 45, 201}
+    assert slave.log.status().applied_offset == slave.store.max_offset
+    slave.log.truncated(0)
+    assert slave.topics.get("wire") is not None
 
-        await slave.log.lead(2)
-        await slave.log.write_snapshot()
-        assert slave.topics.get("wire") == TopicConfig("wire", 4, 4)
-
-    asyncio.run(main())
+    await slave.log.lead(2)
+    await slave.log.write_snapshot()
+    assert slave.topics.get("wire") == TopicConfig("wire", 4, 4)
 
 
-def test_an_empty_slave_that_starts_late_asks_once(tmp_path: Path) -> None:
+async def test_an_empty_slave_that_starts_late_asks_once(tmp_path: Path) -> None:
     """Without a snapshot in its part of the log it takes the master's tables and goes on from there."""
 
-    async def main() -> None:
-        own = await leading(tmp_path / "a")
-        for number in range(2_500):
-            own.topics.create_retry(f"g{number}", 1)
-        own.confirm()
-        await settle(100)
-        own.groups.get_or_create("g")
-        own.offsets.commit("g", "t", 0, 5)
-        own.offsets.commit("g@broadcast", "t", 0, 5)
-        own.log.flush()
-        own.confirm()
-        begin = len(own.store.records)
-        own.offsets.commit("g", "t", 0, 6)
-        own.log.flush()
+    own = await leading(tmp_path / "a")
+    for number in range(2_500):
+        own.topics.create_retry(f"g{number}", 1)
+    own.confirm()
+    await settle(100)
+    own.groups.get_or_create("g")
+    own.offsets.commit("g", "t", 0, 5)
+    own.offsets.commit("g@broadcast", "t", 0, 5)
+    own.log.flush()
+    own.confirm()
+    begin = len(own.store.records)
+    own.offsets.commit("g", "t", 0, 6)
+    own.log.flush()
 
-        asker, master = OwnMaster(own), Master("own:10911", is_ours=True)
-        late_store = MemoryStore()
-        late_store.records = own.store.records[begin - 1 :]
-        late_store.confirmed_offset = late_store.records[0].end
-        late = Replica(tmp_path / "b", late_store, asker=asker, master=lambda: master)
-        await late.log.start_following()
-        assert not late.log.status().complete
-        await late.log.write_stamp()
-        assert not (tmp_path / "b/config/brokersetMetadata.json").exists()
+    asker, master = OwnMaster(own), Master("own:10911", is_ours=True)
+    late_store = MemoryStore()
+    late_store.records = own.store.records[begin - 1 :]
+    late_store.confirmed_offset = late_store.records[0].end
+    late = Replica(tmp_path / "b", late_store, asker=asker, master=lambda: master)
+    await late.log.start_following()
+    assert not late.log.status().complete
+    await late.log.write_stamp()
+    assert not (tmp_path / "b/config/brokersetMetadata.json").exists()
 
-        await late.log.poll_master(master)
-        own.confirm()
-        late.confirm()
-        await settle()
+    await late.log.poll_master(master)
+    own.confirm()
+    late.confirm()
+    await settle()
 
-        assert late.log.status().complete
-        assert late.state() == own.state()
-        assert late.offsets.query("g", "t", 0) == 6
-
-    asyncio.run(main())
+    assert late.log.status().complete
+    assert late.state() == own.state()
+    assert late.offsets.query("g", "t", 0) == 6
 
 
 @pytest.mark.parametrize("harm", ["closed", "not leading", "damaged", "refused"])
-def test_a_master_that_does_not_tell_changes_nothing(tmp_path: Path, harm: str) -> None:
+async def test_a_master_that_does_not_tell_changes_nothing(tmp_path: Path, harm: str) -> None:
     """Half of an answer is none; it is asked again later."""
 
-    async def main() -> None:
-        java = JavaMaster()
-        master = Master("closed" if harm == "closed" else "java:10911", is_ours=harm == "not leading")
-        own = await leading(tmp_path / "a")
-        slave = Replica(
-            tmp_path / "b", asker=OwnMaster(own) if harm == "closed" else java, master=lambda: master
-        )
-        await slave.log.start_following()
-        if harm == "damaged":
-            java.answers[45] = ({}, b'{"offsetTable":[]}')
-        if harm == "refused":
-            del java.answers[21]
-            java.answers[21] = ({}, b"{]")
-        before = slave.state()
+    java = JavaMaster()
+    master = Master("closed" if harm == "closed" else "java:10911", is_ours=harm == "not leading")
+    own = await leading(tmp_path / "a")
+    slave = Replica(tmp_path / "b", asker=OwnMaster(own) if harm == "closed" else java, master=lambda: master)
+    await slave.log.start_following()
+    if harm == "damaged":
+        java.answers[45] = ({}, b'{"offsetTable":[]}')
+    if harm == "refused":
+        del java.answers[21]
+        java.answers[21] = ({}, b"{]")
+    before = slave.state()
 
-        with pytest.raises(PollFailed):
-            await slave.log.poll_master(master)
+    with pytest.raises(PollFailed):
+        await slave.log.poll_master(master)
 
-        assert slave.state() == before
-
-    asyncio.run(main())
+    assert slave.state() == before
 
 
-def test_tables_come_in_pages(tmp_path: Path) -> None:
+async def test_tables_come_in_pages(tmp_path: Path) -> None:
     """More topics than a page has are read whole, with the offset that the master has applied."""
 
-    async def main() -> None:
-        own = await leading(tmp_path)
-        for number in range(2_100):
-            own.topics.create_retry(f"g{number}", 1)
-        own.confirm()
-        await settle(100)
+    own = await leading(tmp_path)
+    for number in range(2_100):
+        own.topics.create_retry(f"g{number}", 1)
+    own.confirm()
+    await settle(100)
 
-        polled = await poll(OwnMaster(own), "own")
+    polled = await poll(OwnMaster(own), "own")
 
-        assert len(polled.state.topics) == len(own.topics)
-        assert polled.applied_offset == own.store.max_offset
-
-    asyncio.run(main())
+    assert len(polled.state.topics) == len(own.topics)
+    assert polled.applied_offset == own.store.max_offset
 
 
-def test_only_a_leader_names_an_offset(tmp_path: Path) -> None:
+async def test_only_a_leader_names_an_offset(tmp_path: Path) -> None:
     """A follower's tables may be behind, so its answers carry none."""
 
-    async def main() -> None:
-        own = await leading(tmp_path)
-        log: MetadataLog = own.log
-        assert log.answer_ext() == {"brokersetAppliedOffset": str(own.store.max_offset)}
-        log.stop_leading()
-        assert log.answer_ext() == {}
-
-    asyncio.run(main())
+    own = await leading(tmp_path)
+    log: MetadataLog = own.log
+    assert log.answer_ext() == {"brokersetAppliedOffset": str(own.store.max_offset)}
+    log.stop_leading()
+    assert log.answer_ext() == {}
 
 
 def test_what_does_not_pass_is_a_problem() -> None:
