@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from brokerset_formats.hosts import Host
-from brokerset_formats.records import BLANK, MAGIC_BLANK, Record, encode_record
+from brokerset_formats.records import Record
+from brokerset_rig.made_stores import write_log
 from brokerset_rig.store_reading import queue_problems, read_store
 from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.report import JobFailed, NoInput
@@ -54,17 +55,14 @@ def source(tmp_path: Path) -> Path:
 
 def make_store(root: Path, count: int = 40) -> Path:
     """A store with this many messages of 200 bytes, without queues and index."""
-    folder = root / "commitlog"
-    folder.mkdir(parents=True)
-    (root / "config").mkdir()
+    (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_bytes(b'{"topicConfigTable":{"t":{"topicName":"t"}}}')
-    data, base = bytearray(), 0
     host = Host.from_text("127.0.0.1", 10911)
-    for number in range(count):
-        record = Record(
+    records = [
+        Record(
             queue_id=number % 2,
             queue_offset=number // 2,
-            offset=base + len(data),
+            offset=0,
             born_timestamp=1_700_000_000_000,
             born_host=host,
             store_timestamp=1_700_000_000_000 + number * 1_000,
@@ -73,15 +71,9 @@ def make_store(root: Path, count: int = 40) -> Path:
             topic="t",
             properties=b"UNIQ_KEY\x01%032d\x02TAGS\x01A\x02" % number,
         )
-        raw = encode_record(record)
-        if len(data) + len(raw) + 8 > FILE_SIZE:
-            data += BLANK.pack(FILE_SIZE - len(data), MAGIC_BLANK)
-            (folder / f"{base:020d}").write_bytes(data.ljust(FILE_SIZE, b"\0"))
-            base += FILE_SIZE
-            data = bytearray()
-            raw = raw[:28] + base.to_bytes(8, "big") + raw[36:]
-        data += raw
-    (folder / f"{base:020d}").write_bytes(data.ljust(FILE_SIZE, b"\0"))
+        for number in range(count)
+    ]
+    write_log(root, records, file_size=FILE_SIZE)
     return root
 
 
