@@ -29,7 +29,8 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 def to_value(each: Any, *names: str) -> dict[str, Any]:
     """All fields, or those that are named."""
-    found: dict[str, Any] = _adapter(type(each)).dump_python(each, by_alias=True, include=set(names) or None)
+    adapter, wanted = _adapter(type(each)), set(names) or None
+    found: dict[str, Any] = adapter.dump_python(each, by_alias=True, include=wanted, warnings=False)
     return found
 
 

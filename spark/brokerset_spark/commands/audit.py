@@ -27,6 +27,7 @@ from brokerset_spark.jobs.audit import (
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
 from brokerset_spark.stores.places import is_stream, local_path
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -93,13 +94,16 @@ _REPORT_OPTIONS: Final = (
     ),
     click.option("--no-page", is_flag=True, help="Write no page."),
 )
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Write it there. [default: standard output, one line]",
-)
+
+
+def _output(what: str) -> Callable[[F], F]:
+    return click.option(
+        "-o",
+        "--output",
+        type=LocalPath(dir_okay=False),
+        metavar="FILE",
+        help=f"Write the {what} there. [default: standard output, one line]",
+    )
 
 
 @audit.command("run")
@@ -127,7 +131,7 @@ def run(
 
 @audit.command("map")
 @click.argument("store")
-@_OUTPUT
+@_output("map")
 @with_options(_MAP_OPTIONS)
 @click.option("--cut", "cuts", type=click.IntRange(min=0), multiple=True, metavar="OFFSET",
               help="Begin a digest here as well: what other replicas confirmed, or begin with.")  # fmt: skip
@@ -163,7 +167,7 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no argu
 
 @audit.command("look")
 @click.argument("store")
-@_OUTPUT
+@_output("answer")
 @click.option("--bound", type=click.IntRange(min=0), required=True, metavar="OFFSET",
               help="Up to where the store was mapped.")  # fmt: skip
 @click.option("--list", "lists", type=_Pair(), multiple=True, metavar="FROM:TO",

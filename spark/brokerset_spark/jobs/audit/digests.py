@@ -30,7 +30,6 @@ COARSE: Final = 256 << 20
 FINE: Final = 256 << 10
 """Bytes of the finest, in the last `SEGMENT` before the bound."""
 
-DIGEST_SIZE: Final = 16
 ROWS_MAX: Final = 32_768
 """Digests in a map. With more, segments of the oldest part of the log leave their place to coarse ones, so
 that a map of a terabyte stays below a megabyte."""

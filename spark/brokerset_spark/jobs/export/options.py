@@ -10,7 +10,6 @@ from brokerset_spark.sources.columns import MESSAGE_COLUMNS, Column
 from brokerset_spark.stores.tail import TailBound
 
 Compression = Literal["zstd", "snappy", "lz4", "gzip", "none"]
-COMPRESSIONS: Final[tuple[Compression, ...]] = ("zstd", "snappy", "lz4", "gzip", "none")
 
 OnCorrupt = Literal["fail", "skip"]
 
