@@ -200,7 +200,7 @@ class JobOptions:
         if self.summary is not None:
             self.summary.write_bytes(report.summary())  # as it is: mostly it is a device or a mounted file
         if self.findings is not None:
-            from brokerset_spark.jobs.report_frame import write_findings
+            from brokerset_spark.jobs.report import write_findings
 
             write_findings(report, self.findings)
         if self.as_json:

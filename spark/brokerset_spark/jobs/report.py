@@ -1,12 +1,16 @@
-"""What a job found, as a value and as JSON (`report.json`)."""
+"""What a job found, as a value and as JSON (`report.json`); its findings as a DataFrame or a Parquet file."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA_VERSION: Final = 1
 FINDINGS_MAX: Final = 1_000
@@ -143,3 +147,35 @@ class Report:
                 break
             text = longer
         return text
+
+
+FINDINGS_SCHEMA: Final = (
+    "job string, level string, code string, store string, file string, offset bigint, end bigint, text string"
+)
+"""Columns, as Spark writes them."""
+
+
+def _rows(report: Report) -> list[tuple[str, str, str, str, str, int | None, int | None, str]]:
+    return [
+        (report.job, str(each.level), each.code, each.store, each.file, each.offset, each.end, each.text)
+        for each in report.findings
+    ]
+
+
+def findings_frame(spark: SparkSession, report: Report) -> DataFrame:
+    """The findings that the report names, one row each, with the columns of `FINDINGS_SCHEMA`."""
+    return spark.createDataFrame(_rows(report), FINDINGS_SCHEMA)
+
+
+def write_findings(report: Report, path: Path) -> None:
+    """The same as a Parquet file, which appears when it is whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"string": pa.string(), "bigint": pa.int64()}
+    columns = (column.split() for column in FINDINGS_SCHEMA.split(", "))
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
+    rows = [dict(zip(schema.names, row, strict=True)) for row in _rows(report)]
+    part = path.with_name(f".{path.name}.writing")
+    pq.write_table(pa.Table.from_pylist(rows, schema), part)
+    part.replace(path)

@@ -36,14 +36,13 @@ class ReplicasGiven(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A store, as far as it tells whose it is."""
+class StoreReach:
+    """Whose a store is, as far as it says, and how far it reaches."""
 
     url: str
     group: tuple[str, str] | None
     """Cluster and broker name, if somebody says so."""
 
-    replica: int | None
     first: int
     end: int
     """How far it can be read."""
@@ -54,11 +53,13 @@ class Seen:
         return self.end <= self.first
 
 
-SameLog = Callable[[Seen, Seen], bool | None]
+SameLog = Callable[[StoreReach, StoreReach], bool | None]
 """Whether two stores have the same log; None if they have no offset in common."""
 
 
-def decide_replicas(stores: Sequence[Seen], same_log: SameLog, mode: Replicas) -> tuple[list[str], list[str]]:
+def decide_replicas(
+    stores: Sequence[StoreReach], same_log: SameLog, mode: Replicas
+) -> tuple[list[str], list[str]]:
     """Which stores are read, in their order, and what is to be said about the others. Pure but for
     `same_log`.
 
@@ -67,7 +68,7 @@ def decide_replicas(stores: Sequence[Seen], same_log: SameLog, mode: Replicas) -
     """
     if mode == "all":
         return [each.url for each in stores], []
-    kept: list[list[Seen]] = []
+    kept: list[list[StoreReach]] = []
     for each in stores:
         for group in kept:
             if _are_replicas(group[0], each, same_log, mode):
@@ -84,7 +85,7 @@ def decide_replicas(stores: Sequence[Seen], same_log: SameLog, mode: Replicas) -
     return [each.url for each in chosen], said
 
 
-def _are_replicas(one: Seen, other: Seen, same_log: SameLog, mode: Replicas) -> bool:
+def _are_replicas(one: StoreReach, other: StoreReach, same_log: SameLog, mode: Replicas) -> bool:
     if one.group is not None and other.group is not None and one.group != other.group:
         return False
     same = same_log(one, other)
@@ -107,7 +108,7 @@ def _are_replicas(one: Seen, other: Seen, same_log: SameLog, mode: Replicas) -> 
     return True
 
 
-def _said(best: Seen, others: Sequence[Seen]) -> str:
+def _said(best: StoreReach, others: Sequence[StoreReach]) -> str:
     names = ", ".join(each.url for each in others)
     whose = "/".join(best.group) if best.group else "one group"
     text = f"{best.url} and {names} are replicas of {whose}"
@@ -128,7 +129,7 @@ def one_of_each(urls: Sequence[str], mode: Replicas, *, stream: bool = False) ->
         return list(urls)
     with ExitStack() as stack:
         opened = {url: stack.enter_context(opened_store(url)) for url in urls}
-        stores = [_seen(url, *opened[url]) for url in urls]
+        stores = [_observed(url, *opened[url]) for url in urls]
         found, said = decide_replicas(
             stores,
             lambda one, other: same_log(opened[one.url], opened[other.url], min(one.end, other.end)),
@@ -139,11 +140,10 @@ def one_of_each(urls: Sequence[str], mode: Replicas, *, stream: bool = False) ->
     return found
 
 
-def _seen(url: str, folder: StoreFolder, facts: StoreFacts) -> Seen:
-    cluster, broker, replica = owner_of(folder, facts)
+def _observed(url: str, folder: StoreFolder, facts: StoreFacts) -> StoreReach:
+    cluster, broker, _ = owner_of(folder, facts)
     group = (cluster, broker) if cluster and broker else None
-    end = bound_of(folder, facts, claims=False).offset
-    return Seen(url, group, replica if group else None, facts.first, end)
+    return StoreReach(url, group, facts.first, bound_of(folder, facts, claims=False).offset)
 
 
 def same_log(

@@ -15,7 +15,7 @@ from brokerset_spark.sources.columns import MESSAGE_COLUMNS, schema_of
 from brokerset_spark.sources.messages import MessageReader
 from brokerset_spark.sources.options import Replicas, read_message_options
 from brokerset_spark.sources.reader import PiecePartition
-from brokerset_spark.sources.replicas import ReplicasGiven, Seen, decide_replicas
+from brokerset_spark.sources.replicas import ReplicasGiven, StoreReach, decide_replicas
 from brokerset_spark.sources.stream import MessageStream
 
 SCHEMA = schema_of(MESSAGE_COLUMNS, ("commitLogOffset", "queueOffset", "topic", "queueId"))
@@ -119,20 +119,20 @@ def test_which_replica_is_read(
 ) -> None:
     """The one that reaches furthest, of equals the one that begins first; never a guess among different
     logs."""
-    seen = [Seen(url, GROUP, number, first, end) for number, (url, first, end) in enumerate(stores)]
+    reaches = [StoreReach(url, GROUP, first, end) for url, first, end in stores]
 
     if isinstance(expected, str):
         with pytest.raises(ReplicasGiven, match=expected):
-            decide_replicas(seen, lambda one, other: same, mode)
+            decide_replicas(reaches, lambda one, other: same, mode)
     else:
-        assert decide_replicas(seen, lambda one, other: same, mode)[0] == expected
+        assert decide_replicas(reaches, lambda one, other: same, mode)[0] == expected
 
 
 def test_what_only_another_replica_has_is_said() -> None:
     """The one that is read may have expired more than others."""
-    seen = [Seen("a", GROUP, 0, 0, 100), Seen("b", GROUP, 1, 50, 120)]
+    reaches = [StoreReach("a", GROUP, 0, 100), StoreReach("b", GROUP, 50, 120)]
 
-    _, (said,) = decide_replicas(seen, lambda one, other: True, "one")
+    _, (said,) = decide_replicas(reaches, lambda one, other: True, "one")
 
     assert "only b is read" in said
     assert "from 0 on, is left out" in said
