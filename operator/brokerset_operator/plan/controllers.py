@@ -11,23 +11,14 @@ from brokerset_operator.model.actions import (
     PromoteController,
     RemoveController,
 )
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import ControllerFacts, Facts
-from brokerset_operator.plan.steps import (
-    AT_ONCE_SECONDS,
-    Again,
-    Finding,
-    GoesOn,
-    Pods,
-    Remember,
-    Steps,
-    Waits,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 
 
 def follow_members(facts: Facts) -> Steps:
     """Take at most one step, and say how many controller pods there are to be."""
-    yield Pods(None, (yield from _number(facts)))
+    yield steps.Pods(None, (yield from _number(facts)))
 
 
 def _number(facts: Facts) -> Finding[int]:
@@ -38,17 +29,19 @@ def _number(facts: Facts) -> Finding[int]:
     if not known.formed:
         return (yield from _form(known))
     if not known.led:
-        yield Waits("no leading controller was confirmed: members and leaders of groups are left as they are")
+        yield steps.Waits(
+            "no leading controller was confirmed: members and leaders of groups are left as they are"
+        )
         return max([known.current, known.wanted, *(n + 1 for n in known.pods)])
     step, why_not = next_step(facts.meta.name, facts.meta.namespace, known)
     if step is not None:
         yield step
     if why_not is not None:
-        yield Waits(why_not)
+        yield steps.Waits(why_not)
     members = frozenset(known.members)
     wanted = frozenset(range(known.wanted))
     if step is not None or members != wanted or known.voters != wanted:
-        yield GoesOn(
+        yield steps.GoesOn(
             reasons.CHANGING_CONTROLLERS,
             f"controllers {_listed(known.voters)} vote; wanted are {_listed(wanted)}",
         )
@@ -59,16 +52,16 @@ def _form(known: ControllerFacts) -> Finding[int]:
     """Let the first pods come, until they lead."""
     # Without volumes the first members are those of the settings that each started with: their number stays.
     number = known.first_pods
-    yield Remember(None, {"controller_replicas": number})
-    yield GoesOn(reasons.STARTING, retained_text(known) if known.retained else "the controllers start")
+    yield steps.Remember(None, {"controller_replicas": number})
+    yield steps.GoesOn(reasons.STARTING, retained_text(known) if known.retained else "the controllers start")
     if not known.joins:
         for pod in (known.pods[n] for n in sorted(known.waiting & known.pods.keys())):
             if not pod.terminating:
                 yield DeletePod(pod.name, pod.uid, "nobody has data: it must not wait for others")
     elif known.waiting >= frozenset(range(number)):
         # Nobody has data: that set was deleted before it began, and this one begins as a new one does.
-        yield Remember(None, {"blank_controllers": True})
-        yield Again(AT_ONCE_SECONDS)
+        yield steps.Remember(None, {"blank_controllers": True})
+        yield steps.Again(steps.AT_ONCE_SECONDS)
     return number
 
 

@@ -7,19 +7,9 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeleteObject, ObjectRef, SetPermission
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import Facts, GroupFacts, claims_are_free
-from brokerset_operator.plan.steps import (
-    AT_ONCE_SECONDS,
-    WAIT_SECONDS,
-    Finding,
-    GoesOn,
-    Pods,
-    Raise,
-    Steps,
-    Waits,
-    remember,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 
 DRAIN_GRACE_SECONDS: Final = 60.0
 """How long a group must be empty: clients re-read their routes every 30 s, so each has done so twice."""
@@ -33,7 +23,7 @@ def drain_groups(facts: Facts) -> Steps:
     for group in reversed(list(facts.groups.values())):
         if group.dropped and (left := (yield from _left(facts, group, highest=highest))):
             highest = False
-            yield Pods(group.index, left, read_only=True)
+            yield steps.Pods(group.index, left, read_only=True)
 
 
 def _left(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[int]:
@@ -41,26 +31,28 @@ def _left(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[int]:
     if group.keeper is None:
         if left := _left_by_a_stateful_set(group):
             # It was being made again around its pods: only with it can they be drained and go.
-            yield remember(group, replicas=left)
-            yield GoesOn(reasons.DRAINING_GROUP, f"StatefulSet {group.resource} is made anew around its pods")
+            yield steps.remember(group, replicas=left)
+            yield steps.GoesOn(
+                reasons.DRAINING_GROUP, f"StatefulSet {group.resource} is made anew around its pods"
+            )
             return left
         # Its objects go with its last pod. What is remembered stays: its volumes do too.
         if group.known:
-            yield remember(
+            yield steps.remember(
                 group, replicas=0, leaving=None, replacing=None, drain_since=None, empty_since=None
             )
     if group.keeper is None or group.keeper.deleting:
         if group.keeper is not None or group.brokers:
-            yield GoesOn(reasons.DRAINING_GROUP, f"the brokers of {group.name} end")
+            yield steps.GoesOn(reasons.DRAINING_GROUP, f"the brokers of {group.name} end")
         return 0
     if (yield from _is_drained(facts, group, highest=highest)) and highest:
         if group.keeper.retained and claims_are_free(group):
             ref = ObjectRef("apps/v1", "StatefulSet", group.resource, group.keeper.uid or None)
             yield DeleteObject(ref, "the manifest no longer has this group, and it is drained")
-            yield GoesOn(reasons.DRAINING_GROUP, f"{group.name} goes; its claims stay")
-            yield remember(group, replicas=0, leaving=None, replacing=None)
+            yield steps.GoesOn(reasons.DRAINING_GROUP, f"{group.name} goes; its claims stay")
+            yield steps.remember(group, replicas=0, leaving=None, replacing=None)
             return 0
-        yield Waits(f"{group.name} goes when its claims no longer depend on its StatefulSet")
+        yield steps.Waits(f"{group.name} goes when its claims no longer depend on its StatefulSet")
     return group.current
 
 
@@ -88,26 +80,26 @@ def _is_drained(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[bo
     """Whether a group may go; takes the next step towards that."""
     now, annotations = facts.now, facts.meta.annotations
     if group.named_in(annotations.get(names.DISCARD_GROUP)):
-        yield GoesOn(reasons.DRAINING_GROUP, f"{group.name} goes undrained, as an annotation says")
+        yield steps.GoesOn(reasons.DRAINING_GROUP, f"{group.name} goes undrained, as an annotation says")
         return True
     if not facts.controllers.led:
-        yield Waits(f"{group.name} stays until the controllers answer")
+        yield steps.Waits(f"{group.name} stays until the controllers answer")
         return False
     if group.contested is not None:
-        yield Waits(f"{group.name} stays: {group.contested}", WAIT_SECONDS)
+        yield steps.Waits(f"{group.name} stays: {group.contested}", steps.WAIT_SECONDS)
         return False
     if group.virgin:
         return True
     if facts.work_of(group).drain_since is None:
         # Written down before it is done: should the group be wanted again, it must be made writable.
-        yield remember(group, drain_since=now)
-        yield GoesOn(reasons.DRAINING_GROUP, f"{group.name} is drained", AT_ONCE_SECONDS)
+        yield steps.remember(group, drain_since=now)
+        yield steps.GoesOn(reasons.DRAINING_GROUP, f"{group.name} is drained", steps.AT_ONCE_SECONDS)
         return False
     drain = facts.observed.drains.get(group.name)
     if drain is None and group.master is not None and not highest:
         # Only some are probed in a reconcile, the highest ones first: that is the order in which they go.
-        yield GoesOn(
-            reasons.DRAINING_GROUP, f"{group.name} goes after those with higher numbers", WAIT_SECONDS
+        yield steps.GoesOn(
+            reasons.DRAINING_GROUP, f"{group.name} goes after those with higher numbers", steps.WAIT_SECONDS
         )
         return False
     if drain is None or drain.permission is None:
@@ -116,18 +108,18 @@ def _is_drained(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[bo
     if drain.permission != READ_ONLY:
         yield SetPermission(group.name, READ_ONLY, "the manifest no longer has this group")
     if drain.unread > 0:
-        yield remember(group, empty_since=None)
+        yield steps.remember(group, empty_since=None)
         yield from _tell(group, f"{drain.unread:,} messages are not consumed yet: let their consumers run")
         return False
     empty_since = facts.work_of(group).empty_since
     if drain.permission != READ_ONLY or empty_since is None:
-        yield remember(group, empty_since=now if drain.permission == READ_ONLY else None)
-        yield GoesOn(reasons.DRAINING_GROUP, f"{group.name} takes no sends any more")
+        yield steps.remember(group, empty_since=now if drain.permission == READ_ONLY else None)
+        yield steps.GoesOn(reasons.DRAINING_GROUP, f"{group.name} takes no sends any more")
         return False
     left = DRAIN_GRACE_SECONDS - (now - empty_since)
     if left > 0:
         message = f"{group.name} is empty, and goes when it has been so for {DRAIN_GRACE_SECONDS:g} s"
-        yield GoesOn(reasons.DRAINING_GROUP, message, min(left, WAIT_SECONDS))
+        yield steps.GoesOn(reasons.DRAINING_GROUP, message, min(left, steps.WAIT_SECONDS))
         return False
     return True
 
@@ -137,5 +129,5 @@ def _tell(group: GroupFacts, what: str) -> Steps:
         f"{group.name} is to go, and {what}, or annotate the BrokerSet with"
         f" {names.DISCARD_GROUP}={group.name} to give them up"
     )
-    yield Raise(reasons.DRAINING, reasons.UNREAD_MESSAGES, message)
-    yield GoesOn(reasons.DRAINING_GROUP, message, WAIT_SECONDS)
+    yield steps.Raise(reasons.DRAINING, reasons.UNREAD_MESSAGES, message)
+    yield steps.GoesOn(reasons.DRAINING_GROUP, message, steps.WAIT_SECONDS)

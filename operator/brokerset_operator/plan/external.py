@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.model import names
+from brokerset_operator.plan import steps
 from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
 from brokerset_operator.plan.objects import items, part, text
 from brokerset_operator.plan.pods import Pod
-from brokerset_operator.plan.steps import WAIT_SECONDS, Steps, Waits
+from brokerset_operator.plan.steps import Steps
 from brokerset_operator.resources.external_access import ADDRESSES_FILE, NAMESRV, REMOTING
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.external_routes import ExternalAddresses, place_of
@@ -50,7 +51,7 @@ def report_addresses(facts: Facts) -> Steps:
     """Reconcile again soon while addresses are missing; a load balancer that comes is told by its Service."""
     access = external_access(facts)
     if access is not None and access.missing:
-        yield Waits(f"clients outside: {'; '.join(access.missing)}", WAIT_SECONDS)
+        yield steps.Waits(f"clients outside: {'; '.join(access.missing)}", steps.WAIT_SECONDS)
 
 
 def external_status(access: ExternalAccess) -> dict[str, Any]:

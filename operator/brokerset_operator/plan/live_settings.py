@@ -11,9 +11,9 @@ from typing import Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import TellSettings
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
-from brokerset_operator.plan.steps import At, GoesOn, Stage, Step, Steps, Unless
+from brokerset_operator.plan.steps import Steps
 from brokerset_operator.resources.live_settings import BROKER_NAME, MINIMUM, OWNER_UID, differing
 from brokerset_operator.resources.set_facts import owner_uid_of
 from brokerset_operator.resources.settings_files import read_file
@@ -38,18 +38,18 @@ def _keep(facts: Facts, group: GroupFacts, broker: Broker, wanted: Mapping[str, 
     changes = differing(said, wanted)
     minimum = changes.pop(MINIMUM, None)
     if minimum is not None:
-        told = _tell(facts, group, broker, {MINIMUM: minimum}, Stage.MINIMUM)
+        told = _tell(facts, group, broker, {MINIMUM: minimum}, steps.Stage.MINIMUM)
         if _number(minimum) <= _number(said[MINIMUM]):
             yield from told
         else:
-            later = GoesOn(
+            later = steps.GoesOn(
                 reasons.CHANGING_SETTINGS,
                 f"{group.name} gets {MINIMUM}={minimum} when nothing else is done to it, and every broker,"
                 f" or more than {minimum}, are in sync",
             )
-            yield Unless(group.name, told, (later,)) if is_enough(facts, group, minimum) else later
+            yield steps.Unless(group.name, told, (later,)) if is_enough(facts, group, minimum) else later
     if changes:
-        yield from _tell(facts, group, broker, changes, Stage.SETTINGS)
+        yield from _tell(facts, group, broker, changes, steps.Stage.SETTINGS)
 
 
 def settings_of(facts: Facts, group: GroupFacts, broker: Broker) -> Mapping[str, str] | None:
@@ -83,8 +83,8 @@ def too_strict(facts: Facts, group: GroupFacts) -> str | None:
 
 
 def _tell(
-    facts: Facts, group: GroupFacts, broker: Broker, changes: Mapping[str, str], stage: Stage
-) -> tuple[Step, ...]:
+    facts: Facts, group: GroupFacts, broker: Broker, changes: Mapping[str, str], stage: steps.Stage
+) -> tuple[steps.Step, ...]:
     assert broker.pod is not None, "it has answered"
     told = ", ".join(f"{name}={text}" for name, text in changes.items())
     ip = broker.pod.ip or ""
@@ -97,7 +97,9 @@ def _tell(
         settings=changes,
         why=WHY,
     )
-    return At(stage, action), GoesOn(reasons.CHANGING_SETTINGS, f"{broker.pod.name} is told {told}")
+    return steps.At(stage, action), steps.GoesOn(
+        reasons.CHANGING_SETTINGS, f"{broker.pod.name} is told {told}"
+    )
 
 
 def is_enough(facts: Facts, group: GroupFacts, minimum: str) -> bool:

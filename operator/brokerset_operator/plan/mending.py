@@ -6,11 +6,11 @@ from typing import Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import CleanBroker, DeletePod, PointMasterService
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import DEAD, Facts, GroupFacts, slice_target
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.plan.pods import Pod, read_pod
-from brokerset_operator.plan.steps import WAIT_SECONDS, Again, Raise, Steps, Waits, remember
+from brokerset_operator.plan.steps import Steps
 
 OVERDUE_SECONDS: Final = 30.0
 """How long after its time of grace a pod counts as stuck."""
@@ -32,20 +32,20 @@ def free_stuck(facts: Facts) -> Steps:
         if pod is None or pod.gone_by is None:
             continue
         if observed.now - pod.gone_by <= OVERDUE_SECONDS:
-            yield Again(WAIT_SECONDS)
+            yield steps.Again(steps.WAIT_SECONDS)
             continue
         why = _why_it_ended(facts, pod)
         if why is not None:
             yield DeletePod(pod.name, pod.uid, why, force=True)
             continue
-        yield Raise(
+        yield steps.Raise(
             reasons.POD_STUCK,
             reasons.NODE_NOT_READY,
             f"{pod.name} does not end on node {pod.node}, where it may still write to its volume: bring the"
             f" node back, or, when it is surely off, delete it, or"
             f" `kubectl taint node {pod.node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute`",
         )
-        yield Again(WAIT_SECONDS)
+        yield steps.Again(steps.WAIT_SECONDS)
 
 
 def _why_it_ended(facts: Facts, pod: Pod) -> str | None:
@@ -75,9 +75,9 @@ def _forget_lost(facts: Facts, group: GroupFacts) -> Steps:
     for broker_id, since in known.items():
         if facts.now - since >= CERTAIN_SECONDS:
             yield CleanBroker(group.name, broker_id, "its volume is gone, and another broker has its place")
-        yield Waits(f"{group.name}/{broker_id} seems to have lost its volume")
+        yield steps.Waits(f"{group.name}/{broker_id} seems to have lost its volume")
     if known != dict(before):
-        yield remember(group, orphans=dict(sorted(known.items())))
+        yield steps.remember(group, orphans=dict(sorted(known.items())))
 
 
 def lost_ids(facts: Facts, group: GroupFacts) -> list[int]:
@@ -118,10 +118,10 @@ def _correct_master_service(facts: Facts, group: GroupFacts) -> Steps:
     address, epoch = slice_target(facts.observed, service)
     if (address == master.pod.ip and epoch == group.state.master_epoch) or epoch > group.state.master_epoch:
         if since is not None:
-            yield remember(group, astray_since=None)
+            yield steps.remember(group, astray_since=None)
         return
     if since is None:
-        yield remember(group, astray_since=facts.now)
+        yield steps.remember(group, astray_since=facts.now)
     elif facts.now - since > ASTRAY_SECONDS:
         yield PointMasterService(service, master.pod.name, master.pod.ip, group.state.master_epoch)
-    yield Waits(f"Service {service} does not lead to the master of {group.name}")
+    yield steps.Waits(f"Service {service} does not lead to the master of {group.name}")

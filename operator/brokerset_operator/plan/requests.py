@@ -8,17 +8,10 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Fence, SwitchOver
+from brokerset_operator.plan import steps
 from brokerset_operator.plan.facts import Facts, GroupFacts
 from brokerset_operator.plan.objects import part, time_text
-from brokerset_operator.plan.steps import (
-    AT_ONCE_SECONDS,
-    BUSY_SECONDS,
-    WAIT_SECONDS,
-    Again,
-    Answers,
-    Finding,
-    Steps,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 
 PATIENCE_SECONDS: Final = 600.0
 """How long a request waits for the group to be able to do it."""
@@ -49,7 +42,7 @@ def serve_requests(facts: Facts) -> Steps:
     old = part(facts.observed.status, "requests")
     switch = yield from _switch_over(facts, part(old, "switchover"))
     fence = yield from _fence(facts, part(old, "fence"))
-    yield Answers({name: item for name, item in (("switchover", switch), ("fence", fence)) if item})
+    yield steps.Answers({name: item for name, item in (("switchover", switch), ("fence", fence)) if item})
 
 
 def read_target(given: str) -> Target | None:
@@ -89,7 +82,7 @@ def _switch_over(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]
         epoch=group.state.master_epoch,
         why=f"annotation {names.SWITCH_OVER}",
     )
-    yield Again(BUSY_SECONDS)
+    yield steps.Again(steps.BUSY_SECONDS)
     return (yield from _waiting(facts, old, "the master is asked to hand over"))
 
 
@@ -98,21 +91,21 @@ def _accept(facts: Facts, value: str) -> Finding[dict[str, Any]]:
     if read_target(value) is None:
         return _answer(facts, value, REFUSED, f"write <group> or <group>/<broker id>, not {value[:64]!r}")
     if not facts.controllers.led:
-        yield Again(WAIT_SECONDS)
+        yield steps.Again(steps.WAIT_SECONDS)
         return {}
     target, group = _found(facts, value)
     if group is None or target is None:
         known = ", ".join(each.name for each in facts.groups.values())
         return _answer(facts, value, REFUSED, f"there is no such group: groups are {known}")
     if group.state is None or group.master is None:
-        yield Again(WAIT_SECONDS)
+        yield steps.Again(steps.WAIT_SECONDS)
         return {}
     if target.broker_id == group.state.master_id:
         return _answer(facts, value, FINISHED, f"broker {target.broker_id} is master already")
     if target.broker_id is not None and all(r.broker_id != target.broker_id for r in group.state.replicas):
         ids = ", ".join(str(each.broker_id) for each in group.state.replicas)
         return _answer(facts, value, REFUSED, f"{group.name} has no broker {target.broker_id}: it has {ids}")
-    yield Again(AT_ONCE_SECONDS)
+    yield steps.Again(steps.AT_ONCE_SECONDS)
     return {**_answer(facts, value, ACCEPTED, "is done next"), "epoch": group.state.master_epoch}
 
 
@@ -139,7 +132,7 @@ def _fence(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]]:
     if old.get("value", "") == value and old.get("state") not in OPEN:
         return dict(old)
     if not facts.controllers.led:
-        yield Again(WAIT_SECONDS)
+        yield steps.Again(steps.WAIT_SECONDS)
         return dict(old)
     parts = [each for each in value.split(",") if each.strip()]
     targets = [read_target(each) for each in parts[:FENCED_MAX]]
@@ -152,7 +145,7 @@ def _fence(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]]:
     fenced = sorted(ours | wanted.keys())
     if old.get("value", "") != value:
         # Written down before it is done: who is fenced by this must be known when the annotation goes.
-        yield Again(AT_ONCE_SECONDS)
+        yield steps.Again(steps.AT_ONCE_SECONDS)
         return {**_answer(facts, value, ACCEPTED, "is done next"), "fenced": fenced}
     problems = []
     for name in (*sorted(wanted), *sorted(ours - wanted.keys())):
@@ -196,7 +189,7 @@ def _found(facts: Facts, value: str) -> tuple[Target | None, GroupFacts | None]:
 
 
 def _waiting(facts: Facts, old: Mapping[str, Any], message: str) -> Finding[dict[str, Any]]:
-    yield Again(BUSY_SECONDS)
+    yield steps.Again(steps.BUSY_SECONDS)
     value, since = str(old.get("value", "")), old.get("since")
     began = float(since) if isinstance(since, int | float) else facts.now
     if facts.now - began > PATIENCE_SECONDS:

@@ -12,26 +12,12 @@ from typing import Final, Union
 
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeletePod, MoveLeadership
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import Broker, Facts, GroupFacts
 from brokerset_operator.plan.live_settings import too_strict
 from brokerset_operator.plan.pods import STALE_SECONDS, Keeper, Pod, is_old, is_slow, why_failing
 from brokerset_operator.plan.scaling import never_starts
-from brokerset_operator.plan.steps import (
-    AT_ONCE_SECONDS,
-    BROKERS,
-    CONTROLLERS,
-    WAIT_SECONDS,
-    Again,
-    Finding,
-    GoesOn,
-    Remember,
-    Steps,
-    Takes,
-    Unless,
-    Waits,
-    remember,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 from brokerset_operator.plan.workflow import Replacing
 
 OLD: Final = "its template or its settings have changed"
@@ -46,7 +32,7 @@ def roll_controllers(facts: Facts) -> Steps:
         return
     begun = (yield from go_on(roll)) or roll.begun
     if begun is not None or roll.old:
-        yield Takes(CONTROLLERS)
+        yield steps.Takes(steps.CONTROLLERS)
     if begun is None and roll.old:
         yield from begin(roll)
 
@@ -57,12 +43,12 @@ def roll_brokers(facts: Facts) -> Steps:
     for roll in rolls:
         # A group that is to go is not rolled, but it is drained by brokers that run.
         if (yield from go_on(roll)) is not None and not roll.group.dropped:
-            yield Takes(BROKERS)
-    later = GoesOn(reasons.ROLLING, "brokers are replaced after the controllers")
+            yield steps.Takes(steps.BROKERS)
+    later = steps.GoesOn(reasons.ROLLING, "brokers are replaced after the controllers")
     for roll in rolls:
         if roll.old:
-            steps = Unless(CONTROLLERS, tuple(begin(roll)), (later,))
-            yield Unless(BROKERS, (Takes(BROKERS), steps))
+            step = steps.Unless(steps.CONTROLLERS, tuple(begin(roll)), (later,))
+            yield steps.Unless(steps.BROKERS, (steps.Takes(steps.BROKERS), step))
 
 
 # -- one after the other ----------------------------------------------------------------------------------
@@ -74,7 +60,7 @@ def begin(roll: Roll) -> Steps:
     pod = followers[0] if followers else roll.old[0]
     problem = roll.why_not_now(pod)
     if problem is not None:
-        yield GoesOn(reasons.ROLL_WAITS, f"{roll.called} old pods, but {problem}", WAIT_SECONDS)
+        yield steps.GoesOn(reasons.ROLL_WAITS, f"{roll.called} old pods, but {problem}", steps.WAIT_SECONDS)
     elif followers:
         yield from _write_down(roll, pod)
     elif (question := roll.ask_first()) is not None:
@@ -97,7 +83,7 @@ def go_on(roll: Roll) -> Finding[Replacing | None]:
         for pod in useless:
             if pod.broken is not None:
                 yield DeletePod(pod.name, pod.uid, f"{OLD}, and it does not run: {pod.broken}")
-                yield GoesOn(reasons.ROLLING, f"{pod.name} is replaced: {pod.broken}")
+                yield steps.GoesOn(reasons.ROLLING, f"{pod.name} is replaced: {pod.broken}")
     return None if begun is None else (yield from _go_on(roll, begun))
 
 
@@ -108,26 +94,26 @@ def _go_on(roll: Roll, begun: Replacing) -> Finding[Replacing | None]:
         if ordinal >= roll.current:
             yield roll.remember(None)
             return None
-        yield GoesOn(reasons.ROLLING, f"{begun.pod} is made anew")
+        yield steps.GoesOn(reasons.ROLLING, f"{begun.pod} is made anew")
     elif pod.uid == begun.uid:
         return (yield from _take_down(roll, pod, begun))
     elif roll.is_back(pod, begun):
         yield roll.remember(None)
-        yield Again(AT_ONCE_SECONDS)
+        yield steps.Again(steps.AT_ONCE_SECONDS)
         return None
     elif roll.is_old(pod) and not roll.serves(pod):
         return (yield from _write_down(roll, pod))  # the manifest has changed again meanwhile
     elif (why := why_failing(pod, now)) is not None:
         message = f"{pod.name} does not come back: {why}. Correct the manifest, or put it back"
-        yield GoesOn(reasons.ROLL_WAITS, message, WAIT_SECONDS)
+        yield steps.GoesOn(reasons.ROLL_WAITS, message, steps.WAIT_SECONDS)
     else:
-        yield GoesOn(reasons.ROLLING, f"{pod.name} is new, and {roll.returning}")
+        yield steps.GoesOn(reasons.ROLLING, f"{pod.name} is new, and {roll.returning}")
     return begun
 
 
 def _take_down(roll: Roll, pod: Pod, begun: Replacing) -> Finding[Replacing | None]:
     if pod.terminating:
-        yield GoesOn(reasons.ROLLING, f"{pod.name} ends")
+        yield steps.GoesOn(reasons.ROLLING, f"{pod.name} ends")
         return begun
     problem = None if roll.is_old(pod) else "it is as wanted"
     if problem is None and not roll.is_useless(pod):
@@ -137,13 +123,13 @@ def _take_down(roll: Roll, pod: Pod, begun: Replacing) -> Finding[Replacing | No
             return begun
     if problem is None:
         yield roll.deletion(pod)
-        yield GoesOn(reasons.ROLLING, f"{pod.name} is replaced")
+        yield steps.GoesOn(reasons.ROLLING, f"{pod.name} is replaced")
     elif roll.facts.now - begun.since > STALE_SECONDS:
         yield roll.remember(None)
-        yield Waits(f"{pod.name} is not replaced now: {problem}")
+        yield steps.Waits(f"{pod.name} is not replaced now: {problem}")
         return None
     else:
-        yield GoesOn(reasons.ROLLING, f"{pod.name} is replaced later: {problem}")
+        yield steps.GoesOn(reasons.ROLLING, f"{pod.name} is replaced later: {problem}")
     return begun
 
 
@@ -151,7 +137,7 @@ def _write_down(roll: Roll, pod: Pod) -> Finding[Replacing]:
     """A pod is taken down in the next reconcile."""
     replacing = roll.replacing(pod)
     yield roll.remember(replacing)
-    yield GoesOn(reasons.ROLLING, f"{pod.name} is replaced", AT_ONCE_SECONDS)
+    yield steps.GoesOn(reasons.ROLLING, f"{pod.name} is replaced", steps.AT_ONCE_SECONDS)
     return replacing
 
 
@@ -245,7 +231,7 @@ class ControllerRoll(_Pods):
         """One that is ready is waited for."""
         return pod.ready or pod.terminating
 
-    def ask_first(self) -> GoesOn | None:
+    def ask_first(self) -> steps.GoesOn | None:
         """Nobody: it is no pause for clients."""
         return None
 
@@ -257,19 +243,20 @@ class ControllerRoll(_Pods):
         """What is remembered of a pod that is to be taken down."""
         return Replacing(pod=pod.name, uid=pod.uid, since=self.facts.now)
 
-    def remember(self, replacing: Replacing | None) -> Remember:
+    def remember(self, replacing: Replacing | None) -> steps.Remember:
         """In what is remembered of the set."""
-        return Remember(None, {"controllers": replacing})
+        return steps.Remember(None, {"controllers": replacing})
 
     def hand_over(self, pod: Pod) -> Steps:
         """Let another controller lead, a new one if there is one."""
         able = sorted(self.known.voting & self.known.caught_up - {pod.ordinal})
         if not able:
-            yield GoesOn(reasons.ROLL_WAITS, "no other controller has everything, to lead", WAIT_SECONDS)
+            message = "no other controller has everything, to lead"
+            yield steps.GoesOn(reasons.ROLL_WAITS, message, steps.WAIT_SECONDS)
             return
         new = [n for n in able if n in self.pods and not self.is_old(self.pods[n])]
         yield MoveLeadership((new or able)[0], f"{pod.name} is replaced: {OLD}")
-        yield GoesOn(reasons.ROLLING, f"controller {(new or able)[0]} takes the lead over")
+        yield steps.GoesOn(reasons.ROLLING, f"controller {(new or able)[0]} takes the lead over")
 
 
 class BrokerRoll(_Pods):
@@ -370,7 +357,7 @@ class BrokerRoll(_Pods):
         """One that is in sync is waited for."""
         return self._broker(pod).in_sync or self._broker(pod).master
 
-    def ask_first(self) -> GoesOn | None:
+    def ask_first(self) -> steps.GoesOn | None:
         """With `supervised` a person says that the master may be touched, for this master epoch."""
         facts, group = self.facts, self.group
         if facts.manifest.spec.update.strategy != "supervised" or group.state is None:
@@ -379,11 +366,11 @@ class BrokerRoll(_Pods):
         given = (facts.meta.annotations.get(names.APPROVE) or "").replace(" ", "").split(",")
         if f"{group.name}/{epoch}" in given or f"{group.resource}/{epoch}" in given:
             return None
-        return GoesOn(
+        return steps.GoesOn(
             reasons.WAITING_FOR_APPROVAL,
             f"all slaves of {group.name} are new: to let its master hand over and be replaced, annotate the"
             f" BrokerSet with {names.APPROVE}={group.name}/{epoch}",
-            WAIT_SECONDS,
+            steps.WAIT_SECONDS,
         )
 
     def hand_over(self, pod: Pod) -> Steps:
@@ -391,11 +378,11 @@ class BrokerRoll(_Pods):
         name, target = self.group.name, self.group.successor(self.current)
         if target is None:
             message = f"{name}: nobody is in sync to take over from its old master"
-            yield GoesOn(reasons.ROLL_WAITS, message, WAIT_SECONDS)
+            yield steps.GoesOn(reasons.ROLL_WAITS, message, steps.WAIT_SECONDS)
             return
         why = f"the master, broker {self._broker(pod).broker_id}, is replaced: {OLD}"
         yield self.group.switch_over(target, why)
-        yield GoesOn(reasons.ROLLING, f"the master of {name} hands over to broker {target.broker_id}")
+        yield steps.GoesOn(reasons.ROLLING, f"the master of {name} hands over to broker {target.broker_id}")
 
     def deletion(self, pod: Pod) -> DeletePod:
         """Nothing happens in another master epoch, unless the pod does not run anyway."""
@@ -417,9 +404,9 @@ class BrokerRoll(_Pods):
             incarnation=None if broker.broker_id is None else started,
         )
 
-    def remember(self, replacing: Replacing | None) -> Remember:
+    def remember(self, replacing: Replacing | None) -> steps.Remember:
         """In what is remembered of the group."""
-        return remember(self.group, replacing=replacing)
+        return steps.remember(self.group, replacing=replacing)
 
     def _broker(self, pod: Pod) -> Broker:
         return self.group.brokers[pod.ordinal]

@@ -14,23 +14,12 @@ from brokerset_operator.model.actions import (
     ObjectRef,
     SetPermission,
 )
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import DEAD, Broker, Facts, GroupFacts
 from brokerset_operator.plan.live_settings import minimum_of, too_strict
 from brokerset_operator.plan.objects import failed_message, part
 from brokerset_operator.plan.pods import STALE_SECONDS, is_slow
-from brokerset_operator.plan.steps import (
-    AT_ONCE_SECONDS,
-    WAIT_SECONDS,
-    Again,
-    Finding,
-    GoesOn,
-    Pods,
-    Raise,
-    Steps,
-    Waits,
-    remember,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 from brokerset_operator.plan.workflow import Leaving
 from brokerset_operator.resources.set_facts import facts_of
 from brokerset_operator.resources.settings_files import kept_settings
@@ -45,7 +34,7 @@ def size_groups(facts: Facts) -> Steps:
         if not group.dropped:
             yield from _open_again(facts, group)
             yield from _expect_fewer(facts, group)
-            yield Pods(group.index, (yield from _size(facts, group)))
+            yield steps.Pods(group.index, (yield from _size(facts, group)))
 
 
 def least_staying(manifest: BrokerSet, current: int) -> int:
@@ -57,22 +46,22 @@ def _size(facts: Facts, group: GroupFacts) -> Finding[int]:
     if group.keeper is None and group.work.replicas == 0:
         # Either nothing is there yet, or only the StatefulSet is gone: its pods are taken over.
         size = max([group.wanted, *(n + 1 for n in group.brokers)])
-        yield remember(group, replicas=size)
+        yield steps.remember(group, replicas=size)
         return size
     if group.wanted < group.current:
         return (yield from _fewer(facts, group))
     yield from _welcome_back(facts, group)
     if group.wanted > group.current:
         message = f"{group.name} gets {group.wanted} brokers, from {group.current}"
-        yield GoesOn(reasons.SCALING, message, AT_ONCE_SECONDS)
-        yield remember(group, replicas=group.wanted)
+        yield steps.GoesOn(reasons.SCALING, message, steps.AT_ONCE_SECONDS)
+        yield steps.remember(group, replicas=group.wanted)
     return group.current
 
 
 def _fewer(facts: Facts, group: GroupFacts) -> Finding[int]:
     ordinal = group.current - 1
     pod = names.broker_pod(facts.meta.name, group.index, ordinal)
-    yield GoesOn(
+    yield steps.GoesOn(
         reasons.SCALING, f"{group.name} gets {group.wanted} brokers, from {group.current}: {pod} goes"
     )
     if facts.controllers.led and group.contested is None and group.virgin:
@@ -83,27 +72,27 @@ def _fewer(facts: Facts, group: GroupFacts) -> Finding[int]:
         return group.current
     broker, leaving = group.brokers[ordinal], facts.work_of(group).leaving
     if leaving is None or leaving.ordinal != ordinal:
-        yield remember(group, leaving=_leaving(facts, group, broker))
-        yield Again(AT_ONCE_SECONDS)
+        yield steps.remember(group, leaving=_leaving(facts, group, broker))
+        yield steps.Again(steps.AT_ONCE_SECONDS)
         return group.current
     return (yield from _take_out(facts, group, broker, leaving))
 
 
-def _why_it_stays(facts: Facts, group: GroupFacts, pod: str) -> Waits | None:
+def _why_it_stays(facts: Facts, group: GroupFacts, pod: str) -> steps.Waits | None:
     """Why the last pod of a group that has led is not taken out now."""
     if not facts.controllers.led:
-        return Waits(f"{pod} stays until the controllers answer")
+        return steps.Waits(f"{pod} stays until the controllers answer")
     if group.contested is not None:
-        return Waits(f"{pod} stays: {group.contested}", WAIT_SECONDS)
+        return steps.Waits(f"{pod} stays: {group.contested}", steps.WAIT_SECONDS)
     if group.master is None:
-        return Waits(f"{pod} stays until {group.name} has a living master")
+        return steps.Waits(f"{pod} stays until {group.name} has a living master")
     replacing = facts.work_of(group).replacing
     if replacing is not None and replacing.pod != pod:
-        return Waits(f"{pod} stays until {replacing.pod}, which is being replaced, is in sync")
+        return steps.Waits(f"{pod} stays until {replacing.pod}, which is being replaced, is in sync")
     strict = too_strict(facts, group)
     if strict is None and minimum_of(facts, group, group.master) is None:
         strict = f"the master does not tell at port {names.REMOTING_PORT} how many must be in sync"
-    return None if strict is None else Waits(f"{pod} stays: {strict}")
+    return None if strict is None else steps.Waits(f"{pod} stays: {strict}")
 
 
 def _leaving(facts: Facts, group: GroupFacts, broker: Broker) -> Leaving:
@@ -128,10 +117,10 @@ def _take_out(facts: Facts, group: GroupFacts, broker: Broker, leaving: Leaving)
     out = broker_id in group.state.fenced and broker_id not in group.state.sync_state_set
     # What is seen of the pod may be older than its end, which must not be taken back.
     if seen > broker.ordinal and broker.replica is None and not out and _may_join_yet(facts, broker, leaving):
-        yield Waits(f"{group.resource}-{broker.ordinal} begins; it goes when its id is known")
+        yield steps.Waits(f"{group.resource}-{broker.ordinal} begins; it goes when its id is known")
         return group.current
     if broker_id is not None and broker_id != leaving.broker_id:
-        yield remember(group, leaving=_leaving(facts, group, broker))
+        yield steps.remember(group, leaving=_leaving(facts, group, broker))
     if broker.master:
         yield from _hand_over(group, broker)
         return group.current
@@ -140,7 +129,7 @@ def _take_out(facts: Facts, group: GroupFacts, broker: Broker, leaving: Leaving)
         yield _fence(facts, group, broker_id)
         return group.current
     if broker_id is not None and broker_id in group.state.sync_state_set:
-        yield Waits(f"{group.name}/{broker_id} is fenced, but still in the in-sync set")
+        yield steps.Waits(f"{group.name}/{broker_id} is fenced, but still in the in-sync set")
         return group.current
     if seen <= broker.ordinal and broker.pod is None:
         yield from _finish(facts, group, leaving, broker_id)
@@ -159,18 +148,18 @@ def _hand_over(group: GroupFacts, broker: Broker) -> Steps:
     target = group.successor(max(group.brokers) + 1, without=broker.ordinal)
     if target is None:
         message = f"{group.name}: its master is to go, and no other broker is in sync: wait until one is"
-        yield Raise(reasons.SCALE_REFUSED, reasons.BELOW_MINIMUM, message)
+        yield steps.Raise(reasons.SCALE_REFUSED, reasons.BELOW_MINIMUM, message)
     else:
         yield group.switch_over(target, f"broker {broker.broker_id} leaves the group")
 
 
-def _fence(facts: Facts, group: GroupFacts, broker_id: int) -> Fence | Raise:
+def _fence(facts: Facts, group: GroupFacts, broker_id: int) -> Fence | steps.Raise:
     staying = len(group.living_in_sync - {broker_id})
     counted = group.state is not None and broker_id in group.state.sync_state_set
     least = least_staying(facts.manifest, group.current)
     allowed = group.named_in(facts.meta.annotations.get(names.BELOW_MINIMUM)) and staying >= 1
     if counted and staying < least and not allowed:
-        return Raise(
+        return steps.Raise(
             reasons.SCALE_REFUSED,
             reasons.BELOW_MINIMUM,
             f"{group.name}: without broker {broker_id} only {staying} would stay in sync, and {least} must:"
@@ -184,13 +173,13 @@ def _finish(facts: Facts, group: GroupFacts, leaving: Leaving, broker_id: int | 
     work = facts.work_of(group)
     if leaving.claim_uid is None or not leaving.claim_resource:
         aside = work.aside if broker_id is None else tuple(sorted({*work.aside, broker_id}))
-        yield remember(group, leaving=None, replicas=leaving.ordinal, aside=aside)
+        yield steps.remember(group, leaving=None, replicas=leaving.ordinal, aside=aside)
         return
     claim = group.claims.get(leaving.ordinal)
     if claim is not None and part(claim, "metadata").get("uid") == leaving.claim_uid:
         if facts.now - leaving.since < STALE_SECONDS:
             # The pod may be about to come: what was seen could be from before more were asked for.
-            yield Waits(f"{leaving.claim_resource} goes when nothing has used it for a while")
+            yield steps.Waits(f"{leaving.claim_resource} goes when nothing has used it for a while")
         elif part(claim, "metadata").get("deletionTimestamp") is None:
             ref = ObjectRef("v1", "PersistentVolumeClaim", leaving.claim_resource, leaving.claim_uid)
             yield DeleteObject(ref, f"annotation {names.DELETE_CLAIMS}")
@@ -199,7 +188,7 @@ def _finish(facts: Facts, group: GroupFacts, leaving: Leaving, broker_id: int | 
     replica = next((each for each in group.state.replicas if each.broker_id == broker_id), None)
     if replica is None:
         ids = {ordinal: known for ordinal, known in work.ids.items() if ordinal != leaving.ordinal}
-        yield remember(group, leaving=None, replicas=leaving.ordinal, ids=ids)
+        yield steps.remember(group, leaving=None, replicas=leaving.ordinal, ids=ids)
     elif replica.standing == DEAD:
         yield CleanBroker(group.name, replica.broker_id, "its volume was deleted after scale-in")
 
@@ -210,9 +199,9 @@ def _fewer_of_a_new_group(facts: Facts, group: GroupFacts) -> Finding[int]:
     While all of them come the master is elected in a moment, or has been by now: then it is waited for.
     """
     if not never_starts(facts, group):
-        yield Waits(f"{group.name} gets fewer brokers when it has its first master")
+        yield steps.Waits(f"{group.name} gets fewer brokers when it has its first master")
         return group.current
-    yield remember(group, expected=group.wanted, replicas=group.wanted, leaving=None)
+    yield steps.remember(group, expected=group.wanted, replicas=group.wanted, leaving=None)
     return group.wanted
 
 
@@ -238,7 +227,7 @@ def _expect_fewer(facts: Facts, group: GroupFacts) -> Steps:
         uid = part(config_map, "metadata").get("uid")
         ref = ObjectRef("v1", "ConfigMap", group.resource, str(uid) if uid else None)
         yield DeleteObject(ref, "it says that the first election waits for more brokers")
-        yield GoesOn(reasons.SCALING, f"{group.name} is told to wait for {group.wanted} brokers only")
+        yield steps.GoesOn(reasons.SCALING, f"{group.name} is told to wait for {group.wanted} brokers only")
         return
     for broker in reversed(list(group.brokers.values())):
         pod = broker.pod
@@ -259,10 +248,10 @@ def _welcome_back(facts: Facts, group: GroupFacts) -> Steps:
             if ordinal < group.wanted and broker.broker_id is not None and broker.broker_id in aside:
                 if broker.fenced:
                     yield Fence(group.name, broker.broker_id, False, "it is wanted again")
-                    yield GoesOn(reasons.SCALING, f"{group.name}/{broker.broker_id} is taken in again")
+                    yield steps.GoesOn(reasons.SCALING, f"{group.name}/{broker.broker_id} is taken in again")
                 else:
                     aside.discard(broker.broker_id)
-    yield remember(group, leaving=None, aside=tuple(sorted(aside)))
+    yield steps.remember(group, leaving=None, aside=tuple(sorted(aside)))
 
 
 def _open_again(facts: Facts, group: GroupFacts) -> Steps:
@@ -271,14 +260,14 @@ def _open_again(facts: Facts, group: GroupFacts) -> Steps:
     if work.drain_since is None:
         return
     if not facts.controllers.led or group.master is None:
-        yield Waits(f"{group.name} is made writable when it has a master")
+        yield steps.Waits(f"{group.name} is made writable when it has a master")
         return
     permission = facts.manifest.config_values().get("broker_permission", READ_AND_WRITE)
     assert isinstance(permission, int), "the manifest is valid"
     yield SetPermission(group.name, permission, "it is wanted again")
     if work.opening and failed_message(facts.observed.status) is None:
         # Told twice: the first time may have been cut off before it was done.
-        yield remember(group, drain_since=None, empty_since=None, opening=False)
+        yield steps.remember(group, drain_since=None, empty_since=None, opening=False)
     else:
-        yield remember(group, opening=True)
-        yield Again(AT_ONCE_SECONDS)
+        yield steps.remember(group, opening=True)
+        yield steps.Again(steps.AT_ONCE_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import DeleteObject, ObjectRef, ResizeClaim
 from brokerset_operator.model.observed import Object
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import Facts
 from brokerset_operator.plan.objects import (
     claim_templates,
@@ -21,18 +21,7 @@ from brokerset_operator.plan.objects import (
     size_of,
     text,
 )
-from brokerset_operator.plan.steps import (
-    IDLE_SECONDS,
-    WAIT_SECONDS,
-    Again,
-    At,
-    Finding,
-    GoesOn,
-    Raise,
-    Stage,
-    Steps,
-    Waits,
-)
+from brokerset_operator.plan.steps import Finding, Steps
 
 FIXED_FIELDS: Final = ("serviceName", "podManagementPolicy", "selector")
 """Fields of a StatefulSet, besides its claim templates, that the API server lets nobody change."""
@@ -55,13 +44,13 @@ def keep_volumes(facts: Facts, stateful_sets: Mapping[str, Object]) -> Finding[f
         meta = part(found, "metadata")
         if meta.get("deletionTimestamp") is not None:
             held.add(name)
-            yield Waits(f"StatefulSet {name} is being deleted; it is made anew then")
+            yield steps.Waits(f"StatefulSet {name} is being deleted; it is made anew then")
         elif _is_fixed_otherwise(found, wanted):
             held.add(name)
             uid = meta.get("uid")
             ref = ObjectRef("apps/v1", "StatefulSet", name, str(uid) if uid else None)
             yield DeleteObject(ref, "its claim template cannot be changed; its pods stay", orphan=True)
-            yield GoesOn(reasons.CHANGING_VOLUMES, f"StatefulSet {name} is made anew around its pods")
+            yield steps.GoesOn(reasons.CHANGING_VOLUMES, f"StatefulSet {name} is made anew around its pods")
     return frozenset(held)
 
 
@@ -122,34 +111,34 @@ def _keep_claim(facts: Facts, name: str, claim: Object, size: str) -> Steps:
     asked, wanted = size_of(requested(claim)), size_of(size)
     capacity = part(part(claim, "status"), "capacity").get("storage")
     if asked > wanted:
-        yield Waits(f"{name} keeps {requested(claim)}: volumes never shrink", IDLE_SECONDS)
+        yield steps.Waits(f"{name} keeps {requested(claim)}: volumes never shrink", steps.IDLE_SECONDS)
         return
     if asked == wanted:
         if capacity is not None and size_of(str(capacity)) < wanted:
             restart = "FileSystemResizePending" in conditions_true(claim)
             how = "its pod must be restarted for that" if restart else "the storage class works on it"
-            yield GoesOn(reasons.CHANGING_VOLUMES, f"{name} grows to {size}: {how}", WAIT_SECONDS)
+            yield steps.GoesOn(reasons.CHANGING_VOLUMES, f"{name} grows to {size}: {how}", steps.WAIT_SECONDS)
         return
     class_name = text(part(claim, "spec").get("storageClassName"))
     storage_class = facts.observed.storage_classes.get(class_name or "")
     if storage_class is None:
         # It may not be read, or it is gone: the API server knows whether the claim can grow.
         if _was_refused(facts):
-            yield Raise(
+            yield steps.Raise(
                 reasons.STORAGE_NOT_EXPANDABLE,
                 reasons.REFUSED,
                 f"{name} has {requested(claim)}, and may not grow to {size}: see whether storage class"
                 f" {class_name} allows expansion; it is asked again every {ASK_AGAIN_SECONDS:g} s",
             )
-            yield Again(WAIT_SECONDS)
+            yield steps.Again(steps.WAIT_SECONDS)
             return
-        yield At(Stage.REFUSABLE, ResizeClaim(name, size))
-        yield Waits(
-            f"{name} is asked to grow; its storage class {class_name} could not be read", WAIT_SECONDS
+        yield steps.At(steps.Stage.REFUSABLE, ResizeClaim(name, size))
+        yield steps.Waits(
+            f"{name} is asked to grow; its storage class {class_name} could not be read", steps.WAIT_SECONDS
         )
         return
     if storage_class.get("allowVolumeExpansion") is not True:
-        yield Raise(
+        yield steps.Raise(
             reasons.STORAGE_NOT_EXPANDABLE,
             reasons.CLASS_FORBIDS,
             f"{name} has {requested(claim)}, and storage class {class_name} does not let it grow to {size}:"
@@ -158,4 +147,4 @@ def _keep_claim(facts: Facts, name: str, claim: Object, size: str) -> Steps:
         )
         return
     yield ResizeClaim(name, size)
-    yield GoesOn(reasons.CHANGING_VOLUMES, f"{name} grows from {requested(claim)} to {size}")
+    yield steps.GoesOn(reasons.CHANGING_VOLUMES, f"{name} grows from {requested(claim)} to {size}")

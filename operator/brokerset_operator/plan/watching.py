@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from brokerset_operator.model import names
-from brokerset_operator.plan import reasons
+from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.facts import Facts, GroupFacts
 from brokerset_operator.plan.objects import part
 from brokerset_operator.plan.problems import failing, group_problem
-from brokerset_operator.plan.steps import (
-    BUSY_SECONDS,
-    IDLE_SECONDS,
-    WAIT_SECONDS,
-    Again,
-    Answers,
-    GoesOn,
-    Steps,
-    remember,
-)
+from brokerset_operator.plan.steps import Steps
 
 
 def learn(facts: Facts) -> Steps:
@@ -25,7 +16,7 @@ def learn(facts: Facts) -> Steps:
         if not group.dropped or group.known:
             led = group.work.led or (group.state is not None and not group.virgin)
             there = group.keeper.replicas if group.keeper is not None and not group.keeper.deleting else 0
-            yield remember(group, led=led, ids=_ids(group), replicas=max(there, group.work.replicas))
+            yield steps.remember(group, led=led, ids=_ids(group), replicas=max(there, group.work.replicas))
 
 
 def _ids(group: GroupFacts) -> dict[int, int]:
@@ -48,7 +39,7 @@ def note_whole(facts: Facts) -> Steps:
     """Remember that a group was seen without a problem: from then on it is not being created any more."""
     for group in facts.groups.values():
         if not group.dropped and not group.work.whole and group_problem(facts, group) is None:
-            yield remember(group, whole=True)
+            yield steps.remember(group, whole=True)
 
 
 def report_progress(facts: Facts) -> Steps:
@@ -60,25 +51,25 @@ def report_progress(facts: Facts) -> Steps:
             continue
         problem = group_problem(facts, group)
         if problem is not None:
-            yield Again(BUSY_SECONDS)
+            yield steps.Again(steps.BUSY_SECONDS)
             if problem[0] in (reasons.CREATING, reasons.TOO_FEW_IN_SYNC, reasons.BROKERS_MISSING):
-                yield GoesOn(reasons.STARTING, problem[1])
+                yield steps.GoesOn(reasons.STARTING, problem[1])
         ending = [broker for n, broker in group.brokers.items() if n >= shape.groups.get(group.index, 0)]
         if any(broker.pod is not None for broker in ending):
-            yield GoesOn(reasons.SCALING, f"{len(ending)} brokers of {group.name} end")
+            yield steps.GoesOn(reasons.SCALING, f"{len(ending)} brokers of {group.name} end")
     if any(n >= shape.controller_replicas for n in facts.controllers.pods):
-        yield GoesOn(reasons.CHANGING_CONTROLLERS, "controllers end that are no members any more")
+        yield steps.GoesOn(reasons.CHANGING_CONTROLLERS, "controllers end that are no members any more")
 
 
 def report_failing(facts: Facts) -> Steps:
     """Reconcile again while a controller crashes: nothing is heard of it when it has run for long enough."""
     known = facts.controllers
     if known.led and known.own and any(failing(facts, pod) is not None for pod in known.pods.values()):
-        yield Again(WAIT_SECONDS)
+        yield steps.Again(steps.WAIT_SECONDS)
 
 
 def report_paused(facts: Facts) -> Steps:
     """Nothing is done, and what people have asked for stays as it is answered."""
     message = f"annotation {names.PAUSED}: nothing is changed"
-    yield GoesOn(reasons.PAUSED, message, IDLE_SECONDS)
-    yield Answers(dict(part(facts.observed.status, "requests")))
+    yield steps.GoesOn(reasons.PAUSED, message, steps.IDLE_SECONDS)
+    yield steps.Answers(dict(part(facts.observed.status, "requests")))

@@ -2,74 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.operator.store_jobs.worlds import (
+    MigrationWorld,
     claim,
+    copying,
     error,
     failed,
-    finished,
     migration_manifest,
     observed_migration,
     summary,
 )
 
 from brokerset_operator.migrations import users_of
-from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
-from brokerset_operator.plan.conditions import find
 from brokerset_operator.store_jobs import reasons
-from brokerset_operator.store_jobs.migration_plan import plan_migration
-from brokerset_operator.store_jobs.observed import ObservedMigration
-from brokerset_operator.store_jobs.sequence import JobPlan
 from brokerset_spec.store_migration_manifest import read_store_migration
-
-
-class World:
-    """Carries out plans on values: one `round` after another."""
-
-    def __init__(self, **more: Any) -> None:
-        self.observed: ObservedMigration = observed_migration(**more)
-        self.made: list[dict[str, Any]] = []
-        self.events: list[EmitEvent] = []
-
-    def round(self, **changes: Any) -> JobPlan:
-        self.observed = replace(self.observed, **changes)
-        plan = plan_migration(self.observed)
-        jobs, target = dict(self.observed.jobs), self.observed.target_claim
-        for action in plan.actions:
-            match action:
-                case ApplyObject(manifest):
-                    self.made.append(dict(manifest))
-                    if manifest["kind"] == "Job":
-                        jobs[str(manifest["metadata"]["name"])] = manifest
-                    if manifest["kind"] == "PersistentVolumeClaim":
-                        target = manifest
-                case DeleteObject(ref):
-                    jobs.pop(ref.name)
-                case EmitEvent():
-                    self.events.append(action)
-        self.observed = replace(self.observed, status=plan.status, jobs=jobs, target_claim=target)
-        return plan
-
-    def finish(self, name: str, message: str, *, code: int = 0) -> None:
-        job, pod = finished(self.observed.jobs[name], message, code=code)
-        self.observed = replace(
-            self.observed, jobs={**self.observed.jobs, name: job}, pods={**self.observed.pods, name: pod}
-        )
-
-    def ready(self) -> tuple[str, str]:
-        found = find(self.observed.status, reasons.READY)
-        return found["status"], found["reason"]
-
-    def message(self) -> str:
-        return str(find(self.observed.status, reasons.READY)["message"])
 
 
 def test_a_migration_copies_reads_back_and_is_ready() -> None:
     """The volume is made as the StatefulSet of the set would ask for it, and nothing is done afterwards."""
-    world = World()
+    world = MigrationWorld()
 
     assert world.round().status["phase"] == "Running"
     assert world.made == []
@@ -80,7 +34,7 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
     assert volume["metadata"]["labels"]["brokerset.io/set"] == "orders"
     assert "ownerReferences" not in volume["metadata"], "it outlives the migration"
     assert volume["spec"]["resources"]["requests"]["storage"] == "20Gi"
-    assert world.ready() == ("False", reasons.MIGRATING)
+    assert world.condition(reasons.READY)[:2] == ("False", reasons.MIGRATING)
 
     world.finish(job["metadata"]["name"], summary(read=7000))
     assert world.round().status["phase"] == "Verifying"
@@ -90,7 +44,11 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
     world.finish("take-over-verify", summary(read=9000))
     last = world.round()
 
-    assert (last.status["phase"], *world.ready()) == ("Succeeded", "True", reasons.SUCCEEDED)
+    assert (last.status["phase"], *world.condition(reasons.READY)[:2]) == (
+        "Succeeded",
+        "True",
+        reasons.SUCCEEDED,
+    )
     assert (last.status["bytesRead"], last.status["targetClaim"]) == (7000, "data-orders-0-0")
     assert [each.reason for each in world.events] == [
         "MigrationRunning",
@@ -115,29 +73,27 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
 )
 def test_nothing_is_made_while_something_is_in_the_way(changes: dict[str, Any], reason: str) -> None:
     """It is said what, and the migration begins when that is over."""
-    world = World()
+    world = MigrationWorld()
 
     plan = world.round(**changes)
     world.round()
 
     assert plan.status["phase"] == "Pending"
-    assert world.ready() == ("False", reason)
+    assert world.condition(reasons.READY)[:2] == ("False", reason)
     assert world.made == []
     world.round(**{name: getattr(observed_migration(), name) for name in changes})
-    assert world.observed.status["phase"] == "Running"
+    assert world.phase == "Running"
 
 
 def test_a_broker_that_starts_on_a_volume_ends_the_job() -> None:
     """A store that somebody writes is not copied on; the next Job goes on when it is free."""
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
     assert world.observed.jobs
 
     world.round(users={"old-broker": ("old-0",)})
 
     assert world.observed.jobs == {}
-    assert world.observed.status["phase"] == "Pending"
+    assert world.phase == "Pending"
     world.round(users={})
     world.round()
     assert list(world.observed.jobs) == ["take-over-migrate"]
@@ -154,35 +110,29 @@ def test_a_broker_that_starts_on_a_volume_ends_the_job() -> None:
 )
 def test_what_went_wrong_ends_a_migration_for_good(message: str, code: int, text: str) -> None:
     """With the worst of it in its condition; whoever corrects the cause creates another one."""
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
 
     world.finish("take-over-migrate", message, code=code)
     world.round()
 
-    assert (world.observed.status["phase"], world.ready()[1]) == ("Failed", reasons.MIGRATION_FAILED)
-    assert text in world.message()
+    assert (world.phase, world.condition(reasons.READY)[1]) == ("Failed", reasons.MIGRATION_FAILED)
+    assert text in world.condition(reasons.READY)[2]
     assert world.round().actions == ()
 
 
 def test_a_job_that_fails_is_told_with_its_reason() -> None:
     """A deadline, or a pod that ended twice."""
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
     job = failed(world.observed.jobs["take-over-migrate"], "DeadlineExceeded", "was active too long")
 
     world.round(jobs={"take-over-migrate": job})
 
-    assert "DeadlineExceeded" in world.message()
+    assert "DeadlineExceeded" in world.condition(reasons.READY)[2]
 
 
 def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
     """Its executors are gone before the driver has ended, and another try may have begun since."""
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
     name = "take-over-migrate"
     driver = {"metadata": {"name": "d", "ownerReferences": [{"kind": "Job", "name": name}]}, "status": {}}
     waiting = {"state": {"waiting": {"reason": "ErrImagePull"}}}
@@ -195,7 +145,7 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
         "status": {"containerStatuses": [waiting]},
     }
     world.round(pods={"d": driver, "e-1": executor})
-    assert world.message() == "the store is copied; executor e-1: ErrImagePull"
+    assert world.condition(reasons.READY)[2] == "the store is copied; executor e-1: ErrImagePull"
 
     world.round(pods={"d": driver})
     late = {**driver, "status": {"reason": "DeadlineExceeded"}}
@@ -211,14 +161,15 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
     world.round(jobs={name: failed(world.observed.jobs[name], "DeadlineExceeded", "was active too long")})
 
     told = "it took longer than limits.deadlineSeconds (kubectl logs d); before, executor e-1: ErrImagePull"
-    assert (world.ready()[1], world.message()) == (reasons.MIGRATION_FAILED, told)
+    assert (world.condition(reasons.READY)[1], world.condition(reasons.READY)[2]) == (
+        reasons.MIGRATION_FAILED,
+        told,
+    )
     assert world.events[-1].message == told
 
 
 def test_an_executor_that_runs_at_last_is_told_no_more() -> None:
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
     driver = {
         "metadata": {"name": "d", "ownerReferences": [{"kind": "Job", "name": "take-over-migrate"}]},
         "status": {},
@@ -233,16 +184,14 @@ def test_an_executor_that_runs_at_last_is_told_no_more() -> None:
     )
 
     world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": waiting}})
-    assert world.message() == "the store is copied; executor e-1: x"
+    assert world.condition(reasons.READY)[2] == "the store is copied; executor e-1: x"
     world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": runs}})
-    assert world.message() == "the store is copied"
+    assert world.condition(reasons.READY)[2] == "the store is copied"
 
 
 def test_errors_in_the_new_store_are_no_success() -> None:
     """What was copied is read by a Job of its own, and not believed before."""
-    world = World()
-    world.round()
-    world.round()
+    world = copying()
     world.finish("take-over-migrate", summary())
     world.round()
     world.round()
@@ -250,16 +199,14 @@ def test_errors_in_the_new_store_are_no_success() -> None:
     world.finish("take-over-verify", summary(error(code="chain-gap")), code=1)
     world.round()
 
-    assert (world.observed.status["phase"], world.ready()[1]) == ("Failed", reasons.VERIFICATION_FAILED)
+    assert (world.phase, world.condition(reasons.READY)[1]) == ("Failed", reasons.VERIFICATION_FAILED)
 
 
 def test_options_become_those_of_the_command() -> None:
     """Each is handed over, sizes in bytes."""
     options = {"rewrite": True, "fileSize": "64Mi", "sinceMilliseconds": 1000, "topics": ["a", "b"]}
     given = migration_manifest(mode="dledger", options=options, limits={"maxBytesPerSecond": "10Mi"})
-    world = World(manifest=read_store_migration(given), target_claim=claim("data-orders-0-0"))
-    world.round()
-    world.round()
+    world = copying(manifest=read_store_migration(given), target_claim=claim("data-orders-0-0"))
 
     (job,) = world.made
     (container,) = job["spec"]["template"]["spec"]["containers"]

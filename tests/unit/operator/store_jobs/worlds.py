@@ -12,7 +12,9 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEven
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, plan_audit
+from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, ObservedMigration, Replica
+from brokerset_operator.store_jobs.sequence import JobPlan
 from brokerset_spec.store_audit_manifest import read_store_audit
 from brokerset_spec.store_migration_manifest import read_store_migration
 
@@ -61,14 +63,7 @@ def observed_audit(**more: Any) -> ObservedAudit:
             name="orders",
             uid="5e7",
             replicas=tuple(replica(ordinal) for ordinal in range(3)),
-            views={
-                "orders-0": {
-                    "brokerName": "orders-0",
-                    "masterId": 1,
-                    "masterEpoch": 4,
-                    "syncStateSet": [1, 2, 3],
-                }
-            },
+            views={"orders-0": VIEW},
         ),
         "image": "brokerset-spark:1",
         "now": CREATED + 60,
@@ -175,59 +170,116 @@ def failed(job: Mapping[str, Any], reason: str, message: str) -> dict[str, Any]:
     }
 
 
-class AuditWorld:
+class JobWorld:
     """Carries out plans on values, as an operator and a cluster would: one `round` after another."""
 
-    def __init__(self, **more: Any) -> None:
-        self.observed = observed_audit(**more)
-        self.jobs: dict[str, dict[str, Any]] = {}
-        self.events: list[EmitEvent] = []
-        self.plans: list[AuditPlan] = []
+    observed: Any
 
-    def round(self, *, now: float | None = None, **changes: Any) -> AuditPlan:
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.events: list[EmitEvent] = []
+        self.plans: list[Any] = []
+
+    def decide(self) -> Any:
+        """The plan for what is observed."""
+        raise NotImplementedError
+
+    def round(self, **changes: Any) -> Any:
         """Plan, do it, and remember the status."""
-        if now is not None:
-            changes["now"] = now
         self.observed = replace(self.observed, **changes)
-        plan = plan_audit(self.observed)
-        jobs, maps, other = dict(self.observed.jobs), dict(self.observed.maps), dict(self.observed.other)
+        plan = self.decide()
+        tables = {name: dict(getattr(self.observed, name)) for name in ("jobs", "maps", "other")}
         for action in plan.actions:
             match action:
                 case ApplyObject(manifest):
-                    name = str(manifest["metadata"]["name"])
-                    if manifest["kind"] == "Job":
-                        assert name not in jobs, "a Job is made once"
-                        jobs[name] = dict(manifest)
-                    elif manifest["kind"] == "ConfigMap":
-                        maps[name] = dict(manifest)
-                    else:
-                        other[f"{manifest['kind']}/{name}"] = dict(manifest)
+                    self.made.append(dict(manifest))
+                    table, key = tables[self._table(manifest["kind"])], self._key(manifest)
+                    assert manifest["kind"] != "Job" or key not in table, "a Job is made once"
+                    table[key] = dict(manifest)
                 case DeleteObject(ref):
-                    {"Job": jobs, "ConfigMap": maps}.get(ref.kind, other).pop(ref.name, None)
+                    key = ref.name if ref.kind in ("Job", "ConfigMap") else f"{ref.kind}/{ref.name}"
+                    tables[self._table(ref.kind)].pop(key, None)
                 case EmitEvent():
                     self.events.append(action)
-        self.observed = replace(self.observed, status=plan.status, jobs=jobs, maps=maps, other=other)
+        self.observed = replace(self.observed, status=plan.status, **tables)
         self.plans.append(plan)
         return plan
 
-    def names(self, step: str) -> list[str]:
-        """The Jobs of a step that are there."""
-        return sorted(name for name, job in self.observed.jobs.items() if labels.step_of(job) == step)
+    @staticmethod
+    def _table(kind: str) -> str:
+        return {"Job": "jobs", "ConfigMap": "maps"}.get(kind, "other")
 
-    def finish(self, name: str, message: str = "", *, code: int = 0, result: str | None = None) -> None:
+    @staticmethod
+    def _key(manifest: Mapping[str, Any]) -> str:
+        kind, name = manifest["kind"], str(manifest["metadata"]["name"])
+        return name if kind in ("Job", "ConfigMap") else f"{kind}/{name}"
+
+    def finish(self, name: str, message: str = "", *, code: int = 0) -> None:
         """Let a Job end."""
         job, pod = finished(self.observed.jobs[name], message, code=code)
         self.observed = replace(
             self.observed,
             jobs={**self.observed.jobs, name: job},
             pods={**self.observed.pods, pod["metadata"]["name"]: pod},
-            results={**self.observed.results, name: result},
         )
 
     def fail(self, name: str, reason: str = "BackoffLimitExceeded", message: str = "too often") -> None:
         """Let a Job fail for good."""
         job = failed(self.observed.jobs[name], reason, message)
         self.observed = replace(self.observed, jobs={**self.observed.jobs, name: job})
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """A condition of the status."""
+        found = next(each for each in self.observed.status["conditions"] if each["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+
+class MigrationWorld(JobWorld):
+    """A StoreMigration."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.observed: ObservedMigration = observed_migration(**more)
+
+    def decide(self) -> JobPlan:
+        """Its plan; a volume that it made is there."""
+        target = self.observed.other.get("PersistentVolumeClaim/data-orders-0-0")
+        self.observed = replace(self.observed, target_claim=self.observed.target_claim or target)
+        return plan_migration(self.observed)
+
+    @property
+    def phase(self) -> object:
+        """Of the status."""
+        return self.observed.status["phase"]
+
+
+def copying(**more: Any) -> MigrationWorld:
+    """A migration whose Job that copies was made."""
+    world = MigrationWorld(**more)
+    world.round()
+    world.round()
+    return world
+
+
+class AuditWorld(JobWorld):
+    """A StoreAudit."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.observed: ObservedAudit = observed_audit(**more)
+
+    def decide(self) -> AuditPlan:
+        """Its plan."""
+        return plan_audit(self.observed)
+
+    def finish(self, name: str, message: str = "", *, code: int = 0, result: str | None = None) -> None:
+        """Let a Job end, with this in its log."""
+        super().finish(name, message, code=code)
+        self.observed = replace(self.observed, results={**self.observed.results, name: result})
+
+    def names(self, step: str) -> list[str]:
+        """The Jobs of a step that are there."""
+        return sorted(name for name, job in self.observed.jobs.items() if labels.step_of(job) == step)
 
     def map_all(self) -> None:
         """Go on until all maps are there and the comparison is on."""
@@ -247,9 +299,5 @@ class AuditWorld:
                 pod["metadata"]["ownerReferences"][0]["name"] for pod in self.observed.pods.values()
             }:
                 self.finish(name, summary(*findings), code=int(bool(findings)))
-        return self.round()
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        """A condition of the status."""
-        found = next(each for each in self.observed.status["conditions"] if each["type"] == kind)  # type: ignore[attr-defined]
-        return found["status"], found["reason"], found["message"]
+        plan: AuditPlan = self.round()
+        return plan
