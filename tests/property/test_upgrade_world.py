@@ -15,10 +15,10 @@ from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
     CutLog,
-    Flow,
     Likeness,
     Note,
     OldStore,
+    Origin,
     Prepare,
     Presence,
     PutAside,
@@ -66,7 +66,7 @@ class Broker:
 class Made:
     """The world, and what must never happen in it."""
 
-    flow: Flow
+    flow: Origin
     brokers: list[Broker]
     old_controllers: bool
     old_data: bool
@@ -91,7 +91,7 @@ class Made:
             StoreSeen(
                 OldStore(
                     Path(each.name), 1 if each.old_runs or each.new_runs else None, True, 0, len(each.log),
-                    None, 1024, each.epochs,
+                    1024, each.epochs,
                     BrokerIdentity("c", GROUP, each.broker_id) if each.broker_id is not None else None, "5.x",
                 ),
                 each.note,
@@ -310,16 +310,16 @@ EVENTS = st.lists(
 )
 
 
-def made(flow: Flow, tails: list[list[int]], *, can_start: bool, accept: bool, seen: bool = True) -> Made:
+def made(flow: Origin, tails: list[list[int]], *, can_start: bool, accept: bool, seen: bool = True) -> Made:
     """Old brokers that run; `tails` is what each slave has behind the first ten messages of the master."""
     common = list(range(10))
-    brokers = [Broker(0, [*common, 10, 11], OLD_EPOCHS if flow is Flow.IDENTITY else None)]
+    brokers = [Broker(0, [*common, 10, 11], OLD_EPOCHS if flow is Origin.IDENTITY else None)]
     brokers += [
-        Broker(n + 1, common + tail, OLD_EPOCHS if flow is Flow.IDENTITY else None)
+        Broker(n + 1, common + tail, OLD_EPOCHS if flow is Origin.IDENTITY else None)
         for n, tail in enumerate(tails)
     ]
     names = frozenset(each.name for each in brokers[1:]) if accept else frozenset()
-    return Made(flow, brokers, flow is Flow.IDENTITY, flow is Flow.IDENTITY, can_start, seen, names)
+    return Made(flow, brokers, flow is Origin.IDENTITY, flow is Origin.IDENTITY, can_start, seen, names)
 
 
 def play(it: Made, kind: str, which: int) -> None:
@@ -341,7 +341,7 @@ def play(it: Made, kind: str, which: int) -> None:
         case "settle":
             it.settle()
         case "old controllers":
-            if it.flow is Flow.IDENTITY and not any(each.broker_id for each in it.brokers):
+            if it.flow is Origin.IDENTITY and not any(each.broker_id for each in it.brokers):
                 it.old_controllers = True
         case "old broker":
             each = it.brokers[which % len(it.brokers)]
@@ -378,9 +378,9 @@ def finish(it: Made) -> str:
     raise AssertionError(f"it does not come to an end; last {step}")
 
 
-@given(st.sampled_from(list(Flow)), st.integers(1, 2), st.booleans(), st.booleans(), EVENTS)
+@given(st.sampled_from(list(Origin)), st.integers(1, 2), st.booleans(), st.booleans(), EVENTS)
 def test_an_upgrade_goes_on_after_any_crash_and_loses_nothing(
-    flow: Flow, slaves: int, can_start: bool, seen: bool, events: list[tuple[str, int]]
+    flow: Origin, slaves: int, can_start: bool, seen: bool, events: list[tuple[str, int]]
 ) -> None:
     """Whatever dies, restarts or is sent: no rule is broken, the end comes, every message is everywhere."""
     it = made(flow, [[10], []][:slaves], can_start=can_start, accept=False, seen=seen)
@@ -393,14 +393,14 @@ def test_an_upgrade_goes_on_after_any_crash_and_loses_nothing(
     assert all(each.log == it.brokers[0].log for each in it.brokers)
     assert it.brokers[0].log[:12] == list(range(12))
     assert all(each.epochs and each.epochs[0] == (0, 0) for each in it.brokers)
-    assert flow is Flow.CLASSIC or len(it.moved) == len(it.brokers)
+    assert flow is Origin.CLASSIC or len(it.moved) == len(it.brokers)
 
 
 @given(
-    st.sampled_from(list(Flow)), st.booleans(), st.sampled_from([[10, 77], [77], [10, 11, 77, 78]]), EVENTS
+    st.sampled_from(list(Origin)), st.booleans(), st.sampled_from([[10, 77], [77], [10, 11, 77, 78]]), EVENTS
 )
 def test_what_a_slave_alone_has_is_cut_only_by_who_says_so(
-    flow: Flow, accept: bool, tail: list[int], events: list[tuple[str, int]]
+    flow: Origin, accept: bool, tail: list[int], events: list[tuple[str, int]]
 ) -> None:
     """A slave with other messages than its master's stops the upgrade; with --accept-cut exactly these go."""
     it = made(flow, [tail], can_start=True, accept=accept)

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -26,6 +25,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
 
 VERSION: Final = 1
+_STORE: Final = TypeAdapter(OldStore)
 _COMPARISON: Final = TypeAdapter(Comparison)
 
 
@@ -84,18 +84,11 @@ def facts_of(host: str, world: World, leader: str) -> bytes:
 
 def _store_object(host: str, seen: StoreSeen) -> dict[str, Any]:
     store, extent = seen.store, seen.extent
-    identity = store.identity
+    known = _STORE.dump_python(store, mode="json", by_alias=True, exclude={"path", "identity", "unsupported"})
     return {
         "name": name_at(host, seen.name),
-        "lockedBy": store.locked_by,
-        "clean": store.clean,
-        "begin": store.begin,
-        "end": store.end,
-        "fileSize": store.file_size,
-        "epochs": None if store.epochs is None else [list(each) for each in store.epochs],
-        "identity": None if identity is None else identity.encode().decode(),
-        "release": store.release,
-        "problem": store.problem,
+        **known,
+        "identity": None if store.identity is None else store.identity.encode().decode(),
         "portOpen": seen.port_open,
         "note": None if seen.note is None else json.loads(seen.note.to_json()),
         "digests": {} if extent is None else {str(k): v for k, v in digests(store.path, extent).items()},
@@ -123,20 +116,9 @@ def read_facts(data: bytes) -> HostFacts:
 
 
 def _store_from(value: Mapping[str, Any]) -> StoreSeen:
-    epochs, identity, note = value["epochs"], value["identity"], value["note"]
-    store = OldStore(
-        path=Path(value["name"]),
-        locked_by=value["lockedBy"],
-        clean=bool(value["clean"]),
-        begin=int(value["begin"]),
-        end=value["end"],
-        last_record=None,
-        file_size=int(value["fileSize"]),
-        epochs=None if epochs is None else tuple((int(epoch), int(start)) for epoch, start in epochs),
-        identity=None if identity is None else BrokerIdentity.decode(identity.encode()),
-        release=str(value["release"]),
-        problem=str(value["problem"]),
-    )
+    identity, note = value["identity"], value["note"]
+    found_id = None if identity is None else BrokerIdentity.decode(identity.encode())
+    store = _STORE.validate_python({**value, "path": value["name"], "identity": found_id})
     found = None if note is None else Note.from_json(json.dumps(note).encode())
     return StoreSeen(store, found, here=False, port_open=bool(value["portOpen"]))
 

@@ -54,54 +54,53 @@ def read_old_store(path: Path, *, read_log: bool = True) -> OldStore:
     """Read a store; its problems are in the result, not raised. `read_log`: read the last file to its end."""
     try:
         return _read(path, read_log)
+    except _Unusable as error:
+        return OldStore(path, problem=str(error))
     except (OSError, FormatError) as error:
-        return _unusable(path, f"{path} cannot be read: {error}")
+        return OldStore(path, problem=f"{path} cannot be read: {error}")
+
+
+class _Unusable(Exception):
+    """Why a store cannot be taken."""
 
 
 def _read(path: Path, read_log: bool) -> OldStore:
     if not path.is_dir():
-        return _unusable(path, f"{path} is no folder")
+        raise _Unusable(f"{path} is no folder")
     ledgers = sorted(each.name for each in path.glob("dledger-*"))
     if ledgers:
-        return _unusable(
-            path,
+        raise _Unusable(
             f"{path} has the log of a DLedger ({', '.join(ledgers)});"
             " copy it with `brokerset store migrate --to controller`",
         )
     files = log_files(path)
     sizes = sorted({each.size for each in files})
     if len(sizes) > 1:
-        return _unusable(path, f"the files of {path / COMMIT_LOG} have different sizes: {sizes}")
+        raise _Unusable(f"the files of {path / COMMIT_LOG} have different sizes: {sizes}")
     if not files and not (path / "config").is_dir():
-        return _unusable(path, f"{path} is no store: it has neither {COMMIT_LOG} nor config")
+        raise _Unusable(f"{path} is no store: it has neither {COMMIT_LOG} nor config")
     if not files and any((path / "consumequeue").glob("*/*/*")):
-        return _unusable(
-            path,
+        raise _Unusable(
             f"{path} has queues, and no commit log: if storePathCommitLog is elsewhere, move it to"
             f" {path / COMMIT_LOG}; if the store shall be empty, move its queues out, too",
         )
     begin = files[0].begin if files else 0
     for older, newer in itertools.pairwise(files):
         if newer.begin != older.begin + older.size:
-            return _unusable(path, f"{newer.path} does not follow {older.path.name}")
-    end, last = _log_end(files) if read_log else (None, None)
+            raise _Unusable(f"{newer.path} does not follow {older.path.name}")
+    end = _log_end(files) if read_log else None  # before it is seen whether a broker has it open
     return OldStore(
         path=path,
         locked_by=lock_holder(path / LOCK),
         clean=not (path / ABORT).exists(),
         begin=begin,
         end=end,
-        last_record=last,
         file_size=sizes[0] if sizes else 0,
         epochs=read_epochs(path),
         identity=_identity(path),
         release=_release(path),
         unsupported=unsupported_in(path),
     )
-
-
-def _unusable(path: Path, problem: str) -> OldStore:
-    return OldStore(path, None, False, 0, None, None, 0, None, None, "", problem=problem)
 
 
 def log_files(store: Path) -> list[LogFile]:
@@ -140,19 +139,13 @@ def mapped(file: LogFile) -> Iterator[mmap.mmap]:
         yield data
 
 
-def _log_end(files: list[LogFile]) -> tuple[int, int | None]:
-    """The end of the last whole record, and where that begins.
-
-    Files behind the end are there already, empty: brokers make them in advance.
-    """
+def _log_end(files: list[LogFile]) -> int:
+    """The end of the last whole record. Files behind it are there already, empty: brokers make them early."""
     for file in reversed(files):
-        last: int | None = None
-        position = 0
-        for begin, end in records(file, file.begin):
-            last, position = begin, end
-        if last is not None:
-            return position, last
-    return (files[0].begin if files else 0), None
+        end = max((end for _, end in records(file, file.begin)), default=None)
+        if end is not None:
+            return end
+    return files[0].begin if files else 0
 
 
 def records(file: LogFile, begin: int, *, verify: bool = True) -> Iterator[tuple[int, int]]:

@@ -15,13 +15,12 @@ import click
 
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, fail, write_json
-from brokerset_cli.takeover.flow import Flow as FlowOfSteps
-from brokerset_cli.takeover.flow import show
+from brokerset_cli.takeover.flow import Flow, show
 from brokerset_cli.takeover.host_facts import HostFacts, as_of, facts_of, read_facts
 from brokerset_cli.takeover.steps import Step, StepState, as_json, current
 from brokerset_cli.takeover.upgrade_acts import OBSERVE_SECONDS, UpgradeActs, start_command
 from brokerset_cli.takeover.upgrade_back import Back, go_back
-from brokerset_cli.takeover.upgrade_facts import Act, Flow, World
+from brokerset_cli.takeover.upgrade_facts import Act, Origin, World
 from brokerset_cli.takeover.upgrade_files import CommandLock, command_lock, disk_errors, may_be_store
 from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where
 from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
@@ -45,7 +44,7 @@ NONE: Final = "none"
 T = TypeVar("T")
 
 
-class Upgrade(FlowOfSteps[World]):
+class Upgrade(Flow[World]):
     """One run of the command. Waits for people, too, and asks again for what it does again."""
 
     asks_again = True
@@ -178,17 +177,17 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 def identity(old_controllers: str, controller_data: tuple[Path, ...], **options: Any) -> None:
     """From controller mode of 5.0.0 to 5.1.0, where a broker is its address, to persistent ids."""
     old = () if old_controllers == NONE else _addresses(old_controllers, "--old-controllers")
-    _command(Flow.IDENTITY, old, tuple(each.absolute() for each in controller_data), options)
+    _command(Origin.IDENTITY, old, tuple(each.absolute() for each in controller_data), options)
 
 
 @upgrade.command()
 @_options
 def classic(**options: Any) -> None:
     """From a master and slaves without controllers, of 4.x or 5.x, to controller mode."""
-    _command(Flow.CLASSIC, (), (), options)
+    _command(Origin.CLASSIC, (), (), options)
 
 
-def _command(kind: Flow, old: tuple[str, ...], data: tuple[Path, ...], options: dict[str, Any]) -> None:
+def _command(kind: Origin, old: tuple[str, ...], data: tuple[Path, ...], options: dict[str, Any]) -> None:
     configure_logs("error", json=False)
     stores = tuple(Path(os.path.abspath(each)) for each in options["store"])
     if len({each.resolve() for each in stores}) < len(stores):

@@ -88,9 +88,8 @@ class UpgradeActs:
         if store in self._started:
             process, since = self._started[store]
             if process.poll() == 0 and time.monotonic() - since < SERVICE_SECONDS_MAX:
-                await asyncio.sleep(
-                    OBSERVE_SECONDS
-                )  # such as systemctl: a service is about to lock the store
+                # Such as systemctl: a service is about to lock the store.
+                await asyncio.sleep(OBSERVE_SECONDS)
                 return
             last = said.read_text(errors="replace").strip().splitlines()[-1:]
             fail(

@@ -23,34 +23,32 @@ PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 
 
+@with_config(ConfigDict(alias_generator=to_camel))
 @dataclass(frozen=True, slots=True)
 class OldStore:
     """Facts of one store folder; offsets are those of the commit log."""
 
     path: Path
-    locked_by: int | None
+    locked_by: int | None = None
     """Process that has the store open; 0 when the system does not name it, None when nobody has."""
 
-    clean: bool
+    clean: bool = False
     """Whether the last broker ended in order (no `abort`)."""
 
-    begin: int
-    end: int | None
+    begin: int = 0
+    end: int | None = None
     """Behind the last whole record; None when the log was not read."""
 
-    last_record: int | None
-    """Offset of the last whole record; None without any, or when the log was not read."""
-
-    file_size: int
+    file_size: int = 0
     """Bytes of one commit log file; 0 without files."""
 
-    epochs: tuple[tuple[int, int], ...] | None
+    epochs: tuple[tuple[int, int], ...] | None = None
     """Epoch and start offset, oldest first; None without the file."""
 
-    identity: BrokerIdentity | None
+    identity: BrokerIdentity | None = None
     """The persistent id, which brokers have from 5.1.1 on."""
 
-    release: str
+    release: str = ""
     """What the files say of the release that wrote them last: `4.x`, `5.x`, or empty."""
 
     unsupported: tuple[str, ...] = ()
@@ -175,7 +173,7 @@ class Extent:
         return self.end <= self.begin
 
 
-class Flow(StrEnum):
+class Origin(StrEnum):
     """Where the stores come from."""
 
     IDENTITY = "identity"
@@ -261,7 +259,7 @@ class BrokerSeen:
 class World:
     """All that is seen at one moment."""
 
-    flow: Flow
+    flow: Origin
     group: str
     stores: tuple[StoreSeen, ...]
     """Those here first."""

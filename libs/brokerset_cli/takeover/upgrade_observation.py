@@ -21,8 +21,8 @@ from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
-    Flow,
     OldStore,
+    Origin,
     Presence,
     StoreSeen,
     World,
@@ -44,7 +44,7 @@ ANSWER_SECONDS: Final = 2.0
 class Where:
     """What the person named."""
 
-    flow: Flow
+    flow: Origin
     stores: tuple[Path, ...]
     namesrv: tuple[str, ...]
     controllers: tuple[str, ...]
@@ -151,7 +151,7 @@ class UpgradeObserver:
         if store.path not in self._logs or store.locked_by is not None:
             self._logs[store.path] = read_old_store(store.path)
         read = self._logs[store.path]
-        return read if read.problem else replace(store, end=read.end, last_record=read.last_record)
+        return read if read.problem else replace(store, end=read.end)
 
     def _comparisons(self, world: World, leader: StoreSeen) -> dict[str, Comparison]:
         found = comparisons_with(leader, world.stores, self.where.facts, self.where.host)

@@ -29,8 +29,8 @@ from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
     CutLog,
-    Flow,
     Likeness,
+    Origin,
     Prepare,
     Presence,
     PutAside,
@@ -91,10 +91,10 @@ _BACK: Final = {
 """How a step is undone."""
 
 _OF_ONE_FLOW: Final = {
-    "old-controllers": Flow.IDENTITY,
-    "controller-data": Flow.IDENTITY,
-    "read-only": Flow.CLASSIC,
-    "writable": Flow.CLASSIC,
+    "old-controllers": Origin.IDENTITY,
+    "controller-data": Origin.IDENTITY,
+    "read-only": Origin.CLASSIC,
+    "writable": Origin.CLASSIC,
 }
 
 

@@ -10,10 +10,10 @@ from brokerset_cli.takeover.steps import StepState, current
 from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
-    Flow,
     Likeness,
     Note,
     OldStore,
+    Origin,
     StoreSeen,
     World,
 )
@@ -31,9 +31,7 @@ def store(
     end: int | None = 500, begin: int = 0, problem: str = "", note: Note | None = None, **more: bool,
 ) -> StoreSeen:  # fmt: skip
     identity = None if broker_id is None else BrokerIdentity("c", "broker-a", broker_id)
-    found = OldStore(
-        Path(path), locked, True, begin, end, None, 1024, epochs, identity, "5.x", problem=problem
-    )
+    found = OldStore(Path(path), locked, True, begin, end, 1024, epochs, identity, "5.x", problem=problem)
     return StoreSeen(found, note, **more)
 
 
@@ -42,7 +40,7 @@ def note(*, master: bool = False, **more: object) -> Note:
     return replace(first, **more)  # type: ignore[arg-type]  # fields of a note
 
 
-def world(flow: Flow = Flow.IDENTITY, **changes: object) -> World:
+def world(flow: Origin = Origin.IDENTITY, **changes: object) -> World:
     """Everything old is stopped and noted, new controllers serve: the files are next."""
     first = World(
         flow,

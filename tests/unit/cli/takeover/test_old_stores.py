@@ -16,7 +16,7 @@ from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import host_facts, upgrade_files
 from brokerset_cli.takeover.log_compare import compare_digests, compare_logs, digests
 from brokerset_cli.takeover.old_store import read_old_store
-from brokerset_cli.takeover.upgrade_facts import Comparison, Flow, Likeness, Note, StoreSeen, World
+from brokerset_cli.takeover.upgrade_facts import Comparison, Likeness, Note, Origin, StoreSeen, World
 from brokerset_formats.errors import FormatError
 from brokerset_rig.made_stores import unpack_fixture
 from brokerset_rig.old_stores import (
@@ -39,7 +39,7 @@ def test_a_store_tells_its_log_epochs_and_release_and_is_not_changed(tmp_path: P
 
     found = read_old_store(tmp_path / "a")
 
-    assert (found.begin, found.end, found.last_record) == (0, end_of(places), places[-1].offset)
+    assert (found.begin, found.end) == (0, end_of(places))
     assert found.epochs == ((1, 0), (4, 300))
     assert (found.release, found.clean, found.file_size, found.problem) == ("4.x", True, FILE_BYTES, "")
     assert found.locked_by is None
@@ -127,8 +127,8 @@ def test_stores_of_java_brokers_are_read_to_their_end(tmp_path: Path, archive: s
 
     assert found.problem == ""
     assert found.release == "5.x"
-    assert found.last_record is not None
-    assert found.last_record >= last
+    assert found.end is not None
+    assert found.end > last
     assert (found.epochs is not None) == (archive == "controller-mode")
     assert found.clean == (archive != "killed")
 
@@ -238,7 +238,7 @@ def test_the_host_that_has_the_bytes_counts_what_would_be_cut(tmp_path: Path) ->
     there = StoreSeen(
         replace(read_old_store(tmp_path / "apart"), path=Path(f"h2:{tmp_path / 'apart'}")), here=False
     )
-    seen = World(Flow.IDENTITY, "g", (leader, there), comparisons={there.name: found})
+    seen = World(Origin.IDENTITY, "g", (leader, there), comparisons={there.name: found})
     facts = host_facts.read_facts(host_facts.facts_of("h1", seen, leader.name))
     slave = StoreSeen(read_old_store(tmp_path / "apart"))
 
@@ -258,10 +258,10 @@ def test_facts_survive_the_way_to_another_host(tmp_path: Path) -> None:
     made(tmp_path / "short", count=41)
     master = StoreSeen(read_old_store(tmp_path / "whole"), Note("identity", "g", "10.0.0.1:10911", True, 2))
     slave = StoreSeen(read_old_store(tmp_path / "short"))
-    slave_facts = host_facts.read_facts(host_facts.facts_of("h2", World(Flow.IDENTITY, "g", (slave,)), ""))
+    slave_facts = host_facts.read_facts(host_facts.facts_of("h2", World(Origin.IDENTITY, "g", (slave,)), ""))
     there = slave_facts.stores[0]
     found = host_facts.comparisons_with(master, (master, there), (slave_facts,), "h1")
-    seen = World(Flow.IDENTITY, "g", (master, there), comparisons=found)
+    seen = World(Origin.IDENTITY, "g", (master, there), comparisons=found)
     master_facts = host_facts.read_facts(host_facts.facts_of("h1", seen, master.name))
     leader = master_facts.stores[0]
     back = host_facts.comparisons_with(leader, (slave, leader), (master_facts,), "h2")

@@ -24,8 +24,8 @@ from brokerset_cli.takeover.upgrade_back import Back
 from brokerset_cli.takeover.upgrade_facts import (
     Act,
     CutLog,
-    Flow,
     Note,
+    Origin,
     PutAside,
     SetPermission,
     StartBroker,
@@ -39,7 +39,7 @@ from brokerset_client.errors import BrokerUnreachable
 
 
 def where(*stores: Path) -> Where:
-    return Where(Flow.CLASSIC, stores, (), ("127.0.0.1:1",))
+    return Where(Origin.CLASSIC, stores, (), ("127.0.0.1:1",))
 
 
 def flow_of(
@@ -72,7 +72,7 @@ def carry_out(store: Path, act: Act, world: World | None = None) -> None:
 
 def world_of(*stores: Path, replicas: GroupFacts | None = None) -> World:
     seen = tuple(StoreSeen(read_old_store(each), read_note(each)) for each in stores)
-    return World(Flow.CLASSIC, "g", seen, replicas=replicas)
+    return World(Origin.CLASSIC, "g", seen, replicas=replicas)
 
 
 def made(store: Path) -> Path:

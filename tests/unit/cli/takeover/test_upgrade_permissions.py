@@ -8,7 +8,7 @@ import pytest
 
 from brokerset_cli.takeover.steps import StepState
 from brokerset_cli.takeover.upgrade_facts import (
-    Flow,
+    Origin,
     SetPermission,
 )
 from brokerset_cli.takeover.upgrade_plan import plan_upgrade
@@ -33,7 +33,7 @@ from brokerset_rig.upgrade_worlds import (
 def test_a_classic_master_is_made_read_only_before_anything_stops() -> None:
     """Then its slaves get the rest; what it allowed before is part of the act."""
     stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
-    running_world = world(Flow.CLASSIC, stores=stores, brokers=running(), comparisons={})
+    running_world = world(Origin.CLASSIC, stores=stores, brokers=running(), comparisons={})
     behind = replace(
         running_world,
         brokers=(replace(running()[0], permission=4, closed=True), replace(running()[1], end=300)),
@@ -55,7 +55,7 @@ def test_a_classic_master_is_made_read_only_before_anything_stops() -> None:
 def test_whatever_a_master_allowed_is_written_down_before_it_is_closed(before: int, closed: int) -> None:
     """Also that it was read-only by its settings: only the right to write goes, and sends are turned away."""
     stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
-    seen = world(Flow.CLASSIC, stores=stores, brokers=running(permission=before), comparisons={})
+    seen = world(Origin.CLASSIC, stores=stores, brokers=running(permission=before), comparisons={})
 
     assert plan_upgrade(seen).act == SetPermission(M_ADDRESS, closed, before, MASTER, closes=True)
 
@@ -63,7 +63,7 @@ def test_whatever_a_master_allowed_is_written_down_before_it_is_closed(before: i
 def test_the_permission_is_noted_with_the_store_of_the_broker_that_has_it() -> None:
     """Another store may be the one that is to lead: its broker would get the permission back instead."""
     stores = (store(MASTER, locked=7, note=note(master=True)), store(SLAVE, locked=8, note=note()))
-    seen = world(Flow.CLASSIC, stores=stores, brokers=running(), comparisons={}, wanted_master=SLAVE)
+    seen = world(Origin.CLASSIC, stores=stores, brokers=running(), comparisons={}, wanted_master=SLAVE)
     far = replace(seen, stores=(stores[1],))
 
     assert plan_upgrade(seen).act == SetPermission(M_ADDRESS, 4, 6, MASTER, closes=True)
@@ -79,7 +79,7 @@ def test_a_classic_master_gets_back_what_it_allowed() -> None:
         for number, each in enumerate(prepared(), 1)
     )
     stores = (replace(stores[0], note=note(master=True, prepared=True, permission=6)), stores[1])
-    shut = world(Flow.CLASSIC, stores=stores, replicas=group(), master_permission=4, comparisons={})
+    shut = world(Origin.CLASSIC, stores=stores, replicas=group(), master_permission=4, comparisons={})
 
     assert plan_upgrade(shut).act == SetPermission(M_ADDRESS, 6, None, MASTER, closes=False)
     assert plan_upgrade(replace(shut, master_permission=6)).done
@@ -91,7 +91,7 @@ def test_a_classic_master_gets_back_what_it_allowed() -> None:
 def test_a_master_that_was_read_only_by_its_settings_is_so_again(closed: bool) -> None:
     """brokerPermission=4 from before comes back, not 6; and that it turned every send away ends."""
     seen = world(
-        Flow.CLASSIC, stores=joined(permission=4), replicas=group(), comparisons={}, master_closed=closed
+        Origin.CLASSIC, stores=joined(permission=4), replicas=group(), comparisons={}, master_closed=closed
     )
     back = SetPermission(M_ADDRESS, 4, None, MASTER, closes=False)
 
@@ -106,7 +106,7 @@ def test_a_master_that_was_read_only_by_its_settings_is_so_again(closed: bool) -
 def test_the_permission_comes_back_where_it_was_taken_whoever_leads_by_now() -> None:
     """The other broker has its own; nobody made that one read-only."""
     seen = world(
-        Flow.CLASSIC, stores=joined(permission=6), replicas=group(master=2), master_permission=4,
+        Origin.CLASSIC, stores=joined(permission=6), replicas=group(master=2), master_permission=4,
         comparisons={},
     )  # fmt: skip
 
@@ -121,7 +121,7 @@ def test_the_permission_comes_back_where_it_was_taken_whoever_leads_by_now() -> 
 
 def test_a_permission_that_nobody_changed_is_left_as_it_is() -> None:
     """Without a manifest that says so it was the person who made the master read-only."""
-    seen = world(Flow.CLASSIC, stores=joined(), replicas=group(), master_permission=4, comparisons={})
+    seen = world(Origin.CLASSIC, stores=joined(), replicas=group(), master_permission=4, comparisons={})
     closed = plan_upgrade(replace(seen, master_closed=True))
 
     assert plan_upgrade(seen).done
