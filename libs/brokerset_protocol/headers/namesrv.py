@@ -88,14 +88,6 @@ class RegisterTopic(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterOrderTopic(Header):
-    """Order configuration of a topic; defined by RocketMQ, not sent any more."""
-
-    topic: str
-    order_topic_string: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicFromNamesrv(Header):
     """DELETE_TOPIC_IN_NAMESRV (216)."""
 

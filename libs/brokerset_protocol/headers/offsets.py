@@ -129,12 +129,3 @@ class CloneGroupOffset(Header):
     dest_group: str
     topic: str | None = None
     offline: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryCorrectionOffset(Header):
-    """QUERY_CORRECTION_OFFSET (308); `filter_groups` are joined by commas."""
-
-    filter_groups: str | None = None
-    compare_group: str
-    topic: str

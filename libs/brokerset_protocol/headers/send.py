@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
-from brokerset_protocol.headers.codec import Header, Int, Long, wire
+from brokerset_protocol.headers.codec import Header, Int, Long, camel_case, wire
 
 
 class SendKey:
@@ -39,37 +39,6 @@ class SendResponseKey:
     RECALL_HANDLE: Final = "recallHandle"
     REGION: Final = "MSG_REGION"
     TRACE_ON: Final = "TRACE_ON"
-
-
-LETTER_BY_LONG_NAME: Final[Mapping[str, str]] = {
-    "producerGroup": SendKey.PRODUCER_GROUP,
-    "topic": SendKey.TOPIC,
-    "defaultTopic": SendKey.DEFAULT_TOPIC,
-    "defaultTopicQueueNums": SendKey.DEFAULT_TOPIC_QUEUE_NUMS,
-    "queueId": SendKey.QUEUE_ID,
-    "sysFlag": SendKey.SYS_FLAG,
-    "bornTimestamp": SendKey.BORN_TIMESTAMP,
-    "flag": SendKey.FLAG,
-    "properties": SendKey.PROPERTIES,
-    "reconsumeTimes": SendKey.RECONSUME_TIMES,
-    "unitMode": SendKey.UNIT_MODE,
-    "maxReconsumeTimes": SendKey.MAX_RECONSUME_TIMES,
-    "batch": SendKey.BATCH,
-    "bname": SendKey.BROKER_NAME,
-}
-"""How the long names of SEND_MESSAGE translate to the letters of SEND_MESSAGE_V2."""
-
-
-def to_letters(ext: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a SEND_MESSAGE under the letters of SEND_MESSAGE_V2, so that one handler serves both.
-
-    The C++ client writes its flags as `0` and `1`; they come out as `false` and `true`.
-    """
-    letters = {LETTER_BY_LONG_NAME[name]: value for name, value in ext.items() if name in LETTER_BY_LONG_NAME}
-    for flag in (SendKey.UNIT_MODE, SendKey.BATCH):
-        if letters.get(flag) == "1":
-            letters[flag] = "true"
-    return letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +80,25 @@ class SendMessageV2(Header):
     broker_name: str | None = field(default=None, metadata=wire(SendKey.BROKER_NAME))
 
 
+LETTER_BY_LONG_NAME: Final[Mapping[str, str]] = {
+    "bname" if each.name == "broker_name" else camel_case(each.name): each.metadata["wire"]
+    for each in fields(SendMessageV2)
+}
+"""How the long names of SEND_MESSAGE translate to the letters of SEND_MESSAGE_V2."""
+
+
+def to_letters(ext: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a SEND_MESSAGE under the letters of SEND_MESSAGE_V2, so that one handler serves both.
+
+    The C++ client writes its flags as `0` and `1`; they come out as `false` and `true`.
+    """
+    letters = {LETTER_BY_LONG_NAME[name]: value for name, value in ext.items() if name in LETTER_BY_LONG_NAME}
+    for flag in (SendKey.UNIT_MODE, SendKey.BATCH):
+        if letters.get(flag) == "1":
+            letters[flag] = "true"
+    return letters
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageResponse(Header):
     """Answer to every send with code 0, 10, 11 or 12; ids of a batch are joined by commas."""
@@ -123,26 +111,6 @@ class SendMessageResponse(Header):
     recall_handle: str | None = None
     region: str | None = field(default=None, metadata=wire(SendResponseKey.REGION))
     trace_on: bool | None = field(default=None, metadata=wire(SendResponseKey.TRACE_ON))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyMessage(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client."""
-
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int
-    queue_id: Int
-    sys_flag: Int
-    born_timestamp: Long
-    flag: Int
-    properties: str | None = None
-    reconsume_times: Int | None = None
-    unit_mode: bool = False
-    born_host: str
-    store_host: str
-    store_timestamp: Long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

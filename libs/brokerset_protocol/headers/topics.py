@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerset_protocol.headers.codec import Header, Int, Long
+from brokerset_protocol.headers.codec import Header, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,6 @@ class CreateTopic(Header):
     order: bool = False
     attributes: str | None = None
     force: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicList(Header):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): everything is in the body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +65,3 @@ class QueryTopicConsumeByWho(Header):
     """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeCheckHalfMessage(Header):
-    """RESUME_CHECK_HALF_MESSAGE (323)."""
-
-    topic: str | None = None
-    msg_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRocksdbCqWriteProgress(Header):
-    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354)."""
-
-    topic: str
-    check_store_time: Long = 0
