@@ -70,8 +70,8 @@ controllers find those under the other set's name.
 Each BrokerSet with `spec.monitoring.rules` gets a PrometheusRule for its own pods. `prometheusRule.enabled`
 of the chart makes one for the operator, and `prometheusRule.allSets` another for all sets at once; switch
 the sets' own off then. Without the Prometheus operator, load the files of
-[`charts/brokerset/files/rules`](../charts/brokerset/files/rules). All rest on the figures of
-[metrics.md](metrics.md). Those under "Conditions" are about the operator's figures, also in the rules of a
+[`charts/brokerset/files/rules`](../charts/brokerset/files/rules). All rest on the metrics of
+[metrics.md](metrics.md). Those under "Conditions" are about the operator's metrics, also in the rules of a
 single set: they need the chart's `podMonitor.enabled`, and a Prometheus that sees the operator's namespace
 as well as the set's; `namespace` and `name` are those of the BrokerSet there.
 
@@ -250,6 +250,6 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
 
 
 def _expression(query: str) -> str:
-    for mark, selector in SELECTORS.items():
-        query = query.replace(mark, selector)
+    for letter, selector in SELECTORS.items():
+        query = query.replace(letter, selector)
     return query

@@ -1,7 +1,7 @@
 """The panels of all dashboards: titles, queries and what each answers.
 
 In a query `<b>` stands for the labels that select brokers, `<c>` for those of controllers, `<g>` for groups in the
-controllers' figures, and `<o>` for the operator.
+controllers' metrics, and `<o>` for the operator.
 """
 
 # ruff: noqa: E501  # a sentence of a table stays on one line
@@ -130,7 +130,7 @@ BROKERS: Final = Dashboard(
                 ),
                 Panel(
                     "Requests that wait",
-                    "Do sends wait for the disk or for replicas, and how many pulls are held until a message comes?",
+                    "Do sends wait for the disk or for replicas, and how many pulls are parked until a message comes?",
                     (
                         (
                             "sum by (pod, processor) (rocketmq_processor_watermark{<b>})",
@@ -159,7 +159,7 @@ BROKERS: Final = Dashboard(
             (
                 Panel(
                     "Lag",
-                    "How many messages has each consumer group not consumed? Masters' figures.",
+                    "How many messages has each consumer group not consumed? Masters' metrics.",
                     (
                         (
                             "sum by (consumer_group, topic)"
@@ -221,7 +221,7 @@ BROKERS: Final = Dashboard(
                 ),
                 Panel(
                     "Log",
-                    "How large is each commit log, and what is free beside it?",
+                    "How large is each commit log, and what is free next to it?",
                     (
                         ("rocketmq_storage_size{<b>}", "{{pod}} log"),
                         ("brokerset_broker_disk_available_bytes{<b>}", "{{pod}} free"),
@@ -416,8 +416,8 @@ REPLICATION: Final = Dashboard(
                     "bytes",
                 ),
                 Panel(
-                    "Cut bytes",
-                    "How much of their logs did brokers cut because the group does not have it? Never acknowledged, as"
+                    "Truncated bytes",
+                    "How much of their logs did brokers truncate because the group does not have it? Never acknowledged, as"
                     " long as possible losses are 0.",
                     (("brokerset_broker_truncated_bytes_total{<b>}", "{{pod}}"),),
                     "bytes",
@@ -687,7 +687,7 @@ OPERATOR: Final = Dashboard(
                 ),
                 Panel(
                     "Objects",
-                    "How many BrokerSets and Topics are looked after?",
+                    "How many BrokerSets and Topics are reconciled?",
                     (("sum by (namespace) (brokerset_operator_objects{<o>})", "{{namespace}}"),),
                     kind="stat",
                 ),
@@ -704,7 +704,7 @@ OPERATOR: Final = Dashboard(
                 ),
                 Panel(
                     "Age of the oldest last success",
-                    "Which object was not looked after for the longest time?",
+                    "Which object was not reconciled for the longest time?",
                     (
                         (
                             "topk(5, brokerset_operator_last_success_age_seconds{<o>})",
@@ -734,18 +734,18 @@ OPERATOR: Final = Dashboard(
                 ),
                 Panel(
                     "Oldest change not seen",
-                    "How long has a change waited for its round? Pauses after failures count.",
+                    "How long has a change waited for its reconcile? Pauses after failures count.",
                     (("brokerset_operator_oldest_mark_seconds{<o>}", "{{pod}}"),),
                     "s",
                 ),
             ),
         ),
         (
-            "Rounds",
+            "Reconciles",
             (
                 Panel(
-                    "Rounds",
-                    "How often are objects looked at, and how does it end?",
+                    "Reconciles",
+                    "How often are objects reconciled, and how does it end?",
                     (
                         (
                             f"sum by (kind, outcome) (rate(brokerset_operator_rounds_total{{<o>}}{RATE}))",
@@ -755,8 +755,8 @@ OPERATOR: Final = Dashboard(
                     "cps",
                 ),
                 Panel(
-                    "Duration of rounds",
-                    "How long does a round take?",
+                    "Duration of reconciles",
+                    "How long does a reconcile take?",
                     (
                         (
                             "histogram_quantile(0.5, sum by (kind, le)"

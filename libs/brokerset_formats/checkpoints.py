@@ -24,7 +24,7 @@ SAFETY_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueuer:
+class SyncedOffsets:
     """Offsets that surely were on disk; more exact than times. Not known to RocketMQ."""
 
     flushed_offset: int
@@ -58,7 +58,7 @@ class StoreCheckpoint:
     reserved: tuple[int, int, int] = (0, 0, 0)
     """Longs of newer RocketMQ versions, kept as they are."""
 
-    marks: Enqueuer | None = field(default=None)
+    marks: SyncedOffsets | None = field(default=None)
     """Our own part; None if it is missing, damaged, or older than what a Java broker wrote since."""
 
     @property
@@ -114,7 +114,7 @@ def decode_checkpoint(data: bytes) -> StoreCheckpoint:
     )
 
 
-def _decode_marks(data: bytes, physic: int, logics: int) -> Enqueuer | None:
+def _decode_marks(data: bytes, physic: int, logics: int) -> SyncedOffsets | None:
     """The marks, if they belong to these times: a Java broker moves the times and leaves old marks behind."""
     if len(data) < MARKS_POSITION + _MARKS.size:
         return None
@@ -126,4 +126,4 @@ def _decode_marks(data: bytes, physic: int, logics: int) -> Enqueuer | None:
         return None
     if not 0 <= dispatched <= min(flushed, in_cache):
         return None
-    return Enqueuer(flushed, dispatched, in_cache)
+    return SyncedOffsets(flushed, dispatched, in_cache)

@@ -1,4 +1,4 @@
-"""Files of a DLedger commit log: entries, index units, and the two small text files beside them.
+"""Files of a DLedger commit log: entries, index units, and the two small text files next to them.
 
 Source: DLedger 0.3.1.2 (`DLedgerEntryCoder`, `DLedgerMmapFileStore`, `MemberState`). The body of an entry is
 one record of the commit log, whose offset is the entry's position + 48.

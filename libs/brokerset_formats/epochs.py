@@ -82,7 +82,7 @@ class EpochHistory:
         return next((entry for entry in self.entries if entry.epoch > epoch), None)
 
     def truncate_from_offset(self, offset: int) -> EpochHistory:
-        """Without entries that start at `offset` or later: after the log was cut there."""
+        """Without entries that start at `offset` or later: after the log was truncated there."""
         return EpochHistory(tuple(entry for entry in self.entries if entry.start_offset < offset))
 
     def truncate_from_epoch(self, epoch: int) -> EpochHistory:
@@ -96,7 +96,7 @@ class EpochHistory:
 
 
 def truncation_point(own: EpochHistory, own_end: int, other: EpochHistory, other_end: int) -> int | None:
-    """Up to where two logs are the same: our log must be cut there before it can follow the other.
+    """Up to where two logs are the same: our log must be truncated there before it can follow the other.
 
     The newest epoch of ours that the other log has with the same start decides: both logs agree until the
     first of its two ends. `own_end` and `other_end` are the ends of the logs. None if they have no epoch in

@@ -69,7 +69,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Which starts of a broker its controllers know of, and what they told that must not be forgotten."""
+    """Which starts of a broker its controllers know of, and what they said that must not be forgotten."""
 
     last_nonce: str | None = None
     """Nonce of the newest start that was committed; None before the first."""
@@ -113,7 +113,7 @@ class StartRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> StartRecord:
-        """Read the file. FormatError if it is of another version, cut or changed."""
+        """Read the file. FormatError if it is of another version, truncated or changed."""
         if len(data) > IDENTITY_SIZE_MAX:
             raise FormatError(f"a start file of {len(data)} bytes")
         body, separator, checksum = data.strip().rpartition(b"#")

@@ -228,7 +228,7 @@ def property_crc_of(covered: Buffer) -> bytes:
 def ends_with_property_crc(properties: bytes) -> bool:
     """Whether the last property is the CRC over the record; one that stands elsewhere means nothing.
 
-    Its value is not looked at: a damaged one is a damage, too.
+    Its value is not inspected: a damaged one is a damage, too.
     """
     size = len(properties)
     return properties[-PROPERTY_CRC_SIZE : 9 - PROPERTY_CRC_SIZE] == PROPERTY_CRC_NAME and (
@@ -275,13 +275,13 @@ class RecordProblem(NamedTuple):
 def check_record(
     buffer: Buffer, position: int, limit: int, *, verify_crc: bool
 ) -> RecordHead | Blank | RecordProblem:
-    """Look at the record at `position` of one file whose bytes end at `limit`; for scans after a crash.
+    """Inspect the record at `position` of one file whose bytes end at `limit`; for scans after a crash.
 
     The rules are those of `checkMessageAndReturnSize` of Java. With `verify_crc` the record has to match the
     CRC in its properties, which covers all of it (Java: `forceVerifyPropCRC`), or, without one, the body has
     to match its own. Then properties that a crash cut short are a problem, too: those that brokers write end
     in a separator, never in a zero. Zeros inside say nothing without a CRC: a client may have sent them, and
-    the messages behind would be cut off.
+    the messages behind would be truncated.
     """
     room = limit - position
     if room < BLANK.size:

@@ -46,7 +46,7 @@ class ExternalAddresses(JsonBody):
         """The same for masters as they are now: `ha_addresses` has each group's, which names the broker's IP.
 
         At node ports a master is reached at its own node: a failover changes that before anybody can write a
-        file anew.
+        file again.
         """
         now = {
             group: outside

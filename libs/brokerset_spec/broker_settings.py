@@ -81,7 +81,7 @@ class BrokerSettings:
 
     namesrv_addr: str = ""
     """Name servers as `host:port`, separated by `;`; empty means that the broker registers nowhere. After a
-    change the broker registers with new ones at once, says goodbye to old ones, and leaves the rest alone."""
+    change the broker registers with new ones at once, unregisters at old ones, and leaves the rest alone."""
 
     fetch_namesrv_addr_by_dns_lookup: bool = False
     """Whether each name in `namesrvAddr` stands for all name servers behind its DNS records, looked up again
@@ -158,10 +158,10 @@ class BrokerSettings:
     """Milliseconds of silence after which controllers suspect this broker. RocketMQ: 10,000."""
 
     sync_broker_metadata_period: int = number(1_000, low=10)
-    """Milliseconds between two questions for the group's master. RocketMQ: 5,000."""
+    """Milliseconds between two queries for the group's master. RocketMQ: 5,000."""
 
     sync_controller_metadata_period: int = number(10_000, low=10)
-    """Milliseconds between two questions which controller leads; a failed request asks at once."""
+    """Milliseconds between two queries for the controller that leads; a failed request sends one at once."""
 
     broker_election_priority: int = number(INT32_MAX)
     """Among equals the broker with the smallest number becomes master."""
@@ -224,10 +224,10 @@ class BrokerSettings:
     before its first election. Not known to RocketMQ."""
 
     long_polling_enable: bool = True
-    """Whether a pull without messages is held until some arrive or its time is over."""
+    """Whether a pull without messages is parked until some arrive or its time is over."""
 
     short_polling_time_mills: int = number(1_000, low=1)
-    """Milliseconds that a pull is held when long polling is off."""
+    """Milliseconds that a pull is parked when long polling is off."""
 
     notify_consumer_ids_changed_enable: bool = True
     """Whether the members of a group are told when one joins or leaves."""
@@ -279,7 +279,7 @@ class BrokerSettings:
     controller mode only. RocketMQ: `false`. It is checked wherever it is found."""
 
     accept_damaged_store: bool = False
-    """Start once without the messages behind damage; what is cut off is kept beside the store (ours)."""
+    """Start once without the messages behind damage; what is truncated is kept next to the store (ours)."""
 
     accept_unserved_messages: bool = False
     """Open a store of a Java broker with timer messages, half messages or POP check points, which stay
@@ -304,7 +304,7 @@ class BrokerSettings:
     """Whether files that have not expired may be deleted when the disk is nearly full."""
 
     clean_resource_interval: int = number(10_000, low=10)
-    """Milliseconds between two looks for files to delete."""
+    """Milliseconds between two searches for files to delete."""
 
     delete_commit_log_files_interval: int = number(100, low=0)
     """Milliseconds between the deletion of two files, so that the disk is not busy with deleting."""

@@ -94,10 +94,10 @@ class ControllerSettings:
     """File of the name server's key-value configuration."""
 
     scan_not_active_broker_interval: int = number(500, low=10)
-    """Milliseconds between two looks for brokers whose heartbeats stay away. RocketMQ: 5,000."""
+    """Milliseconds between two searches for brokers whose heartbeats stay away. RocketMQ: 5,000."""
 
     scan_inactive_master_interval: int = number(1_000, low=10)
-    """Milliseconds between two looks for groups without a living master. RocketMQ: 5,000."""
+    """Milliseconds between two searches for groups without a living master. RocketMQ: 5,000."""
 
     probe_timeout: int = number(200, low=10, high=10_000)
     """Milliseconds that a broker has to answer before it is taken for dead. Not known to RocketMQ."""
@@ -109,7 +109,7 @@ class ControllerSettings:
     """Whether brokers are told of an election instead of asking for its result."""
 
     elect_master_max_retry_count: int = number(3, low=1, high=100)
-    """How often an election is decided anew when another change came in between."""
+    """How often an election is decided again when another change came in between."""
 
     config_black_list: str = "configBlackList;configStorePath"
     """Settings that may not be changed at run time, separated by semicolons."""
@@ -127,7 +127,7 @@ class ControllerSettings:
     """Ticks without a leader after which a node holds an election; up to twice as many, drawn at random."""
 
     snapshot_entries: int = number(10_000, low=100)
-    """Log entries after which a snapshot is taken and the log is cut."""
+    """Log entries after which a snapshot is taken and the log is truncated."""
 
     def peers(self) -> dict[int, str]:
         """Controller addresses of the first members, by number."""

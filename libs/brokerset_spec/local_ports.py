@@ -28,7 +28,7 @@ HA_PORT_OFFSET: Final = 1
 """Slaves connect so far above a broker's port (`haListenPort=0`)."""
 
 PORT_TRIES_MAX: Final = 200
-"""Ports that are looked at before giving up."""
+"""Ports that are tried before giving up."""
 
 PORT_MAX: Final = 65_535
 
@@ -72,7 +72,7 @@ class PortChoice:
     def of_controllers(
         self, controllers: Sequence[ControllerMemory], first: int, *, movable: bool = False
     ) -> tuple[ControllerMemory, ...]:
-        """Give ports to those that have none, from the wish or from `first` on, beside those that have some.
+        """Give ports to those that have none, from the wish or from `first` on, next to those that have some.
 
         `movable`: where no port was wished for, nobody looks for a name server at `first`, so that another
         one does as well.

@@ -32,7 +32,7 @@ from brokerset_spec.manifest_parts import (
     ruled,
     same_or_absent,
 )
-from brokerset_spec.manifest_reader import ManifestReader, name_anew
+from brokerset_spec.manifest_reader import ManifestReader, put_name
 from brokerset_spec.pod_template import Resources, check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.setting_fields import (
@@ -666,7 +666,7 @@ _READER: Final = ManifestReader(
     outline="metadata: {name: …}",
     examples=EXAMPLES,
     check=check_manifest,
-    complete=name_anew,
+    complete=put_name,
 )
 
 

@@ -73,8 +73,8 @@ class ManifestReader(Generic[M]):
             return None
 
 
-def name_anew(document: dict[str, Any]) -> None:
-    """Give a manifest a name, whatever it was called: its own problems are told already."""
+def put_name(document: dict[str, Any]) -> None:
+    """Give a manifest a name, whatever it was called: its own problems are reported already."""
     document["metadata"] = {"name": "unnamed"}
 
 

@@ -37,7 +37,7 @@ class NamesrvSettings:
     """File of the key-value configuration; RocketMQ uses `~/namesrv/kvConfig.json`."""
 
     scan_not_active_broker_interval: int = number(5_000, low=10)
-    """Milliseconds between two looks for brokers that have not registered for too long."""
+    """Milliseconds between two searches for brokers that have not registered for too long."""
 
     default_broker_timeout: int = number(120_000, low=100)
     """Milliseconds without a registration after which a broker is forgotten if it names no own time-out.

@@ -20,10 +20,10 @@ from brokerset_spec.local_ports import (
 )
 from brokerset_spec.manifest import BrokerSet
 from brokerset_spec.plan_notes import (
-    ANEW_BESIDE_NOTE,
-    ANEW_NOTE,
+    FROM_SCRATCH_JOINED_NOTE,
+    FROM_SCRATCH_NOTE,
     controllers_note,
-    guest_notes,
+    joined_notes,
     local_notes,
     lost_note,
     replicas_note,
@@ -132,17 +132,17 @@ class LocalPlan:
     @property
     def namesrv_address(self) -> str:
         """All name servers, joined by semicolons; another cluster's come first."""
-        guest = self.memory.joined_cluster_of
-        others = guest.name_servers.split(";") if guest is not None else []
+        joined = self.memory.joined_cluster_of
+        others = joined.name_servers.split(";") if joined is not None else []
         own = [process.namesrv_address for process in self.controllers]
         return ";".join(dict.fromkeys(each.strip() for each in (*others, *own) if each.strip()))
 
     @property
     def controller_address(self) -> str:
         """All controllers that the brokers belong to, joined by semicolons."""
-        guest = self.memory.joined_cluster_of
-        if guest is not None and guest.controllers:
-            return guest.controllers
+        joined = self.memory.joined_cluster_of
+        if joined is not None and joined.controllers:
+            return joined.controllers
         return ";".join(process.address for process in self.controllers)
 
 
@@ -162,7 +162,7 @@ def plan_local(
     for them there; the others take the next free ones. Controllers never change theirs, brokers take those of
     the last time when they are free. `with_data` has the numbers of the controllers whose folders hold data:
     one that has served and has none is left out, as its votes are forgotten; when none has any, they start
-    anew.
+    from scratch.
     Raises `PortsTaken`, `PlanRefused`.
     """
     if manifest.spec.controllers.ref is not None:
@@ -197,23 +197,25 @@ class _Planner:
         wanted = self._manifest.spec.controllers.replicas
         before = memory
         memory, lost = _without_lost(memory, with_data)
-        anew = bool(before.controllers) and not memory.controllers
+        from_scratch = bool(before.controllers) and not memory.controllers
         own = memory.under_own_controllers
-        if anew and any(each.started for each in before.controllers):
-            notes.append(ANEW_NOTE if own else ANEW_BESIDE_NOTE)
+        if from_scratch and any(each.started for each in before.controllers):
+            notes.append(FROM_SCRATCH_NOTE if own else FROM_SCRATCH_JOINED_NOTE)
         if not own:
             wanted = len(before.controllers)  # so many were asked for, whatever the manifest says
         host = "" if own and not memory.controllers else memory.host
         memory = replace(memory, host=host or self._reachable)
         if not memory.controllers:
             memory = memory.with_first_controllers(wanted)
-        notes += guest_notes(memory)
+        notes += joined_notes(memory)
         self._check_kept(memory)
         first = min((each.namesrv_port for each in before.controllers), default=0) or NAMESRV_PORT
         memory = replace(
             memory,
             listen_host=self._host,
-            controllers=self._ports.of_controllers(memory.controllers, first, movable=not own and not anew),
+            controllers=self._ports.of_controllers(
+                memory.controllers, first, movable=not own and not from_scratch
+            ),
         )
         run = tuple(each for each in memory.controllers if each.node_id not in lost)
         groups = self._groups(memory)

@@ -7,14 +7,14 @@ from typing import Final
 from brokerset_spec.manifest import Spec
 from brokerset_spec.set_memory import SetMemory
 
-ANEW_NOTE: Final = (
-    "all controllers have lost their data and start anew; brokers that had ids wait, and this start "
+FROM_SCRATCH_NOTE: Final = (
+    "all controllers have lost their data and start from scratch; brokers that had ids wait, and this start "
     "with them, until `brokerset controller rebuild` has told the controllers who they are"
 )
 
-ANEW_BESIDE_NOTE: Final = (
-    "all controllers of this set have lost their data and start anew; no broker belongs to them yet, so "
-    "nothing is missing"
+FROM_SCRATCH_JOINED_NOTE: Final = (
+    "all controllers of this set have lost their data and start from scratch; no broker belongs to them yet, "
+    "so nothing is missing"
 )
 
 
@@ -43,26 +43,26 @@ def lost_note(node_id: int, wanted: int, memory: SetMemory) -> str:
     )
 
 
-def guest_notes(memory: SetMemory) -> list[str]:
+def joined_notes(memory: SetMemory) -> list[str]:
     """Say whose controllers and name servers a set uses that are not its own; nothing for other sets."""
-    guest = memory.joined_cluster_of
-    if guest is None:
+    joined = memory.joined_cluster_of
+    if joined is None:
         return []
-    if not guest.controllers:
+    if not joined.controllers:
         found = (
             "the brokers belong to the controllers of this set, and still register with the name servers at "
-            f"{guest.name_servers} as well"
+            f"{joined.name_servers} as well"
         )
     elif memory.controllers:
         found = (
-            f"the brokers belong to the controllers at {guest.controllers}; controllers of this set run "
-            f"beside them, and the brokers register with their name servers and with those at "
-            f"{guest.name_servers}"
+            f"the brokers belong to the controllers at {joined.controllers}; controllers of this set run "
+            f"next to them, and the brokers register with their name servers and with those at "
+            f"{joined.name_servers}"
         )
     else:
         found = (
             "no controllers and name servers are run: the brokers belong to those at "
-            f"{guest.controllers} and {guest.name_servers}"
+            f"{joined.controllers} and {joined.name_servers}"
         )
     return [f"{found}, see `brokerset adopt`"]
 

@@ -54,7 +54,7 @@ NO_GROUPS: Final[Mapping[str, GroupMemory]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class GuestOf:
-    """Another cluster, at which the set's brokers are guests, or were until a while ago."""
+    """Another cluster, which the set's brokers have joined, or had until a while ago."""
 
     controllers: str
     """Those that the brokers belong to, joined by semicolons; empty: they belong to the set's own by now."""
@@ -68,10 +68,10 @@ class SetMemory:
     """What a set keeps."""
 
     uid: str
-    """Names the set for ever; its broker groups belong to it."""
+    """Names the set permanently; its broker groups belong to it."""
 
     host: str = ""
-    """Address that controllers, and a guest's brokers, are known by; empty before the first start."""
+    """Address that controllers, and brokers of a joined set, are known by; empty before the first start."""
 
     controllers: tuple[ControllerMemory, ...] = ()
     next_controller_id: int = 0
@@ -85,10 +85,10 @@ class SetMemory:
     """By name of the group; also of groups that the manifest does not name any more."""
 
     log_file_bytes: int = 0
-    """Size of the log's files, the same for all replicas for ever; 0 before the first start."""
+    """Size of the log's files, the same for all replicas, permanently; 0 before the first start."""
 
     joined_cluster_of: GuestOf | None = None
-    """None for an ordinary set; a guest runs no controllers, or some beside those of the other cluster."""
+    """None for an ordinary set; a joined one runs no controllers, or some next to those of the other."""
 
     listen_host: str = ""
     """Address that everything listened on last; empty before the first start, and in older folders."""

@@ -15,7 +15,7 @@ from brokerset_spec.manifest_parts import (
     Part,
     ruled,
 )
-from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
+from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
 from brokerset_spec.problems import SCHEDULE_SHAPE, ZONE_SHAPE, Problem
 from brokerset_spec.store_job_parts import (
     JOB_RULES,
@@ -110,14 +110,6 @@ class StoreAudit(Part):
     """Written by the operator; not read."""
 
 
-def read_store_audit(document: object) -> StoreAudit:
-    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
-
-    A field that is null counts as left out, as it does for the Kubernetes API.
-    """
-    return _READER.read(document)
-
-
 def check_store_audit(audit: StoreAudit) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: contradictions."""
     spec = audit.spec
@@ -134,11 +126,11 @@ def _contradictions(spec: AuditSpec) -> Iterable[Problem]:
 
 
 def _complete(rest: dict[str, Any]) -> None:
-    name_anew(rest)
+    put_name(rest)
     refer_to_set(rest)
 
 
-_READER: Final = ManifestReader(
+read_store_audit: Final = ManifestReader(
     model=StoreAudit,
     api_version=API_VERSION,
     kind=KIND,
@@ -146,4 +138,5 @@ _READER: Final = ManifestReader(
     examples=EXAMPLES,
     check=check_store_audit,
     complete=_complete,
-)
+).read
+"""Check a manifest; see `ManifestReader.read`."""

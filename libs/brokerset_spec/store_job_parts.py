@@ -109,7 +109,7 @@ class ExecutorResources(Resources):
 
 
 class Executors(Part):
-    """Spark executors in pods of their own, beside the one that drives them."""
+    """Spark executors in pods of their own, next to the one that drives them."""
 
     instances: Annotated[int, Field(ge=0, le=EXECUTORS_MAX)] = 0
     """How many; 0: none."""

@@ -22,7 +22,7 @@ from brokerset_spec.manifest_parts import (
     rule,
     ruled,
 )
-from brokerset_spec.manifest_reader import ManifestReader, name_anew
+from brokerset_spec.manifest_reader import ManifestReader, put_name
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_job_parts import (
     JOB_RULES,
@@ -113,7 +113,7 @@ class MigrationOptions(Part):
     """What is changed on the way."""
 
     rewrite: bool = False
-    """Whether records are written anew where files could be copied: a pure DLedger log, no gaps."""
+    """Whether records are rewritten where files could be copied: a pure DLedger log, no gaps."""
 
     file_size: Size | None = None
     """Size of the log's new files; takes a rewrite."""
@@ -192,14 +192,6 @@ class StoreMigration(Part):
         return f"data-{target.broker.set.name}-{target.broker.group}-{target.broker.replica}"
 
 
-def read_store_migration(document: object) -> StoreMigration:
-    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
-
-    A field that is null counts as left out, as it does for the Kubernetes API.
-    """
-    return _READER.read(document)
-
-
 def check_store_migration(migration: StoreMigration) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: contradictions."""
     spec = migration.spec
@@ -224,7 +216,7 @@ def _target_problems(migration: StoreMigration) -> Iterable[Problem]:
 
 
 def _complete(rest: dict[str, Any]) -> None:
-    name_anew(rest)
+    put_name(rest)
     spec = rest.get("spec")
     if isinstance(spec, dict):
         source, target = spec.setdefault("source", {}), spec.setdefault("target", {})
@@ -234,7 +226,7 @@ def _complete(rest: dict[str, Any]) -> None:
             target["claimName"] = "unnamed-too"
 
 
-_READER: Final = ManifestReader(
+read_store_migration: Final = ManifestReader(
     model=StoreMigration,
     api_version=API_VERSION,
     kind=KIND,
@@ -242,4 +234,5 @@ _READER: Final = ManifestReader(
     examples=EXAMPLES,
     check=check_store_migration,
     complete=_complete,
-)
+).read
+"""Check a manifest; see `ManifestReader.read`."""

@@ -27,7 +27,7 @@ from brokerset_spec.manifest_parts import (
     ruled,
     same_or_absent,
 )
-from brokerset_spec.manifest_reader import ManifestReader, name_anew, refer_to_set
+from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
 from brokerset_spec.problems import Problem
 
 KIND: Final = "Topic"
@@ -185,14 +185,6 @@ class Topic(Part):
         return PERMISSIONS[self.spec.permission]
 
 
-def read_topic(document: object) -> Topic:
-    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
-
-    A field that is null counts as left out, as it does for the Kubernetes API.
-    """
-    return _READER.read(document)
-
-
 def check_topic_manifest(topic: Topic) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: its name, contradictions."""
     return [*_name_problems(topic), *_contradictions(topic.spec)]
@@ -222,11 +214,11 @@ def _contradictions(spec: TopicSpec) -> Iterable[Problem]:
 def _complete(rest: dict[str, Any]) -> None:
     metadata = rest.get("metadata")
     if not (isinstance(metadata, dict) and "name" in metadata):
-        name_anew(rest)
+        put_name(rest)
     refer_to_set(rest)
 
 
-_READER: Final = ManifestReader(
+read_topic: Final = ManifestReader(
     model=Topic,
     api_version=API_VERSION,
     kind=KIND,
@@ -234,4 +226,5 @@ _READER: Final = ManifestReader(
     examples=EXAMPLES,
     check=check_topic_manifest,
     complete=_complete,
-)
+).read
+"""Check a manifest; see `ManifestReader.read`."""

@@ -19,7 +19,7 @@ from brokerset_broker.store.dispatch import Dispatcher
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.index import IndexService
-from brokerset_formats.checkpoints import CHECKPOINT_SIZE, Enqueuer, StoreCheckpoint, decode_checkpoint
+from brokerset_formats.checkpoints import CHECKPOINT_SIZE, StoreCheckpoint, SyncedOffsets, decode_checkpoint
 from brokerset_formats.errors import FormatError
 from brokerset_runtime.files import sync_folder
 
@@ -81,7 +81,7 @@ def lowered(content: StoreCheckpoint, offset: int) -> StoreCheckpoint:
     """A checkpoint that claims nothing behind `offset`, because the log is going to be cut there."""
     marks = content.marks
     if marks is not None:
-        marks = Enqueuer(
+        marks = SyncedOffsets(
             min(marks.flushed_offset, offset),
             min(marks.dispatched_offset, offset),
             min(marks.written_offset, offset),
@@ -174,7 +174,7 @@ class Checkpointer:
             logics_msg_timestamp=store_timestamp,
             index_msg_timestamp=self._index.flushed_timestamp if self._index else old.index_msg_timestamp,
             confirm_phy_offset=confirmed,
-            marks=Enqueuer(flushed, min(dispatched, flushed), self._complete_end(self._log.max_offset)),
+            marks=SyncedOffsets(flushed, min(dispatched, flushed), self._complete_end(self._log.max_offset)),
         )
 
     async def finish(self, then: Callable[[], None]) -> None:

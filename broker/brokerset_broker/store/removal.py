@@ -14,7 +14,7 @@ from pathlib import Path
 from brokerset_broker.store.checkpointing import CheckpointFile, lowered
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.segments import FILE_NAME, MappedFile, file_name
-from brokerset_formats.checkpoints import Enqueuer, StoreCheckpoint
+from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
 from brokerset_runtime.files import sync_folder, write_atomically
 
 
@@ -121,7 +121,7 @@ def _begin_anew(offset: int, paths: StorePaths, checkpoint: CheckpointFile) -> N
     sync_folder(paths.log)
     MappedFile.create(paths.log / file_name(offset), offset, paths.segment_bytes, paths.segment_bytes)
     sync_folder(paths.log)
-    checkpoint.write(StoreCheckpoint(confirm_phy_offset=offset, marks=Enqueuer(offset, offset, offset)))
+    checkpoint.write(StoreCheckpoint(confirm_phy_offset=offset, marks=SyncedOffsets(offset, offset, offset)))
 
 
 def _log_files(folder: Path) -> list[Path]:

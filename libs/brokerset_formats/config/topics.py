@@ -142,7 +142,7 @@ class TopicTable:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, object]) -> TopicTable:
-        """From the file's object; fields of other tables beside it are not looked at."""
+        """From the file's object; fields of other tables next to it are ignored."""
         table = json_fields.get_object(fields, "topicConfigTable")
         topics = {
             name: TopicConfig.from_json(json_fields.as_object(value, f"topic {name}"), name)

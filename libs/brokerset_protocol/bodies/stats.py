@@ -77,7 +77,7 @@ class ConsumeTimeSpan(JsonBody):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsItem(JsonBody):
-    """One figure over one span: how many, how many a second, the average of each."""
+    """One metric over one span: how many, how many a second, the average of each."""
 
     sum: int = 0
     tps: float = 0.0

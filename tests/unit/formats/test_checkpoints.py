@@ -10,8 +10,8 @@ import pytest
 from brokerset_formats.checkpoints import (
     CHECKPOINT_SIZE,
     MARKS_POSITION,
-    Enqueuer,
     StoreCheckpoint,
+    SyncedOffsets,
     decode_checkpoint,
 )
 from brokerset_formats.errors import FormatError
@@ -23,7 +23,7 @@ CHECKPOINT = StoreCheckpoint(
     master_flushed_offset=4,
     confirm_phy_offset=5,
     reserved=(6, 7, 8),
-    marks=Enqueuer(2000, 1000, 1500),
+    marks=SyncedOffsets(2000, 1000, 1500),
 )
 
 
@@ -73,7 +73,7 @@ def test_damaged_marks_do_not_count(position: int) -> None:
 
 def test_impossible_marks_do_not_count() -> None:
     """Queues cannot be further than the log."""
-    wrong = dataclasses.replace(CHECKPOINT, marks=Enqueuer(1000, 2000, 2000))
+    wrong = dataclasses.replace(CHECKPOINT, marks=SyncedOffsets(1000, 2000, 2000))
 
     assert decode_checkpoint(wrong.encode()).marks is None
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
-
 import pytest
 
 from brokerset_raft.configuration import MEMBERS_MAX
@@ -15,22 +11,6 @@ from brokerset_spec.controller_settings import ControllerSettings, parse_peers
 from brokerset_spec.setting_fields import setting_fields, value_text
 
 THREE = "n0-a:9878;n1-b:9878;n2-c:9878"
-
-
-def test_every_setting_has_a_sentence_under_it() -> None:
-    """`docs/settings.md` is made of them."""
-    tree = ast.parse(inspect.getsource(ControllerSettings)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    documented = {
-        before.target.id
-        for before, after in zip(tree.body, tree.body[1:], strict=False)
-        if isinstance(before, ast.AnnAssign)
-        and isinstance(before.target, ast.Name)
-        and isinstance(after, ast.Expr)
-        and isinstance(after.value, ast.Constant)
-    }
-
-    assert documented == {field.name for field in dataclasses.fields(ControllerSettings)}
 
 
 def test_the_defaults_are_valid_and_read_back() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
 import subprocess
 import sys
 from typing import Any
@@ -16,22 +13,6 @@ from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import setting_fields, unknown_name
 
 CLASSES = [BrokerSettings, NamesrvSettings]
-
-
-@pytest.mark.parametrize("settings_class", CLASSES)
-def test_every_setting_has_a_sentence_under_it(settings_class: type[Any]) -> None:
-    tree = ast.parse(inspect.getsource(settings_class)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    documented = {
-        before.target.id
-        for before, after in zip(tree.body, tree.body[1:], strict=False)
-        if isinstance(before, ast.AnnAssign)
-        and isinstance(before.target, ast.Name)
-        and isinstance(after, ast.Expr)
-        and isinstance(after.value, ast.Constant)
-    }
-
-    assert documented == {field.name for field in dataclasses.fields(settings_class)}
 
 
 @pytest.mark.parametrize("settings_class", CLASSES)

@@ -13,7 +13,7 @@ import pytest
 
 from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, mapping
 from brokerset_broker.store.retention_task import DiskUse, RetentionTask
-from brokerset_formats.checkpoints import Enqueuer, decode_checkpoint
+from brokerset_formats.checkpoints import SyncedOffsets, decode_checkpoint
 from brokerset_rig.waiting import until
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
@@ -160,7 +160,7 @@ async def test_everything_is_flushed_in_time(stores: Stores) -> None:
     for _ in range(30):
         stores.append(store, b"x" * 1000, b"KEYS\x01k\x02")
     path = stores.root / "checkpoint"
-    wanted = Enqueuer(store.max_offset, store.max_offset, store.max_offset)
+    wanted = SyncedOffsets(store.max_offset, store.max_offset, store.max_offset)
 
     await until(lambda: decode_checkpoint(path.read_bytes()).marks == wanted)
 

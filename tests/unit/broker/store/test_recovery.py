@@ -20,7 +20,7 @@ from brokerset_broker.store.recovery import (
     start_after_crash,
 )
 from brokerset_broker.store.segments import MappedFile
-from brokerset_formats.checkpoints import Enqueuer, StoreCheckpoint
+from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, RecordHead, decode_record, encode_record
 
@@ -418,17 +418,17 @@ def head(store_timestamp: int) -> RecordHead:
 @pytest.mark.parametrize(
     ("end", "following", "marks", "verdict"),
     [
-        (1000, None, Enqueuer(1000, 0, 0), Verdict.END),
-        (1000, head(9), Enqueuer(1000, 0, 0), Verdict.HOLE),
-        (999, None, Enqueuer(1000, 0, 0), Verdict.DAMAGE),
-        (999, head(9), Enqueuer(1000, 0, 0), Verdict.DAMAGE),
+        (1000, None, SyncedOffsets(1000, 0, 0), Verdict.END),
+        (1000, head(9), SyncedOffsets(1000, 0, 0), Verdict.HOLE),
+        (999, None, SyncedOffsets(1000, 0, 0), Verdict.DAMAGE),
+        (999, head(9), SyncedOffsets(1000, 0, 0), Verdict.DAMAGE),
         (1000, None, None, Verdict.END),
         (1000, head(10), None, Verdict.DAMAGE),
         (1000, head(11), None, Verdict.HOLE),
     ],
 )
 def test_what_an_end_means(
-    end: int, following: RecordHead | None, marks: Enqueuer | None, verdict: Verdict
+    end: int, following: RecordHead | None, marks: SyncedOffsets | None, verdict: Verdict
 ) -> None:
     """Below what was surely on disk it is damage; above, a tail, with or without a hole."""
     checkpoint = StoreCheckpoint(physic_msg_timestamp=10, marks=marks)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_formats.checkpoints import Enqueuer, StoreCheckpoint
+from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
 from brokerset_formats.queue_units import QueueUnit
 from brokerset_rig.made_stores import Place, damage, message, write_log
 from brokerset_spark.kernels import Stop
@@ -229,8 +229,8 @@ def claim(*units: tuple[int, int], messages: int = 1) -> QueueClaim:
         ([claim((4096, 50))], None, "left", (4146, False)),  # a file does not vanish
         ([claim((1000, 50))], StoreCheckpoint(physic_msg_timestamp=99_000), "left", (1050, False)),
         ([claim((1000, 50))], StoreCheckpoint(physic_msg_timestamp=52_000), "left", (1050, True)),
-        ([], StoreCheckpoint(marks=Enqueuer(1100, 1000, 1000)), "left", (1100, False)),
-        ([], StoreCheckpoint(marks=Enqueuer(1000, 1000, 1000)), "closed", None),
+        ([], StoreCheckpoint(marks=SyncedOffsets(1100, 1000, 1000)), "left", (1100, False)),
+        ([], StoreCheckpoint(marks=SyncedOffsets(1000, 1000, 1000)), "closed", None),
     ],
 )
 def test_what_a_crash_explains(
