@@ -14,7 +14,7 @@ from brokerset_cli.folder import MANIFEST, DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import finishing, joined_set
 from brokerset_cli.takeover.adopt_plan import Replica
-from brokerset_cli.takeover.adoption_journal import ADOPTION, Finishing, Journal
+from brokerset_cli.takeover.adoption_journal import ADOPTION, Before, Finishing, Journal
 from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_observation import FinishObserver, owner_of
@@ -407,23 +407,38 @@ def test_a_journal_of_an_earlier_release_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_survives_every_other_change(tmp_path: Path) -> None:
-    """Each field is written whole, and a new journal object reads the same."""
+    """Each field is written whole, under the names that every release reads."""
     journal = Journal(tmp_path)
     journal.begin({"g": (1, 2)}, 2)
+    journal.remember(Before("g", "j:1", {"brokerPermission": "6"}))
+    journal.elects("j:1", 77)
     journal.finish(Finishing("j:9878", "j:9876", {"g": ("j:1", "j:2")}, {"g": 5}))
     journal.clients_have_moved()
     journal.begin_own({"g": (3, 4)})
 
-    found = Journal(tmp_path).read()
+    written = json.loads((tmp_path / ADOPTION).read_bytes())
 
+    assert written["finishing"].pop("ownSinceMs") > 0
+    assert written == {
+        "groups": {"g": [1, 2]},
+        "replicas": 2,
+        "changed": [
+            {"group": "g", "address": "j:1", "settings": {"brokerPermission": "6"}, "elected_ms": 77}
+        ],
+        "finishing": {
+            "controllers": "j:9878",
+            "nameServers": "j:9876",
+            "java": {"g": ["j:1", "j:2"]},
+            "nextIds": {"g": 5},
+            "ours": {"g": [3, 4]},
+        },
+        "clientsMoved": True,
+    }
+    found = Journal(tmp_path).read()
     assert found is not None
-    assert found.groups == {"g": (1, 2)}
-    assert found.clients_moved
+    assert found.changed == (Before("g", "j:1", {"brokerPermission": "6"}, 77),)
     assert found.finishing is not None
     assert found.finishing.java == {"g": ("j:1", "j:2")}
-    assert found.finishing.next_ids == {"g": 5}
-    assert found.finishing.ours == {"g": (3, 4)}
-    assert found.finishing.own_since_ms > 0
 
     journal.go_back()
 
