@@ -18,23 +18,30 @@ from brokerset_spec.manifest_parts import (
     API_VERSION,
     GROUPS_MAX,
     NAME_LENGTH_MAX,
-    NEVER_SHRINKS,
     BrokerName,
-    ClassName,
     Image,
     NamedPart,
     Part,
     SetName,
-    Size,
     each_once,
     page,
     rule,
     ruled,
-    same_or_absent,
 )
 from brokerset_spec.manifest_reader import ManifestReader, put_name
-from brokerset_spec.pod_template import Resources, check_pod_template, resource_problems
+from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
+from brokerset_spec.set_parts import (
+    CONTROLLERS_MAX,
+    Acl,
+    Controllers,
+    ControllerStorage,
+    Monitoring,
+    Replication,
+    Storage,
+    Tls,
+    Update,
+)
 from brokerset_spec.setting_fields import (
     SettingField,
     SettingValue,
@@ -47,25 +54,15 @@ from brokerset_spec.yaml_text import YamlProblem, read_yaml
 __all__ = [
     "API_VERSION",
     "CONTROLLERS_MAX",
-    "GROUPS_MAX",
     "KIND",
     "NAME_LENGTH_MAX",
     "OWN_SETTINGS",
     "REPLICAS_MAX",
     "BrokerSet",
     "ControllerStorage",
-    "Controllers",
-    "ControllersRef",
     "ManifestError",
-    "Metadata",
-    "Monitoring",
     "Problem",
-    "Replication",
-    "SecretRef",
     "Spec",
-    "Storage",
-    "Update",
-    "check_manifest",
     "default_manifest",
     "least_in_sync",
     "read_manifest",
@@ -74,9 +71,6 @@ __all__ = [
 ]
 
 KIND: Final = "BrokerSet"
-
-CONTROLLERS_MAX: Final = 7
-"""Most controllers of one set."""
 
 REPLICAS_MAX: Final = 9
 """Most brokers of one group."""
@@ -126,217 +120,6 @@ class Metadata(NamedPart):
 
     name: SetName
     """Name of the set."""
-
-
-class Replication(Part):
-    """How the brokers of a group keep copies of each other's messages."""
-
-    mode: Annotated[
-        Literal["controller", "dledger"],
-        Field(
-            json_schema_extra=ruled(
-                rule("self != 'dledger'", "dledger is not served yet; use controller or leave it out"),
-                rule("self == oldSelf", "cannot be changed: the logs differ; create another BrokerSet"),
-                **page(values="`controller`"),
-            )
-        ),
-    ] = "controller"
-    """Who decides which broker of a group is the master. dledger is not served yet.
-
-    **Cannot be changed.**
-    """
-
-    acknowledge: Literal["allInSync", "master"] = "allInSync"
-    """Which brokers must have a message before its sender is told that it is stored: all in sync, or the
-    master alone, which may lose the last messages."""
-
-    min_in_sync_replicas: (
-        Annotated[
-            int,
-            Field(ge=1, json_schema_extra=page("2 from three replicas on, else 1", "1 to `replicas`")),
-        ]
-        | None
-    ) = None
-    """Fewer in-sync brokers than this refuse sends; by default 2 from three replicas on, else 1."""
-
-    unclean_election: bool = False
-    """Whether a broker that may lack acknowledged messages can become master when no other is left."""
-
-
-class ControllersRef(Part):
-    """Another set, whose controllers this one uses."""
-
-    name: SetName
-    """Name of the other set.
-
-    Not together with the other fields of `controllers`, and not on one machine.
-    """
-
-
-class ControllerStorage(Part):
-    """The volume of each controller, where it is to be another one than those of brokers."""
-
-    size: (
-        Annotated[
-            Size, Field(json_schema_extra=ruled(NEVER_SHRINKS, **page("that of brokers, at most `20Gi`")))
-        ]
-        | None
-    ) = None
-    """Size of the volume, by default that of brokers, but at most 20Gi; it may grow later, if the storage
-    class allows it, and never shrinks."""
-
-    class_name: Annotated[ClassName, Field(json_schema_extra=page("that of brokers"))] | None = None
-    """Storage class, by default that of brokers. Cannot be set, changed or taken away later."""
-
-
-def _own(name: str) -> dict[str, Any]:
-    message = (
-        "is about controllers of the set's own, and ref says whose to use instead; leave one of them out"
-    )
-    return rule(f"!(has(self.ref) && has(self.{name}))", message, name)
-
-
-class Controllers(Part):
-    """The processes that serve names and decide who is master."""
-
-    model_config = ConfigDict(
-        json_schema_extra=ruled(
-            rule(
-                "!(has(self.ref) && has(self.replicas))",
-                "says how many controllers to run, and ref whose to use instead; leave one of them out",
-                "replicas",
-            ),
-            _own("storage"),
-            _own("resources"),
-            rule(
-                "(has(self.storage) && has(self.storage.className) ? self.storage.className : '') == "
-                "(has(oldSelf.storage) && has(oldSelf.storage.className) ? oldSelf.storage.className : '')",
-                "className cannot be set, changed or taken away later: volumes stay in the class that "
-                "they were "
-                "made in; create another BrokerSet",
-                "storage",
-            ),
-            rule(
-                "has(self.ref) == has(oldSelf.ref) && (!has(self.ref) || !has(oldSelf.ref) || "
-                "self.ref.name == oldSelf.ref.name)",
-                "cannot be set, changed or taken away later: the brokers' ids are kept by the controllers "
-                "that "
-                "they began with; create another BrokerSet",
-                "ref",
-            ),
-        )
-    )
-
-    replicas: Annotated[
-        int, Field(ge=1, le=CONTROLLERS_MAX, json_schema_extra={"default": None, **page("3")})
-    ] = 3
-    """Number of processes, by default 3; more than half must live, so an even number survives no more losses.
-
-    Each has a name server in it.
-    """
-
-    ref: ControllersRef | None = None
-    """Use those of another set in the same namespace instead. Cannot be set, changed or taken away later."""
-
-    storage: ControllerStorage | None = None
-    resources: Resources | None = None
-    """What a controller's pod asks for and may use at most.
-
-    By default 50m of cpu and 128Mi of memory are asked for; what is not named keeps its default. A change
-    replaces the controllers one at a time.
-    """
-
-
-class Storage(Part):
-    """The volume of each broker."""
-
-    model_config = ConfigDict(
-        json_schema_extra=ruled(
-            same_or_absent(
-                "className",
-                "cannot be changed: volumes stay in the class that they were made in; create another "
-                "BrokerSet",
-            )
-        )
-    )
-
-    size: Annotated[Size, Field(json_schema_extra=ruled(NEVER_SHRINKS))] = "20Gi"
-    """Size of the volume; it may grow later, if the storage class allows it, and never shrinks.
-
-    Controllers have volumes of this size, too, up to 20Gi.
-    """
-
-    class_name: Annotated[ClassName, Field(json_schema_extra=page("the cluster's"))] | None = None
-    """Storage class; none means the cluster's default. Cannot be changed."""
-
-    when_deleted: Literal["Retain", "Delete"] = "Retain"
-    """What happens to volumes when the set is deleted.
-
-    A set of the same name finds retained ones again.
-    """
-
-
-class Update(Part):
-    """How a change reaches the brokers."""
-
-    strategy: Literal["automatic", "supervised"] = "automatic"
-    """Whether the switch-over of each group waits for a person.
-
-    `supervised`: it waits for the annotation `brokerset.io/approve-switchover`.
-    """
-
-
-def _no_secret(what: str) -> ConfigDict:
-    advice = "leave it out, and let nobody else reach the ports"
-    rules = ruled(rule("!has(self.secretName)", f"{what} not served yet; {advice}", "secretName"))
-    return ConfigDict(json_schema_extra=rules)
-
-
-class SecretRef(Part):
-    """A Kubernetes secret."""
-
-    secret_name: Annotated[ClassName, Field(json_schema_extra=page(values="none"))] | None = None
-    """Name of the secret; none switches the feature off."""
-
-
-class Tls(SecretRef):
-    """Encrypted connections; not served yet."""
-
-    model_config = _no_secret("encrypted connections are")
-
-
-class Acl(SecretRef):
-    """Access control; not served yet."""
-
-    model_config = _no_secret("access control is")
-
-
-class Monitoring(Part):
-    """What is installed for the people who watch."""
-
-    model_config = ConfigDict(
-        json_schema_extra=ruled(
-            rule(
-                "!has(self.dashboards) || self.dashboards",
-                "one set alone cannot be without dashboards: they are for all sets; leave it out, or "
-                "install the "
-                "chart with dashboards.enabled=false",
-                "dashboards",
-            )
-        )
-    )
-
-    pod_monitor: bool = False
-    """A PodMonitor, for clusters with the Prometheus operator."""
-
-    dashboards: Annotated[bool, Field(json_schema_extra=page(values="`true`"))] = True
-    """Dashboards for Grafana; the chart installs them, for all sets.
-
-    They are labelled ConfigMaps; `dashboards.enabled=false` of the chart leaves them out.
-    """
-
-    rules: bool = True
-    """Alert rules, for clusters with the Prometheus operator."""
 
 
 _CLUSTER_STAYS: Final = "cannot be changed: clients, topics and volumes know the cluster by it"
