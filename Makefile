@@ -2,6 +2,8 @@
 PY ?= python3
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
+# Without bytecode each run of the tests, and each process that they start, would compile everything again.
+export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 200
 FUZZ ?= 1000000
 CRASHES ?= 200
