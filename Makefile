@@ -19,7 +19,7 @@ IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
 WORKERS ?= 2
-PROFILE ?= quick
+PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
 DAMAGES ?= 10000
@@ -70,11 +70,12 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
-test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them; PROFILE=quick|ci|full)
-	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) -m "not long and not slow" --costs --cost-max 5 $(TESTS)
+test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
+	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 5 $(TESTS)
 
-test-long: setup  ## tests that take seconds to a minute each (WORKERS, TESTS, PROFILE as above)
-	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) -m "long and not slow" --costs $(TESTS)
+test-long: setup  ## tests that take seconds to a minute each, and properties with all examples (WORKERS, TESTS as above; PROFILE=ci|full)
+	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) --timeout $(if $(filter full,$(PROFILE)),1800,300) \
+	    -m "(long or hypothesis) and not slow" --costs $(TESTS)
 
 test-spark: setup  ## those of them that read stores with Spark and its kernels
 	$(MAKE) test-long TESTS="tests/unit/spark tests/property/spark tests/integration/spark"
@@ -160,8 +161,8 @@ chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 wheel: setup  ## build the wheel, install it into an empty environment, start it
 	./tests/wheel.sh
 
-full: check e2e wheel coverage evidence  ## all of it at full size
-	$(MAKE) test test-long PROFILE=full
+full: check test e2e wheel coverage evidence  ## all of it at full size
+	$(MAKE) test-long PROFILE=full
 	pytest -q -m slow tests/unit tests/property tests/scenario tests/simulation tests/integration
 	$(MAKE) sim SEEDS=10000
 	$(MAKE) mutation
