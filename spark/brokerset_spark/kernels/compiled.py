@@ -343,17 +343,10 @@ def new_groups() -> GroupNumbers:
     return _Groups()
 
 
-def sum_groups(
-    groups: Int64s,
-    wanted: Bools,
-    sizes: Int32s,
-    crcs: Int32s,
-    queue_offsets: Int64s,
-    offsets: Int64s,
-    sums: Int64s,
-) -> int:
+def sum_groups(groups: Int64s, wanted: Bools, sizes: Int32s, heads: Heads, sums: Int64s) -> int:
     """See `Kernels`."""
-    return record_loops.sum_groups(groups, wanted, sizes, crcs, queue_offsets, offsets, sums)
+    fields = heads.body_crc, heads.queue_offset, heads.offset
+    return record_loops.sum_groups(groups, wanted, sizes, *fields, sums)
 
 
 def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:

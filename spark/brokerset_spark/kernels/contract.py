@@ -302,16 +302,7 @@ class Kernels(Protocol):
         """Without any group yet."""
         ...
 
-    def sum_groups(
-        self,
-        groups: Int64s,
-        wanted: Bools,
-        sizes: Int32s,
-        crcs: Int32s,
-        queue_offsets: Int64s,
-        offsets: Int64s,
-        sums: Int64s,
-    ) -> int:
+    def sum_groups(self, groups: Int64s, wanted: Bools, sizes: Int32s, heads: Heads, sums: Int64s) -> int:
         """Add the wanted records to the rows of their groups, see `GROUP_SUMS`; how many there were."""
         ...
 

@@ -465,24 +465,16 @@ def to_records(
         _LONG.pack_into(target, position + OFFSET_POSITION, out_base + position)
 
 
-def sum_groups(
-    groups: Int64s,
-    wanted: Bools,
-    sizes: Int32s,
-    crcs: Int32s,
-    queue_offsets: Int64s,
-    offsets: Int64s,
-    sums: Int64s,
-) -> int:
+def sum_groups(groups: Int64s, wanted: Bools, sizes: Int32s, heads: Heads, sums: Int64s) -> int:
     """See `Kernels`."""
     rows = np.flatnonzero(wanted)
     at = groups[rows]
     np.add.at(sums[:, 0], at, 1)
-    for column, values in ((1, sizes), (2, crcs), (3, queue_offsets)):
+    for column, values in ((1, sizes), (2, heads.body_crc), (3, heads.queue_offset)):
         np.add.at(sums[:, column], at, values[rows].astype(np.int64))
-    np.minimum.at(sums[:, 4], at, queue_offsets[rows])
-    np.maximum.at(sums[:, 5], at, queue_offsets[rows])
-    np.maximum.at(sums[:, 6], at, offsets[rows])
+    np.minimum.at(sums[:, 4], at, heads.queue_offset[rows])
+    np.maximum.at(sums[:, 5], at, heads.queue_offset[rows])
+    np.maximum.at(sums[:, 6], at, heads.offset[rows])
     return len(rows)
 
 

@@ -78,8 +78,7 @@ def _values(kernels: Kernels) -> Iterator[list[object]]:
     heads = kernels.heads(data, walked.starts)
     numbers = kernels.new_groups().number(data, Texts(heads.topic, heads.topic_size), heads.queue_id)
     sums = np.zeros((len(numbers), GROUP_SUMS), np.int64)
-    fields = heads.body_crc, heads.queue_offset, heads.offset
-    kernels.sum_groups(numbers, numbers > 0, walked.sizes, *fields, sums)
+    kernels.sum_groups(numbers, numbers > 0, walked.sizes, heads, sums)
     yield [numbers.tolist(), sums.tolist()]
     back = np.zeros(len(data), np.uint8)
     packed = kernels.pack(data, walked.starts, walked.sizes, back, 0)

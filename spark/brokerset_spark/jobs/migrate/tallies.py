@@ -114,9 +114,7 @@ class Groups:
         if more > 0:
             rows = np.tile(np.array(_EMPTY, np.int64), (max(more, len(self._sums)), 1))
             self._sums = np.concatenate((self._sums, rows))
-        return KERNELS.sum_groups(
-            groups, wanted, sizes, heads.body_crc, heads.queue_offset, heads.offset, self._sums
-        )
+        return KERNELS.sum_groups(groups, wanted, sizes, heads, self._sums)
 
     def tallies(self) -> Tallies:
         """What was counted; groups without a wanted record are left out."""
