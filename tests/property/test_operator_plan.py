@@ -67,7 +67,7 @@ def plan_now(observed: Observed) -> Plan:
 
 @dataclass(slots=True)
 class Checker:
-    """Looks at every action, and at the cluster after every second."""
+    """Checks every action, and the cluster after every second."""
 
     world: Kubernetes
     down: dict[str, str] = field(default_factory=dict)
@@ -280,7 +280,7 @@ class Checker:
 
 @dataclass(slots=True)
 class Schedule:
-    """One cluster, its faults, and the operator's rounds."""
+    """One cluster, its faults, and the operator's reconciles."""
 
     seed: int
     planner: Planner = plan_now
@@ -325,7 +325,7 @@ class Schedule:
         self.world.apply_manifest(replicas=replicas, replication=replication)
 
     def second(self) -> None:
-        """A second, and perhaps a round."""
+        """A second, and perhaps a reconcile."""
         self.world.tick()
         self.checker.look()
         eager = self.chaos and self.rng.random() < 0.5
@@ -844,7 +844,7 @@ def patched(patches: Patches) -> Iterator[None]:
 
 
 FIRST_SCHEDULES: Final = {
-    "controllers are removed without counting": 40,
+    "controllers are removed without counting": 80,
     "claims go with their group": 105,
     "groups go undrained": 300,
     "the minimum is ignored when brokers leave": 130,

@@ -64,7 +64,7 @@ def live(**status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "orders", "generation": 4}, "status": {"operator": OTHER, **status}}
 
 
-def test_a_refusal_is_a_condition_beside_those_of_the_owner() -> None:
+def test_a_refusal_is_a_condition_next_to_those_of_the_owner() -> None:
     """It names both, and says what to do; nothing of the owner's status changes."""
     theirs = {"type": "Ready", "status": "True", "reason": "AsWanted", "message": "fine"}
     given = live(conditions=[theirs], phase="Ready", workflow={"groups": []})

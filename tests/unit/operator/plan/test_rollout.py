@@ -12,7 +12,7 @@ from brokerset_sim.kubernetes_worlds import carry_on, condition, decide, is_done
 
 
 def twice(world: Kubernetes) -> Plan:
-    """What is decided in the second of two rounds, when the first one has written something down."""
+    """What is decided in the second of two reconciles, when the first one has written something down."""
     world.status = dict(decide(world.observe_now()).status)
     for action in decide(world.observe_now()).actions:
         if type(action).__name__ == "ApplyObject":
@@ -59,7 +59,7 @@ def test_controllers_go_first_and_their_leader_last() -> None:
 
 
 def test_a_pod_is_written_down_before_it_is_deleted() -> None:
-    """The round that chooses a pod only writes it down; the next one deletes it, and it alone."""
+    """The reconcile that chooses a pod only writes it down; the next one deletes it, and it alone."""
     world = settled(controllers={"replicas": 1})
     world.apply_manifest(config={"flushIntervalCommitLog": 400})
     first = decide(world.observe_now())

@@ -396,7 +396,7 @@ def test_a_group_that_is_wanted_again_gets_the_permission_of_the_manifest() -> N
     assert {action.permission for action in of(SetPermission, done)} == {4}
 
 
-def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_anew() -> None:
+def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_again() -> None:
     """Larger volumes are for groups that stay: one that goes keeps its claim templates until it is gone."""
     world = settled(groups=2)
     world.apply_manifest(groups=1, storage={"size": "30Gi"})
@@ -441,8 +441,8 @@ def test_pods_that_go_with_their_stateful_set_are_waited_for() -> None:
     assert condition(dict(decided.status), "Progressing") == ("True", "DrainingGroup")
 
 
-def test_a_lower_group_that_was_not_looked_at_waits_without_a_complaint() -> None:
-    """Only some groups are looked at in a round: of the others nobody says that their master is silent."""
+def test_a_lower_group_that_was_not_probed_waits_without_a_complaint() -> None:
+    """Only some groups are probed at a time: of the others nobody says that their master is silent."""
     world = settled(groups=3, replicas=1)
     world.apply_manifest(groups=1)
     top = world.groups["orders-2"]

@@ -1,4 +1,4 @@
-"""Conditions, the word for people, and rounds in which nothing is done."""
+"""Conditions, the word for people, and reconciles in which nothing is done."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fresh(**changes: Any) -> Observed:
     return replace(given, **changes)
 
 
-def test_the_first_round_makes_everything_at_once() -> None:
+def test_the_first_reconcile_makes_everything_at_once() -> None:
     """All objects of the real builders, in their order, and a status that says Creating."""
     decided = plan(fresh())
 
@@ -111,7 +111,7 @@ def test_a_damaged_memory_counts_as_none(damaged: object) -> None:
 
 
 def test_a_rest_is_a_rest() -> None:
-    """When all is as wanted a round does nothing, and the next one may be late."""
+    """When all is as wanted a reconcile does nothing, and the next one may be late."""
     world = settled()
 
     decided = decide(world.observe_now())
@@ -152,7 +152,7 @@ def test_an_invalid_manifest_changes_nothing_and_names_every_problem() -> None:
     assert decided.status["workflow"] == world.status["workflow"]
 
 
-def test_a_paused_set_is_only_looked_at() -> None:
+def test_a_paused_set_is_only_observed() -> None:
     """With the annotation nothing is done, whatever the manifest says."""
     world = settled()
     world.annotations[names.PAUSED] = "true"
@@ -231,7 +231,7 @@ def test_conditions_say_what_is_wrong(what: str, ready: tuple[str, str], degrade
 
 
 def test_what_a_broker_says_of_itself_is_told_with_its_name() -> None:
-    """Not only that it is not in sync: why, and what to do, in the conditions and beside the broker."""
+    """Not only that it is not in sync: why, and what to do, in the conditions and next to the broker."""
     world = settled()
     group = world.groups["orders-0"]
     slave = next(broker_id for broker_id in sorted(group.in_sync) if broker_id != group.master)
@@ -314,7 +314,7 @@ def test_a_roll_whose_new_pod_crashes_is_degraded_and_stops(prefix: str, kind: s
 
 @pytest.mark.parametrize("pod", ["orders-0-1", "orders-controller-1"])
 def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(pod: str) -> None:
-    """Also while it is ready between two crashes; it is looked at again soon, for nobody tells of the end."""
+    """Also while it is ready between two crashes; it is reconciled again soon: nobody tells of the end."""
     world = settled()
 
     decided = decide(_with_container(world.observe_now(), pod, CRASHING["between two crashes"]))
@@ -327,7 +327,7 @@ def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(pod: str) 
     assert condition(dict(found.status), "Degraded") == ("False", "None")
 
 
-def test_a_pod_that_is_replaced_may_take_minutes_but_not_for_ever() -> None:
+def test_a_pod_that_is_replaced_may_take_minutes_but_not_without_end() -> None:
     """Up to five it starts; a container that crashed long ago is forgiven."""
     now = 1_790_000_000.0
 
@@ -420,7 +420,7 @@ def test_what_is_there_may_be_more_than_what_is_wanted(changed: dict[str, Any], 
 
 
 def test_quantities_are_compared_by_what_they_mean() -> None:
-    """The API server writes 1000m as 1; that is no difference that would be corrected for ever."""
+    """The API server writes 1000m as 1; that is no difference that would be corrected again and again."""
     manifest = {"kind": "StatefulSet", "metadata": {"name": "x"}, "spec": {"cpu": "1000m", "gone": []}}
     marked = with_mark(manifest)
 
@@ -458,7 +458,7 @@ def test_ready_names_brokers_that_are_not_in_sync_on_purpose() -> None:
 
 
 def test_ready_names_pods_that_are_being_replaced() -> None:
-    """While a roll goes on, what is told of brokers and controllers is true in every round."""
+    """While a roll goes on, what is told of brokers and controllers is true in every reconcile."""
     world = settled()
     world.image = "v2"
     told: set[str] = set()

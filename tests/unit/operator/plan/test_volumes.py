@@ -36,7 +36,7 @@ def test_quantities(quantity: str, size: int) -> None:
     assert size_of(quantity) == size
 
 
-def test_claims_grow_and_the_stateful_set_is_made_anew_around_its_pods() -> None:
+def test_claims_grow_and_the_stateful_set_is_made_again_around_its_pods() -> None:
     """No pod is deleted, and later pods get the new size too."""
     world = settled()
     uids = {pod.uid for pod in world.pods.values()}

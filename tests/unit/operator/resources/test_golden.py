@@ -1,6 +1,6 @@
 """Every object of whole sets, compared with files that people have read.
 
-`pytest tests/unit/operator/resources --rewrite` writes the files anew; the difference is to be reviewed.
+`pytest tests/unit/operator/resources --rewrite` writes the files again; the difference is to be reviewed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_all_objects_of_a_job_are_as_written_down(name: str, pytestconfig: pytest.Config) -> None:
-    """To the letter; `pytest --rewrite` writes the files anew, and the difference is to be reviewed."""
+    """To the letter; `pytest --rewrite` writes the files again, and the difference is to be reviewed."""
     file = FOLDER / f"{name}.yaml"
 
     found = yaml.safe_dump_all(json.loads(json.dumps(OBJECTS[name]())), width=120)

@@ -1,4 +1,4 @@
-"""What is done about a StoreMigration: pure, round by round."""
+"""What is done about a StoreMigration: pure, one reconcile after another."""
 
 from __future__ import annotations
 
