@@ -44,10 +44,13 @@ class Cli(LocalSet):
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     command = Cli(tmp_path_factory.mktemp("set") / "data")
-    command.up(MANIFEST)
-    yield command
-    command("down", "--purge", "--yes")
-    assert not command.data.exists()
+    try:
+        command.up(MANIFEST)
+        yield command
+        command("down", "--purge", "--yes")
+        assert not command.data.exists()
+    finally:
+        command.end()
 
 
 @pytest.fixture
