@@ -254,43 +254,35 @@ class KubeClient:
 
     async def apply(self, manifest: Mapping[str, Any], *, force: bool = True) -> Object:
         """Make an object have the fields of `manifest`, by server-side apply; ours win with `force`."""
-        kind = kind_of(manifest)
-        metadata = manifest["metadata"]
-        namespace, name = metadata.get("namespace"), metadata["name"]
-        return await self._call(
-            Request("apply", kind.plural, kind.group, namespace, name),
-            "PATCH",
-            kind.path(namespace, name),
-            body=manifest,
-            content_type=APPLY,
-            parameters={"fieldManager": self.manager, "force": str(force).lower()},
-            again=True,
-        )
+        how = {"force": str(force).lower()}
+        return await self._write("apply", "PATCH", manifest, how, content_type=APPLY, again=True)
 
     async def create(self, manifest: Mapping[str, Any]) -> Object:
         """Make a new object. Raises `AlreadyExists`."""
-        kind = kind_of(manifest)
-        metadata = manifest["metadata"]
-        namespace = metadata.get("namespace")
-        return await self._call(
-            Request("create", kind.plural, kind.group, namespace, metadata.get("name")),
-            "POST",
-            kind.path(namespace),
-            body=manifest,
-            parameters={"fieldManager": self.manager},
-        )
+        return await self._write("create", "POST", manifest)
 
     async def replace(self, manifest: Mapping[str, Any]) -> Object:
         """Put an object in the place of the one it was read as. Raises `Conflict` if that has changed."""
-        kind = kind_of(manifest)
-        metadata = manifest["metadata"]
-        namespace, name = metadata.get("namespace"), metadata["name"]
+        return await self._write("update", "PUT", manifest)
+
+    async def _write(
+        self,
+        verb: str,
+        method: str,
+        manifest: Mapping[str, Any],
+        parameters: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Object:
+        """Send a whole object."""
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        namespace, name = metadata.get("namespace"), metadata.get("name")
         return await self._call(
-            Request("update", kind.plural, kind.group, namespace, name),
-            "PUT",
-            kind.path(namespace, name),
+            Request(verb, kind.plural, kind.group, namespace, name),
+            method,
+            kind.path(namespace, None if method == "POST" else metadata["name"]),
             body=manifest,
-            parameters={"fieldManager": self.manager},
+            parameters={"fieldManager": self.manager, **(parameters or {})},
+            **options,
         )
 
     async def merge_patch(

@@ -60,6 +60,8 @@ class KubeError(Exception):
     """Anything that goes wrong between us and the API server; `reason` is one word, for conditions."""
 
     reason = "KubernetesError"
+    retry_after: float | None = None
+    """Seconds that the server asks to wait."""
 
 
 class ApiError(KubeError):
@@ -137,7 +139,6 @@ class Unavailable(KubeError):
         super().__init__(f"{request}: {message}; try again later")
         self.request = request
         self.retry_after = retry_after
-        """Seconds that the server asks to wait."""
 
 
 class TooManyRequests(Unavailable):

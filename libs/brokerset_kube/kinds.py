@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator works with, and where the API serves them."""
+"""The kinds of objects that we work with, and where the API serves them."""
 
 from __future__ import annotations
 
@@ -67,39 +67,17 @@ OWN: Final = (BROKER_SET, TOPIC, STORE_AUDIT, STORE_MIGRATION)
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)
 """Kinds that a cluster may lack; they are not asked for then."""
 
-ALL: Final = (
-    CONFIG_MAP,
-    CLAIM,
-    NODE,
-    POD,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    STATEFUL_SET,
-    JOB,
-    LEASE,
-    ENDPOINT_SLICE,
-    EVENT,
-    NETWORK_POLICY,
-    DISRUPTION_BUDGET,
-    ROLE,
-    ROLE_BINDING,
-    STORAGE_CLASS,
-    BROKER_SET,
-    TOPIC,
-    STORE_AUDIT,
-    STORE_MIGRATION,
-    POD_MONITOR,
-    PROMETHEUS_RULE,
-)
+ALL: Final = tuple(kind for kind in globals().values() if isinstance(kind, Kind))
+"""Every kind above."""
 
 _BY_NAME: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kind): kind for kind in ALL}
 
 
 def kind_named(api_version: str, kind: str) -> Kind:
-    """The kind of that name. Raises `KeyError` for one that the operator does not work with."""
+    """The kind of that name. Raises `KeyError` for one that we do not work with."""
     return _BY_NAME[api_version, kind]
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:
-    """The kind of an object. Raises `KeyError` for one that the operator does not work with."""
+    """The kind of an object. Raises `KeyError` for one that we do not work with."""
     return kind_named(manifest["apiVersion"], manifest["kind"])

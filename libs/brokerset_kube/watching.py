@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from brokerset_kube.client import KubeClient, Object
-from brokerset_kube.errors import Gone, KubeError, Request, Unavailable, error_of_status
+from brokerset_kube.errors import Gone, KubeError, Request, error_of_status
 from brokerset_kube.kinds import Kind
 
 log = structlog.get_logger(__name__)
@@ -113,8 +113,7 @@ class Watch:
                     self.problem = str(error)
                     log.warning("watch is broken", resource=self.name, reason=str(error), failures=failures)
                 version = self._place or ""
-                asked = error.retry_after if isinstance(error, Unavailable) else None
-                await asyncio.sleep(max(self._pause(failures), asked or 0.0))
+                await asyncio.sleep(max(self._pause(failures), error.retry_after or 0.0))
 
     async def _list(self) -> str:
         listing = await self._client.list(

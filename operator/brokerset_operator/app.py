@@ -1,4 +1,4 @@
-"""The operator as a process: stands by, leads, watches, runs rounds, ends in order."""
+"""The operator as a process: stands by, leads, watches, runs reconciles, ends in order."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from brokerset_kube.errors import KubeError
 from brokerset_kube.kinds import Kind
 from brokerset_kube.watching import Watch
 from brokerset_operator.apply import Means
-from brokerset_operator.audits import AUDIT, AuditRounds
+from brokerset_operator.audits import AUDIT, AuditReconciler
 from brokerset_operator.elector import Elector, ElectorSettings
 from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.events import Events
 from brokerset_operator.health import Health
 from brokerset_operator.metrics import Measurements
-from brokerset_operator.migrations import MIGRATION, MigrationRounds
+from brokerset_operator.migrations import MIGRATION, MigrationReconciler
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed, Operator
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
 from brokerset_operator.own_kinds import OwnKinds
 from brokerset_operator.quiescence import QuiescentSets
-from brokerset_operator.reconcile_queue import GONE, Key, ReconcileQueue, Round
+from brokerset_operator.reconcile_queue import GONE, Key, Reconcile, ReconcileQueue
 from brokerset_operator.set_reconciler import SetReconciler
 from brokerset_operator.settings import OperatorSettings
 from brokerset_operator.store_jobs import labels as job_labels
-from brokerset_operator.topics import TOPIC, TopicRounds
+from brokerset_operator.topics import TOPIC, TopicReconciler
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.listening import listen_host
@@ -55,11 +55,11 @@ CHILDREN: Final = (
     kinds.DISRUPTION_BUDGET,
     kinds.NETWORK_POLICY,
 )
-"""Kinds whose events mark the set that their label names; their metadata alone is watched. The optional kinds
-are watched too, for as long as the cluster has them."""
+"""Kinds whose events enqueue the set that their label names; their metadata alone is watched. The optional
+kinds are watched too, for as long as the cluster has them."""
 
-ROUNDS_SECONDS_MAX: Final = 10.0
-"""Longest time that rounds have to end when the process is told to stop; then they are broken off."""
+ENDING_SECONDS_MAX: Final = 10.0
+"""Longest time that reconciles have to end when the process is told to stop; then they are broken off."""
 
 OnEvent = Callable[[str, str, Mapping[str, Any]], None]
 WatchSets = Callable[[KubeClient, Sequence[str], Sequence[Kind], OnEvent], Awaitable[None]]
@@ -85,12 +85,12 @@ class OperatorProcess:
         self._watch_sets = watch_sets
         self._random = randomness or random.Random()
         clock = clock or SystemClock()
-        self.figures = Measurements(loop.time)
+        self.measurements = Measurements(loop.time)
         self.client = KubeClient(
             access,
             manager=names.FIELD_MANAGER,
             timeout=float(settings.api_timeout_seconds),
-            on_call=self.figures.call,
+            on_call=self.measurements.call,
         )
         identity = settings.identity or socket.gethostname()
         lease_namespace = settings.lease_namespace or access.namespace
@@ -116,16 +116,20 @@ class OperatorProcess:
             installation=installation,
         )
         self._facts = ClusterFacts(self.client, clock)
-        self.queue = ReconcileQueue(self._round, workers=settings.workers, on_round=self.figures.round)
-        self.figures.watch_queue(self.queue)
-        self.calm = QuiescentSets(clock, self._watching, self._facts.optional_kinds, self._random)
-        self.marks = Enqueuer(self.queue, self.calm, lambda kind: self.figures.events.labels(kind).inc())
+        self.queue = ReconcileQueue(
+            self._reconcile, workers=settings.workers, on_reconciled=self.measurements.reconciled
+        )
+        self.measurements.watch_queue(self.queue)
+        self.quiescent = QuiescentSets(clock, self._watching, self._facts.optional_kinds, self._random)
+        self.enqueuer = Enqueuer(
+            self.queue, self.quiescent, lambda kind: self.measurements.events.labels(kind).inc()
+        )
         self.own_kinds = OwnKinds(
             self.client,
             self._namespaces,
-            know=self.marks.know,
-            gone=self.marks.kind_gone,
-            told=lambda kind, served: self.figures.kind_served.labels(kind).set(served),
+            know=self.enqueuer.know,
+            gone=self.enqueuer.kind_gone,
+            told=lambda kind, served: self.measurements.kind_served.labels(kind).set(served),
         )
         resync = float(settings.resync_seconds)
         self._sets = SetReconciler(
@@ -139,36 +143,36 @@ class OperatorProcess:
             ),
             plan,
             resync,
-            self.marks.groups_changed,
-            self.figures.status,
-            self.calm,
+            self.enqueuer.groups_changed,
+            self.measurements.status,
+            self.quiescent,
             randomness=self._random,
         )
-        self._topics = TopicRounds(
-            means, self.marks.topics, resync, self.figures.status, randomness=self._random
+        self._topics = TopicReconciler(
+            means, self.enqueuer.topics, resync, self.measurements.status, randomness=self._random
         )
-        self._audits = AuditRounds(
+        self._audits = AuditReconciler(
             means,
-            self.marks.audits,
+            self.enqueuer.audits,
             resync,
             settings.spark_image,
             settings.spark_role,
-            self.figures.audit,
-            self.marks.mark,
+            self.measurements.audit,
+            self.enqueuer.enqueue,
             randomness=self._random,
         )
-        self._migrations = MigrationRounds(
+        self._migrations = MigrationReconciler(
             means,
             resync,
             settings.spark_image,
             settings.spark_role,
-            self.figures.migration,
+            self.measurements.migration,
             randomness=self._random,
         )
-        self._rounds: dict[str, Round] = {
-            TOPIC: self._topics.round,
-            AUDIT: self._audits.round,
-            MIGRATION: self._migrations.round,
+        self._reconcilers: dict[str, Reconcile] = {
+            TOPIC: self._topics.reconcile,
+            AUDIT: self._audits.reconcile,
+            MIGRATION: self._migrations.reconcile,
         }
         self.health = Health(
             leads=lambda: self.elector.leads,
@@ -176,7 +180,7 @@ class OperatorProcess:
             oldest_seconds=lambda: self.queue.schedule.oldest_seconds(loop.time()),
         )
         self.http_port = 0
-        """The port of probes and figures, once it runs; 0 without one."""
+        """The port of probes and measurements, once it runs; 0 without one."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stand by and lead until `stop` is set.
@@ -187,7 +191,7 @@ class OperatorProcess:
         endpoint = HttpEndpoint(
             alive=self.health.alive_problems,
             ready=self.health.ready_problems,
-            metrics=lambda: self.figures.registry,
+            metrics=lambda: self.measurements.registry,
         )
         settings = self._settings
         self.client.start()
@@ -216,17 +220,16 @@ class OperatorProcess:
             leading.cancel()
             return
         self.queue.stop()
-        await asyncio.wait([leading], timeout=ROUNDS_SECONDS_MAX)
+        await asyncio.wait([leading], timeout=ENDING_SECONDS_MAX)
         leading.cancel()
 
     async def _lead(self) -> None:
         """Everything that only the leader does, until the queue is stopped."""
         self.health.starting = True
-        self.figures.leads.set(1)
+        self.measurements.leads.set(1)
         try:
             await self.own_kinds.begin()
-            watches = [watch for kind in CHILDREN for watch in self._watches(kind)]
-            watches += self._job_watches()
+            watches = [watch for kind in (*CHILDREN, kinds.JOB) for watch in self._watches(kind)]
             self.health.watches = watches
             self.health.starting = False
             async with asyncio.TaskGroup() as group:
@@ -241,32 +244,19 @@ class OperatorProcess:
                 for task in tasks:
                     task.cancel()
         finally:
-            self.figures.leads.set(0)
+            self.measurements.leads.set(0)
             self.health.watches = ()
 
-    def _job_watches(self) -> list[Watch]:
-        return [
-            Watch(
-                self.client,
-                kinds.JOB,
-                self.marks.job_event,
-                namespace=namespace,
-                labels=job_labels.STORE_JOB,
-                on_listed=self.marks.listed,
-                randomness=self._random,
-            )
-            for namespace in self._namespaces
-        ]
-
     def _watches(self, kind: Kind) -> list[Watch]:
+        job = kind == kinds.JOB
         return [
             Watch(
                 self.client,
                 kind,
-                self.marks.child_event(kind),
+                self.enqueuer.job_event if job else self.enqueuer.child_event(kind),
                 namespace=namespace,
-                labels=names.SET_LABEL,
-                on_listed=self.marks.listed,
+                labels=job_labels.STORE_JOB if job else names.SET_LABEL,
+                on_listed=self.enqueuer.listed,
                 randomness=self._random,
             )
             for namespace in self._namespaces
@@ -274,7 +264,7 @@ class OperatorProcess:
 
     async def _watch_own(self, served: Sequence[Kind]) -> None:
         namespaces = self._settings.namespace_list
-        await self._watch_sets(self.client, namespaces, served, self.marks.set_or_topic_event)
+        await self._watch_sets(self.client, namespaces, served, self.enqueuer.set_or_topic_event)
 
     async def _watch_optional(self, always: Sequence[Watch]) -> None:
         """Watch the optional kinds for as long as the cluster has them."""
@@ -307,7 +297,7 @@ class OperatorProcess:
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
             for kind in self.own_kinds.served:
-                before = self.marks.known(kind.kind)
+                before = self.enqueuer.known(kind.kind)
                 try:
                     listings = [
                         await self.client.list(kind, namespace, metadata_only=True)
@@ -316,7 +306,7 @@ class OperatorProcess:
                 except KubeError as error:
                     log.warning("sets and topics cannot be compared", reason=str(error))
                     continue
-                late = self.marks.compare(
+                late = self.enqueuer.compare(
                     kind.kind, (item for listing in listings for item in listing.items), before
                 )
                 if late:
@@ -330,10 +320,10 @@ class OperatorProcess:
         now = asyncio.get_running_loop().time()
         return all(watch.lack(now) is None for watch in self.health.watches)
 
-    async def _round(self, key: Key) -> float | None:
-        again = await self._rounds.get(key.kind, self._sets.round)(key)
+    async def _reconcile(self, key: Key) -> float | None:
+        again = await self._reconcilers.get(key.kind, self._sets.reconcile)(key)
         if again == GONE:
-            self.marks.gone(key)
+            self.enqueuer.gone(key)
         return again
 
 

@@ -1,8 +1,8 @@
 """Carries out a plan: actions in their order, then the status; after the first that fails only the status.
 
-Every action is safe on its own, so stopping between two of them is what a crash would do, too: the next round
-sees what is and goes on. The status is written as the plan has it also when an action failed: it tells what
-is going to be done, one round before that is done, and never what this round has done.
+Every action is safe on its own, so stopping between two of them is what a crash would do, too: the next
+reconcile sees what is and goes on. The status is written as the plan has it also when an action failed: it
+tells what is going to be done, one reconcile before that is done, and never what this reconcile has done.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient, Object
-from brokerset_kube.errors import KubeError, NotFound, Unavailable
+from brokerset_kube.errors import KubeError, NotFound
 from brokerset_kube.kinds import Kind, kind_named, kind_of
 from brokerset_kube.patches import covers, digest, merge_patch, substance
 from brokerset_operator.brokers_view import Brokers, BrokerSilent
-from brokerset_operator.controllers_view import LOOK_SECONDS
+from brokerset_operator.controllers_view import QUERY_SECONDS
 from brokerset_operator.events import Events
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.actions import Action, Plan
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.observe import LISTED, Seen
+from brokerset_operator.reconcile_queue import RetryAfter
 from brokerset_operator.resources.live_settings import BROKER_NAME, OWNER_UID
 from brokerset_operator.store_jobs.labels import AUDITED_POD
 from brokerset_operator.store_jobs.outcomes import has_ended
@@ -62,7 +63,7 @@ class ActionFailed(Exception):
         """Seconds to wait at least."""
 
 
-class NotLeading(Exception):
+class NotLeading(RetryAfter):
     """This process leads no more, so it changes nothing."""
 
 
@@ -160,7 +161,7 @@ async def write_status(
 
 
 def with_failure(status: Mapping[str, Any], observed: Observed, failure: ActionFailed) -> dict[str, Any]:
-    """The status of a round that was not carried out to its end, with a condition that says so."""
+    """The status of a reconcile that was not carried out to its end, with a condition that says so."""
     before: Mapping[str, Any] = next(
         (one for one in observed.status.get("conditions") or () if one.get("type") == ACTION_FAILED), {}
     )
@@ -195,10 +196,8 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
                 await _tell_settings(action, seen.observed)
             case _:
                 await _ask_controllers(action, seen)
-    except Unavailable as error:
-        raise ActionFailed(action, error.reason, str(error), error.retry_after) from error
     except KubeError as error:
-        raise ActionFailed(action, error.reason, str(error)) from error
+        raise ActionFailed(action, error.reason, str(error), error.retry_after) from error
     except BrokerSilent as error:
         raise ActionFailed(action, "BrokerSilent", str(error)) from error
     except ClientError as error:
@@ -395,10 +394,10 @@ async def _ask_controllers(action: Action, seen: Seen) -> None:
 
 
 def _controllers(action: Action, seen: Seen) -> ControllerAdmin:
-    """For `async with`: requests to the controllers that answered in this round."""
+    """For `async with`: requests to the controllers that answered in this reconcile."""
     if not seen.controllers:
         raise ActionFailed(action, "ControllersSilent", "no controller answers")
-    return ControllerAdmin(list(seen.controllers), timeout=LOOK_SECONDS)
+    return ControllerAdmin(list(seen.controllers), timeout=QUERY_SECONDS)
 
 
 async def _same_epoch(admin: ControllerAdmin, action: Action, group: str, epoch: int) -> None:
@@ -423,7 +422,7 @@ async def _remove_controller(admin: ControllerAdmin, action: Action, node_id: in
             raise ActionFailed(action, "Refused", f"controller {node_id} is the only one that votes")
         best = max(others, key=lambda member: (member.match_index or 0, -member.node_id))
         await admin.transfer(best.node_id)
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(QUERY_SECONDS):
             while (await admin.status()).leader_id == node_id:  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.05)
     await admin.remove_member(node_id)

@@ -18,7 +18,7 @@ LABELS: Final = ("namespace", "name", "broker_set")
 
 
 @dataclass(frozen=True, slots=True)
-class AuditFigures:
+class AuditMeasurements:
     """What the last run of one StoreAudit found."""
 
     broker_set: str = ""
@@ -37,13 +37,13 @@ class AuditFigures:
     running: bool = False
 
 
-def audit_figures(status: Mapping[str, Any]) -> AuditFigures:
+def audit_measurements(status: Mapping[str, Any]) -> AuditMeasurements:
     """Read them from a status."""
     last, work = part(status, "lastRun"), part(status, "workflow")
     begun, ended = seconds(last.get("startTime")), seconds(last.get("completionTime"))
     succeeded = seconds(status.get("lastSuccessTime"))
     scheduled = work.get("begun")
-    return AuditFigures(
+    return AuditMeasurements(
         broker_set=str(work.get("set") or ""),
         result=str(last.get("result") or ""),
         findings={str(code): int(number) for code, number in sorted(part(status, "counts").items())},
@@ -62,8 +62,8 @@ def audit_figures(status: Mapping[str, Any]) -> AuditFigures:
     )
 
 
-def audit_metrics(audits: Mapping[Key, AuditFigures]) -> Iterable[Metric]:
-    """The figures of all StoreAudits."""
+def audit_metrics(audits: Mapping[Key, AuditMeasurements]) -> Iterable[Metric]:
+    """The measurements of all StoreAudits."""
     findings = GaugeMetricFamily(
         f"{PREFIX}findings", "Findings of the last run of a StoreAudit, by code.", labels=(*LABELS, "code")
     )

@@ -1,4 +1,4 @@
-"""A round of a StoreAudit: look at it, its set and its Jobs; decide; do it; tell the set's condition."""
+"""Reconciles a StoreAudit: observe it, its set and its Jobs; decide; do it; tell the set's condition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
 from brokerset_kube.errors import Conflict, KubeError, NotFound
-from brokerset_operator.apply import Means, NotLeading, write_status
+from brokerset_operator.apply import Means, write_status
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
     controllers_of,
-    look_at_controllers,
+    query_controllers,
 )
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
@@ -31,7 +31,7 @@ from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, combined, plan_audit
 from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.outcomes import last_object, outcome_of, pods_of
-from brokerset_operator.store_reconciler import Belongings, belongings, carry_out, meta_of, retried
+from brokerset_operator.store_reconciler import Belongings, belongings, carry_out, meta_of
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_spec.manifest import BrokerSet, ManifestError, read_manifest
 from brokerset_spec.pod_template import PodTemplate
@@ -41,7 +41,7 @@ from brokerset_spec.store_audit_manifest import StoreAudit, read_store_audit
 log = structlog.get_logger(__name__)
 
 AUDIT: Final = labels.AUDIT
-"""Kind of the keys of these rounds."""
+"""Kind of the keys of these reconciles."""
 
 LOG_BYTES_MAX: Final = 4 << 20
 """Most that is read of a Job's log; a map that a ConfigMap takes is smaller."""
@@ -75,8 +75,8 @@ class AuditIndex:
 
 
 @dataclass(slots=True)
-class AuditRounds:
-    """Looks at one StoreAudit at a time."""
+class AuditReconciler:
+    """Reconciles one StoreAudit at a time."""
 
     means: Means
     index: AuditIndex
@@ -84,17 +84,17 @@ class AuditRounds:
     image: str
     spark_role: str = ""
     on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
-    """Called with the status of a StoreAudit after each round that has found one."""
+    """Called with the status of a StoreAudit after each reconcile that has found one."""
 
     on_set: Callable[[Key], None] = lambda key: None
     """Called with a set whose condition has changed."""
 
     randomness: random.Random = field(default_factory=random.Random)
 
-    async def round(self, key: Key) -> float | None:
-        """Do what is to be done now; returns after how many seconds to look again, or `GONE`.
+    async def reconcile(self, key: Key) -> float | None:
+        """Do what is to be done now; returns after how many seconds to do it again, or `GONE`.
 
-        Raises `RetryAfter` for everything that may be better next time.
+        Raises `RetryAfter` or a `KubeError` for what may be better next time.
         """
         try:
             try:
@@ -108,8 +108,6 @@ class AuditRounds:
             return await self._reconcile(key, live)
         except NotOurs:
             return self.resync_seconds
-        except (KubeError, NotLeading) as error:
-            raise retried(error) from error
 
     async def _reconcile(self, key: Key, live: Object) -> float:
         observed, broker_set = await self._observe(live)
@@ -189,7 +187,7 @@ class AuditRounds:
             said = f"BrokerSet {name} has no group {', '.join(unknown)}, only {have}; correct spec.groups"
             return AuditedSet(name=name, uid=uid, problem=(reasons.GROUP_UNKNOWN, said))
         placement = _placement(manifest)
-        pods, view = await self._look(broker_set)
+        pods, view = await self._observe_set(broker_set)
         if view.controllers.leader is None:
             serving = controllers_of(broker_set)
             said = f"no controller of {serving} leads; see the BrokerSet's condition ControllersReady"
@@ -210,7 +208,7 @@ class AuditRounds:
                 }
         return AuditedSet(name=name, uid=uid, replicas=tuple(replicas), views=views, placement=placement)
 
-    async def _look(self, broker_set: Object) -> tuple[dict[str, Object], ControllersView]:
+    async def _observe_set(self, broker_set: Object) -> tuple[dict[str, Object], ControllersView]:
         """The set's pods, and what the controllers that serve it say."""
         metadata = broker_set["metadata"]
         name, namespace, serving = metadata["name"], metadata["namespace"], controllers_of(broker_set)
@@ -219,7 +217,7 @@ class AuditRounds:
         if serving != name:
             chosen = names.selector(serving, "controller")
             asked = await self._pods(namespace, ",".join(f"{key}={value}" for key, value in chosen.items()))
-        return pods, await look_at_controllers(controller_addresses(asked))
+        return pods, await query_controllers(controller_addresses(asked))
 
     async def _pods(self, namespace: str, selector: str) -> dict[str, Object]:
         listing = await self.means.client.list(kinds.POD, namespace, labels=selector)

@@ -14,9 +14,10 @@ from brokerset_formats import fastjson
 from brokerset_formats import names as names_of_topics
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
-from brokerset_operator.controllers_view import LOOK_SECONDS, pod_address
+from brokerset_operator.controllers_view import QUERY_SECONDS, pod_address
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain
+from brokerset_operator.reconcile_queue import RetryAfter
 from brokerset_operator.resources.live_settings import OBSERVED
 from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
@@ -32,7 +33,7 @@ from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, Request
 T = TypeVar("T")
 
 DRAIN_SECONDS: Final = 10.0
-"""Time-out of the whole look at one group that is drained."""
+"""Time-out of all requests about one group that is drained."""
 
 STATISTICS_SECONDS: Final = 8.0
 """Time-out of the progress of all consumer groups of a broker, which it computes when asked."""
@@ -50,7 +51,7 @@ REFUSED: Final = frozenset({"identity_conflict", "group_owned", "id_retired", "n
 TRIES_AGAIN: Final = "it tries again by itself; if that lasts, see the runbook BrokersetReplicaNotInSync"
 
 
-class BrokerSilent(Exception):
+class BrokerSilent(RetryAfter):
     """A broker did not answer, or refused; the text names it."""
 
 
@@ -77,17 +78,17 @@ async def look_for_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     if not asked:
         return {}
     addresses = asked.values()
-    async with ControllerAdmin(list(addresses), timeout=LOOK_SECONDS) as admin, Brokers() as brokers:
+    async with ControllerAdmin(list(addresses), timeout=QUERY_SECONDS) as admin, Brokers() as brokers:
         identities, tables = await asyncio.gather(
             asyncio.gather(*(_identity(admin, address) for address in addresses)),
-            asyncio.gather(*(_figures(brokers, address) for address in addresses)),
+            asyncio.gather(*(_measurements(brokers, address) for address in addresses)),
         )
     found = map(trouble_of, identities, tables)
     return {name: trouble for name, trouble in zip(asked, found, strict=True) if trouble is not None}
 
 
 def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) -> Trouble | None:
-    """What a broker's identity and figures say that people should know; None when it says nothing.
+    """What a broker's identity and measurements say that people should know; None when it says nothing.
 
     What keeps it out of service goes before why it does not follow at the moment. One that only starts has no
     problem in its identity.
@@ -99,10 +100,10 @@ def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) 
     return Trouble(text, table.get("brokersetFollowAdvice") or TRIES_AGAIN) if text else None
 
 
-async def _figures(brokers: Brokers, address: str) -> Mapping[str, str]:
+async def _measurements(brokers: Brokers, address: str) -> Mapping[str, str]:
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
-            return await brokers.figures(address)
+        async with asyncio.timeout(QUERY_SECONDS):
+            return await brokers.measurements(address)
     except (BrokerSilent, TimeoutError):
         return {}
 
@@ -125,7 +126,7 @@ def _broker(pod: Mapping[str, Any]) -> str | None:
 
 async def _identity(admin: ControllerAdmin, address: str) -> BrokerIdentityAnswer | None:
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(QUERY_SECONDS):
             return (await admin.broker(address)).identity
     except (ClientError, TimeoutError):
         return None
@@ -150,7 +151,7 @@ async def settings_at(asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 async def _settings(brokers: Brokers, address: str) -> dict[str, str] | None:
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(QUERY_SECONDS):
             settings = await brokers.settings(address)
     except (BrokerSilent, TimeoutError):
         return None
@@ -232,7 +233,7 @@ class Brokers:
                         found[group, queue] = max(0, entry.broker_offset - entry.consumer_offset)
         return found
 
-    async def figures(self, address: str) -> Mapping[str, str]:
+    async def measurements(self, address: str) -> Mapping[str, str]:
         """What the broker says of itself (code 28). Raises `BrokerSilent`."""
         body = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return _read(address, KVTable.from_json, body).table
@@ -240,7 +241,7 @@ class Brokers:
     async def _delayed(self, address: str) -> int:
         """Messages that were sent with a delay and not delivered yet."""
         left = 0
-        for name, text in (await self.figures(address)).items():
+        for name, text in (await self.measurements(address)).items():
             delivered, comma, end = text.partition(",")
             if name.startswith(DELAY_PROGRESS) and comma and delivered.isdecimal() and end.isdecimal():
                 left += max(0, int(end) - int(delivered))
@@ -300,11 +301,11 @@ class Brokers:
         body: bytes = b"",
         *,
         accept: tuple[int, ...] = (),
-        timeout: float = LOOK_SECONDS,
+        timeout: float = QUERY_SECONDS,
     ) -> bytes:
         command = Command(code, header.to_ext() if header is not None else {}, body)
         try:
-            connection = await self._pool.get(address, LOOK_SECONDS)
+            connection = await self._pool.get(address, QUERY_SECONDS)
             answer = await connection.call(command, timeout)
         except (ConnectionClosed, RequestTimeout, ValueError, Rejected) as error:
             raise BrokerSilent(f"broker {address} does not answer: {error}") from error

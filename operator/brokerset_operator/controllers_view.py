@@ -16,8 +16,8 @@ from brokerset_operator.model import names
 from brokerset_operator.model.observed import Controllers
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
 
-LOOK_SECONDS: Final = 2.0
-"""Time-out of a look at a controller or a broker; all are asked at the same time."""
+QUERY_SECONDS: Final = 2.0
+"""Time-out of a request to a controller or a broker; all are asked at the same time."""
 
 CAUGHT_UP_ENTRIES: Final = 64
 """A member that lacks at most so many of the leader's entries counts as caught up."""
@@ -25,7 +25,7 @@ CAUGHT_UP_ENTRIES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ControllersView:
-    """What they said in one round."""
+    """What they said in one reconcile."""
 
     controllers: Controllers = field(default_factory=Controllers)
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -85,11 +85,11 @@ def pod_address(pod: Mapping[str, Any]) -> str | None:
     return f"[{address}]" if ":" in str(address) else str(address)
 
 
-async def look_at_controllers(addresses: Mapping[int, str]) -> ControllersView:
+async def query_controllers(addresses: Mapping[int, str]) -> ControllersView:
     """Ask every controller about itself, and the leader about members and groups; some may stay silent."""
     if not addresses:
         return ControllersView()
-    async with ControllerAdmin(list(addresses.values()), timeout=LOOK_SECONDS) as admin:
+    async with ControllerAdmin(list(addresses.values()), timeout=QUERY_SECONDS) as admin:
         looks = await asyncio.gather(*(_status(admin, address) for address in addresses.values()))
     answers = {
         number: status
@@ -133,7 +133,7 @@ def _view(answers: Mapping[int, ControllerStatus], leader: int | None) -> Contro
 
 async def _status(admin: ControllerAdmin, address: str) -> ControllerStatus | None:
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(QUERY_SECONDS):
             return await admin.status(address)
     except (ClientError, TimeoutError):
         return None
@@ -141,7 +141,7 @@ async def _status(admin: ControllerAdmin, address: str) -> ControllerStatus | No
 
 async def _groups(leader: str) -> tuple[GroupState, ...] | None:
     try:
-        async with asyncio.timeout(LOOK_SECONDS), ControllerAdmin([leader], timeout=LOOK_SECONDS) as admin:
+        async with asyncio.timeout(QUERY_SECONDS), ControllerAdmin([leader], timeout=QUERY_SECONDS) as admin:
             return await admin.groups()
     except (ClientError, TimeoutError):
         return None

@@ -1,4 +1,4 @@
-"""What is heard of objects becomes marks: which sets, Topics and jobs are to be looked at, and how soon."""
+"""Events of objects enqueue what is to be reconciled: sets, Topics and jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Enqueuer:
     """Hears of everything, and keeps nothing but what it takes to know whether an event is news."""
 
     queue: ReconcileQueue
-    calm: QuiescentSets
+    quiescent: QuiescentSets
     counted: Counted
     topics: TopicIndex = field(default_factory=TopicIndex)
     audits: AuditIndex = field(default_factory=AuditIndex)
@@ -42,17 +42,17 @@ class Enqueuer:
         if event == DELETED:
             self._interests.pop(key, None)
             self.shared.forget(key)
-            self.mark(key, fresh=True)
+            self.enqueue(key, fresh=True)
         else:
             self._saw(key, live)
 
     def know(self, kind: str, items: Iterable[Mapping[str, Any]]) -> None:
-        """All objects of a kind, listed before the first round; their events mark them."""
+        """All objects of a kind, listed before the first reconcile; their events enqueue them."""
         for live in items:
             self._remember(Key(kind, *key_of(live)), live)
 
     def compare(self, kind: str, items: Iterable[Mapping[str, Any]], before: frozenset[Key]) -> int:
-        """Mark what kopf has not told; returns how many that were.
+        """Enqueue what kopf has not told; returns how many that were.
 
         `items` is the metadata of all objects of a kind, and `before` what was known when it was asked for.
         """
@@ -62,14 +62,14 @@ class Enqueuer:
             self._version(key, live)
             if self._interests.get(key) != interest(live):
                 late += 1
-                self.mark(key, fresh=True)
+                self.enqueue(key, fresh=True)
         for key in sorted(before - there.keys()):
             late += 1
-            self.mark(key, fresh=True)
+            self.enqueue(key, fresh=True)
         return late
 
     def kind_gone(self, kind: str) -> None:
-        """The cluster does not serve a kind any more: rounds find that its objects are gone."""
+        """The cluster does not serve a kind any more: reconciles find that its objects are gone."""
         self.compare(kind, (), self.known(kind))
 
     def known(self, kind: str) -> frozenset[Key]:
@@ -79,19 +79,19 @@ class Enqueuer:
     def child_event(self, kind: Kind) -> Callable[[str, Mapping[str, Any]], None]:
         """What is to be called with the events of a kind that sets consist of."""
 
-        def marked(_event: str, child: Mapping[str, Any]) -> None:
+        def enqueued(_event: str, child: Mapping[str, Any]) -> None:
             self.counted(kind.kind)
             namespace, _ = key_of(child)
             labels = child["metadata"].get("labels") or {}
             owner = labels.get(names.SET_LABEL)
             if owner:
                 key = Key(SET, namespace, owner)
-                self.mark(key)
+                self.enqueue(key)
                 if kind == kinds.POD and labels.get(names.COMPONENT_LABEL) == "controller":
                     for user in self.shared.served_by(key):
-                        self.mark(user)
+                        self.enqueue(user)
 
-        return marked
+        return enqueued
 
     def job_event(self, _event: str, job: Mapping[str, Any]) -> None:
         """A Job of a StoreAudit or StoreMigration has changed."""
@@ -101,32 +101,32 @@ class Enqueuer:
         owner, word = chosen.get(job_labels.OWNER), chosen.get(job_labels.STORE_JOB)
         for kind, known in job_labels.KIND_WORDS.items():
             if owner and word == known:
-                self.mark(Key(kind, namespace, owner))
+                self.enqueue(Key(kind, namespace, owner))
 
     def listed(self, again: bool) -> None:
         """A watch has listed everything; what was deleted since the list before is told by nobody."""
         if again:
-            self.calm.heard_of_all()
-            self.queue.mark_all()
+            self.quiescent.all_dirty()
+            self.queue.enqueue_all()
 
     def groups_changed(self, namespace: str, name: str) -> None:
         """A set has other groups, or other masters."""
         for key in self.topics.of_set(namespace, name):
-            self.queue.mark(key)
+            self.queue.enqueue(key)
 
     def gone(self, key: Key) -> None:
-        """A round has found that an object is not there any more."""
+        """A reconcile has found that an object is not there any more."""
         self._interests.pop(key, None)
-        self.calm.forget(key)
+        self.quiescent.forget(key)
         if key.kind == TOPIC:
             self.topics.forget(key)
         elif key.kind == SET:
             self.shared.forget(key)
 
-    def mark(self, key: Key, *, fresh: bool = False) -> None:
-        """Look at an object completely."""
-        self.calm.heard(key)
-        self.queue.mark(key, fresh=fresh)
+    def enqueue(self, key: Key, *, fresh: bool = False) -> None:
+        """Let an object be observed completely."""
+        self.quiescent.heard(key)
+        self.queue.enqueue(key, fresh=fresh)
 
     def _remember(self, key: Key, live: Mapping[str, Any]) -> None:
         if key.kind == TOPIC:
@@ -142,8 +142,8 @@ class Enqueuer:
         now = interest(live)
         if self._interests.get(key) != now:  # else only the status has changed, and that was us
             self._interests[key] = now
-            self.mark(key, fresh=True)
+            self.enqueue(key, fresh=True)
 
     def _version(self, key: Key, live: Mapping[str, Any]) -> None:
         if key.kind == SET:
-            self.calm.saw(key, str(live["metadata"].get("resourceVersion") or ""))
+            self.quiescent.saw(key, str(live["metadata"].get("resourceVersion") or ""))

@@ -11,10 +11,10 @@ STALL_SECONDS: Final = 30.0
 """A loop that did not come round for so long is told as stuck, even when it answers again."""
 
 LEASE_SECONDS_MAX: Final = 30.0
-"""Who stands by and could not look at the Lease for so long is not ready to take over."""
+"""Who stands by and could not read the Lease for so long is not ready to take over."""
 
 OLDEST_SECONDS_MAX: Final = 900.0
-"""A change that no round could take in for so long makes the operator unready: somebody should look."""
+"""A change that no reconcile could take in for so long makes the operator unready: somebody should look."""
 
 
 class Watched(Protocol):

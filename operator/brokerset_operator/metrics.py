@@ -1,4 +1,4 @@
-"""The operator's figures for Prometheus."""
+"""The operator's measurements for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from brokerset_kube.errors import Request
-from brokerset_operator.audit_metrics import AuditFigures, audit_figures, audit_metrics, migration_metrics
+from brokerset_operator.audit_metrics import (
+    AuditMeasurements,
+    audit_measurements,
+    audit_metrics,
+    migration_metrics,
+)
 from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 
-ROUND_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds in seconds: a round without a change takes tens of milliseconds, one with a switch-over a second."""
+RECONCILE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds in seconds: without a change it takes tens of milliseconds, with a switch-over a second."""
 
 CALL_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -39,7 +44,7 @@ class Measurements:
             f"{PREFIX}round_seconds",
             "How long rounds took.",
             ("kind",),
-            buckets=ROUND_BUCKETS,
+            buckets=RECONCILE_BUCKETS,
             registry=self.registry,
         )
         self.calls = Counter(
@@ -66,7 +71,7 @@ class Measurements:
             registry=self.registry,
         )
         self.succeeded_at: dict[Key, float] = {}
-        """When the last round of each object succeeded, in the loop's time."""
+        """When the last reconcile of each object succeeded, in the loop's time."""
 
         self.conditions: dict[Key, tuple[tuple[str, str, bool], ...]] = {}
         """Type, reason and whether it holds, of each condition of each object."""
@@ -74,7 +79,7 @@ class Measurements:
         self.retired: dict[Key, tuple[str, frozenset[str]]] = {}
         """Groups that each set had, with the set whose controllers keep them."""
 
-        self.audits: dict[Key, AuditFigures] = {}
+        self.audits: dict[Key, AuditMeasurements] = {}
         """What the last run of each StoreAudit found."""
 
         self.migrations: dict[Key, str] = {}
@@ -88,8 +93,8 @@ class Measurements:
         if request.verb != "watch":
             self.call_seconds.labels(request.verb).observe(seconds)
 
-    def round(self, key: Key, seconds: float, succeeded: bool) -> None:
-        """A round is over."""
+    def reconciled(self, key: Key, seconds: float, succeeded: bool) -> None:
+        """A reconcile is over."""
         self.rounds.labels(key.kind, "success" if succeeded else "failure").inc()
         self.round_seconds.labels(key.kind).observe(seconds)
         if not self._known(key):
@@ -98,7 +103,7 @@ class Measurements:
             self.succeeded_at[key] = self._now()
 
     def status(self, key: Key, status: Mapping[str, Any]) -> None:
-        """A round has found, or written, this status."""
+        """A reconcile has found, or written, this status."""
         self.conditions[key] = tuple(
             (
                 sys.intern(str(one["type"])),
@@ -114,12 +119,12 @@ class Measurements:
             self.retired.pop(key, None)
 
     def audit(self, key: Key, status: Mapping[str, Any]) -> None:
-        """A round of a StoreAudit has found, or written, this status."""
+        """A reconcile of a StoreAudit has found, or written, this status."""
         self.status(key, status)
-        self.audits[key] = audit_figures(status)
+        self.audits[key] = audit_measurements(status)
 
     def migration(self, key: Key, status: Mapping[str, Any]) -> None:
-        """A round of a StoreMigration has found, or written, this status."""
+        """A reconcile of a StoreMigration has found, or written, this status."""
         self.status(key, status)
         self.migrations[key] = str(status.get("phase") or "Pending")
 
@@ -144,8 +149,8 @@ class Measurements:
 class _QueueView(Collector):
     """Read when somebody scrapes."""
 
-    def __init__(self, figures: Measurements, queue: ReconcileQueue, now: Callable[[], float]) -> None:
-        self._figures = figures
+    def __init__(self, measurements: Measurements, queue: ReconcileQueue, now: Callable[[], float]) -> None:
+        self._measurements = measurements
         self._queue = queue
         self._now = now
 
@@ -168,7 +173,7 @@ class _QueueView(Collector):
             "Time since the last round of an object that succeeded.",
             labels=("kind", "namespace", "name"),
         )
-        for key, at in self._figures.succeeded_at.items():
+        for key, at in self._measurements.succeeded_at.items():
             age.add_metric((key.kind, key.namespace, key.name), now - at)
         yield age
         holds = GaugeMetricFamily(
@@ -176,7 +181,7 @@ class _QueueView(Collector):
             "Conditions of objects: 1 while one is true, 0 while it is false.",
             labels=("kind", "namespace", "name", "type", "reason"),
         )
-        for key, found in self._figures.conditions.items():
+        for key, found in self._measurements.conditions.items():
             for kind, reason, value in found:
                 holds.add_metric((key.kind, key.namespace, key.name, kind, reason), float(value))
         yield holds
@@ -185,12 +190,12 @@ class _QueueView(Collector):
             "1 for each group that a set had: nothing is left to read in it, and its brokers go or are gone.",
             labels=("namespace", "name", "brokerset_io_set", "broker_set"),
         )
-        for key, (controllers, groups) in self._figures.retired.items():
+        for key, (controllers, groups) in self._measurements.retired.items():
             for group in sorted(groups):
                 retired.add_metric((key.namespace, key.name, controllers, group), 1.0)
         yield retired
-        yield from audit_metrics(self._figures.audits)
-        yield from migration_metrics(self._figures.migrations)
+        yield from audit_metrics(self._measurements.audits)
+        yield from migration_metrics(self._measurements.migrations)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -1,4 +1,4 @@
-"""A round of a StoreMigration: look at it, its volumes and its Jobs; decide; do it."""
+"""Reconciles a StoreMigration: observe it, its volumes and its Jobs; decide; do it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
 from brokerset_kube.errors import KubeError, NotFound
-from brokerset_operator.apply import Means, NotLeading, write_status
+from brokerset_operator.apply import Means, write_status
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.reconcile_queue import GONE, Key
@@ -18,45 +18,39 @@ from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_operator.store_jobs.observed import ObservedMigration
-from brokerset_operator.store_reconciler import belongings, carry_out, meta_of, retried
+from brokerset_operator.store_reconciler import belongings, carry_out, meta_of
 from brokerset_spec.manifest import ManifestError
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_migration_manifest import StoreMigration, read_store_migration
 
 MIGRATION: Final = labels.MIGRATION
-"""Kind of the keys of these rounds."""
+"""Kind of the keys of these reconciles."""
 
 
 @dataclass(slots=True)
-class MigrationRounds:
-    """Looks at one StoreMigration at a time."""
+class MigrationReconciler:
+    """Reconciles one StoreMigration at a time."""
 
     means: Means
     resync_seconds: float
     image: str
     spark_role: str = ""
     on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
-    """Called with the status of a StoreMigration after each round that has found one."""
+    """Called with the status of a StoreMigration after each reconcile that has found one."""
 
     randomness: random.Random = field(default_factory=random.Random)
 
-    async def round(self, key: Key) -> float | None:
-        """Do what is to be done now; returns after how many seconds to look again, or `GONE`.
+    async def reconcile(self, key: Key) -> float | None:
+        """Do what is to be done now; returns after how many seconds to do it again, or `GONE`.
 
-        Raises `RetryAfter` for everything that may be better next time.
+        Raises `RetryAfter` or a `KubeError` for what may be better next time.
         """
         try:
-            try:
-                live = await self.means.client.get(kinds.STORE_MIGRATION, key.name, key.namespace)
-            except NotFound:
-                return GONE
-            if live["metadata"].get("deletionTimestamp"):
-                return None  # what it owns goes by itself; the volumes stay
-            return await self._reconcile(key, live)
-        except (KubeError, NotLeading) as error:
-            raise retried(error) from error
-
-    async def _reconcile(self, key: Key, live: Object) -> float:
+            live = await self.means.client.get(kinds.STORE_MIGRATION, key.name, key.namespace)
+        except NotFound:
+            return GONE
+        if live["metadata"].get("deletionTimestamp"):
+            return None  # what it owns goes by itself; the volumes stay
         plan = plan_migration(await self._observe(live))
         failure: KubeError | None = None
         try:

@@ -1,4 +1,4 @@
-"""One round's reading: everything that a decision about one BrokerSet needs, asked for at the same time."""
+"""What a decision about one BrokerSet rests on, read at the same time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
     controllers_of,
-    look_at_controllers,
     own_groups,
+    query_controllers,
 )
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
@@ -42,7 +42,7 @@ NODES_MAX: Final = 5000
 """Nodes whose addresses are remembered; all are forgotten when there are more."""
 
 DRAINS_MAX: Final = 8
-"""Groups that are looked at for being drained in one round; they go one by one, the highest index first."""
+"""Groups that are asked in one reconcile whether they are drained; the highest index goes first."""
 
 LISTED: Final[Mapping[str, Kind]] = {
     "stateful_sets": kinds.STATEFUL_SET,
@@ -238,14 +238,14 @@ async def _observe(
     async with asyncio.TaskGroup() as group:
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
-        looking = group.create_task(look_at_controllers(asked))
+        observing = group.create_task(query_controllers(asked))
         asking = group.create_task(look_for_troubles(pods))
         brokers = broker_addresses(pods)
         settings = group.create_task(settings_at(brokers))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
         addresses = group.create_task(_node_addresses(facts, pods, manifest))
-    view = looking.result()
+    view = observing.result()
     troubles = asking.result()
     stuck, missing = nodes.result()
     meta, status = _meta(live), live.get("status") or {}

@@ -19,20 +19,20 @@ REQUIRED: Final = kinds.BROKER_SET
 """Without it there is nothing to do."""
 
 MISSING_SECONDS: Final = 5.0
-"""Pause until it is looked again whether the cluster knows BrokerSets, or can list them."""
+"""Pause until it is checked again whether the cluster knows BrokerSets, or can list them."""
 
-LOOK_SECONDS: Final = 15.0
-"""Pause between two looks while a kind is missing; somebody may be about to install it."""
+CHECK_SECONDS: Final = 15.0
+"""Pause between two checks while a kind is missing; somebody may be about to install it."""
 
 REST_SECONDS: Final = 300.0
-"""Pause between two looks while all are there."""
+"""Pause between two checks while all are there."""
 
 Know = Callable[[str, Iterable[Object]], None]
 """Called with a kind that is served from now on, and all its objects; with none when it is gone."""
 
 
 class OwnKinds:
-    """Looks now and then; `served` is what may be watched and listed."""
+    """Checks now and then; `served` is what may be watched and listed."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OwnKinds:
         gone: Callable[[str], None],
         told: Callable[[str, bool], None] = lambda kind, served: None,
     ) -> None:
-        """`gone` is called with a kind that is served no more, `told` with each kind after each look."""
+        """`gone` is called with a kind that is served no more, `told` with each kind after each check."""
         self._client = client
         self._namespaces = namespaces
         self._know = know
@@ -56,19 +56,19 @@ class OwnKinds:
     async def begin(self) -> None:
         """Wait until BrokerSets are served and were listed; what else is there is known then, too.
 
-        Everything that people write is listed before the first round: what one may do depends on the others.
+        All that people write is listed before the first reconcile: what one may do depends on the others.
         """
         while True:
-            await self.look()
+            await self.check()
             if REQUIRED in self.served:
                 return
             await asyncio.sleep(MISSING_SECONDS)
 
     async def follow(self) -> None:
-        """Look now and then, until cancelled."""
+        """Check now and then, until cancelled."""
         while True:
-            await asyncio.sleep(REST_SECONDS if len(self.served) == len(kinds.OWN) else LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(REST_SECONDS if len(self.served) == len(kinds.OWN) else CHECK_SECONDS)
+            await self.check()
 
     async def watch(self, watch: Callable[[Sequence[Kind]], Awaitable[None]]) -> None:
         """Run a watch of what is served, and another one when that changes, until cancelled.
@@ -84,7 +84,7 @@ class OwnKinds:
             try:
                 await asyncio.wait((watching, changing), return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():
-                    await self.look()
+                    await self.check()
                     if self.served == watched:
                         await watching
                         return
@@ -94,7 +94,7 @@ class OwnKinds:
                     task.cancel()
                 await asyncio.wait((watching, changing))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Ask the cluster what it serves, and list what is new."""
         try:
             known = await self._client.serves_which(kinds.OWN)

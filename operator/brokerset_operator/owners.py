@@ -1,4 +1,4 @@
-"""Before a set is looked at: does this installation look after it, or another one (`plan/owner`)?"""
+"""Before a set is reconciled: does this installation look after it, or another one (`plan/owner`)?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sets in which all was well, with nothing heard since: a regular look at one does not ask the API server.
+"""Sets in which all was well, and nothing was heard since: a regular reconcile does not ask the API server.
 
-Listing everything again for each regular look would be 45 requests a second with 1,000 sets. What changes in
-Kubernetes is told by watches, which list anew after every gap; controllers and brokers tell nobody, so they
-are asked. A complete look comes all the same, once in `COMPLETE_SECONDS`.
+Listing everything for each regular reconcile would be 45 requests a second with 1,000 sets. What changes in
+Kubernetes is told by watches, which list again after every gap; controllers and brokers tell nobody, so they
+are asked. A complete reconcile comes all the same, once in `COMPLETE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from brokerset_kube.kinds import Kind
 from brokerset_kube.patches import digest
 from brokerset_operator.brokers_view import settings_at
-from brokerset_operator.controllers_view import ControllersView, look_at_controllers
+from brokerset_operator.controllers_view import ControllersView, query_controllers
 from brokerset_operator.observe import Seen, optional_names
 from brokerset_operator.plan import reasons
 from brokerset_operator.reconcile_queue import Key
@@ -24,10 +24,10 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 
 COMPLETE_SECONDS: Final = 12 * 3600.0
-"""Longest time between two complete looks; what nobody tells of, as a storage class, is seen then."""
+"""Longest time between two complete reconciles; what nobody tells of, as a storage class, is seen then."""
 
 COMPLETE_SPREAD: Final = 0.5
-"""By how much, at most, a complete look comes earlier: all sets were looked at together at the start."""
+"""By how much, at most, a complete reconcile comes earlier: all sets were read together at the start."""
 
 GOOD: Final = frozenset({reasons.READY, reasons.CONTROLLERS_READY})
 """Conditions that are true when all is well; every other one is false or absent."""
@@ -37,13 +37,13 @@ AGING: Final = ("confirmOffset", "heardMsAgo")
 
 
 @dataclass(frozen=True, slots=True)
-class _Calm:
+class _Quiescent:
     until: float
-    """When it is looked at completely anyway, by the monotonic clock."""
+    """When it is read completely anyway, by the monotonic clock."""
 
     controllers: Mapping[int, str]
     brokers: Mapping[str, str]
-    """Addresses, as they were asked at in the complete look."""
+    """Addresses, as they were asked at in the complete reconcile."""
 
     said: str
     """A hash of what they said then."""
@@ -53,17 +53,17 @@ class _Calm:
 
 
 @dataclass(slots=True)
-class _Look:
-    """A complete look that is on."""
+class _Observing:
+    """A complete reconcile that is on."""
 
     disturbed: bool = False
     version: str | None = None
-    """Of the BrokerSet in its last event since the look began."""
+    """Of the BrokerSet in its last event since it began."""
 
 
 @dataclass(slots=True)
 class QuiescentSets:
-    """Which sets need no complete look. Whoever hears of a set says so with `heard` or `saw`."""
+    """Which sets need no complete reconcile. Whoever hears of a set says so with `heard` or `saw`."""
 
     clock: Clock
     watching: Callable[[], bool]
@@ -73,47 +73,47 @@ class QuiescentSets:
     """The optional kinds that the cluster has now; may raise a `KubeError`."""
 
     randomness: random.Random = field(default_factory=random.Random)
-    _calm: dict[Key, _Calm] = field(default_factory=dict)
-    _looks: dict[Key, _Look] = field(default_factory=dict)
+    _quiescent: dict[Key, _Quiescent] = field(default_factory=dict)
+    _observing: dict[Key, _Observing] = field(default_factory=dict)
 
     def heard(self, key: Key) -> None:
         """Something that this set consists of, or what is wanted, has changed, or may have."""
-        self._calm.pop(key, None)
-        if (look := self._looks.get(key)) is not None:
-            look.disturbed = True
+        self._quiescent.pop(key, None)
+        if (observing := self._observing.get(key)) is not None:
+            observing.disturbed = True
 
-    def heard_of_all(self) -> None:
+    def all_dirty(self) -> None:
         """Some change of some set may have been missed."""
-        self._calm.clear()
-        for look in self._looks.values():
-            look.disturbed = True
+        self._quiescent.clear()
+        for observing in self._observing.values():
+            observing.disturbed = True
 
     def saw(self, key: Key, version: str) -> None:
         """The BrokerSet itself is at this resource version: a new one means a new status, or more."""
-        calm, look = self._calm.get(key), self._looks.get(key)
-        if calm is not None and calm.version != version:
-            del self._calm[key]
-        if look is not None:
-            look.version = version
+        quiescent, observing = self._quiescent.get(key), self._observing.get(key)
+        if quiescent is not None and quiescent.version != version:
+            del self._quiescent[key]
+        if observing is not None:
+            observing.version = version
 
     def begin(self, key: Key) -> None:
-        """A complete look begins: what is heard from now on counts against it."""
-        self._calm.pop(key, None)
-        self._looks[key] = _Look()
+        """A complete reconcile begins: what is heard from now on counts against it."""
+        self._quiescent.pop(key, None)
+        self._observing[key] = _Observing()
 
     def end(self, key: Key, seen: Seen, status: Mapping[str, Any], version: str) -> None:
-        """A complete look has left nothing to do, and wants no soon one; `status` is what it found.
+        """A complete reconcile has left nothing to do, and wants no soon one; `status` is what it found.
 
         `version` is the BrokerSet's now, which may have a new status.
         """
-        look = self._looks.pop(key, None)
+        observing = self._observing.pop(key, None)
         expected = (None, version, str(seen.live["metadata"]["resourceVersion"]))
-        if look is None or look.disturbed or look.version not in expected:
+        if observing is None or observing.disturbed or observing.version not in expected:
             return
         if not seen.asked or not all_is_well(status):
             return
         lasts = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD * self.randomness.random())
-        self._calm[key] = _Calm(
+        self._quiescent[key] = _Quiescent(
             until=self.clock.monotonic() + lasts,
             controllers=seen.asked,
             brokers=seen.brokers,
@@ -124,23 +124,23 @@ class QuiescentSets:
 
     def forget(self, key: Key) -> None:
         """The set is gone."""
-        self._calm.pop(key, None)
-        self._looks.pop(key, None)
+        self._quiescent.pop(key, None)
+        self._observing.pop(key, None)
 
-    async def is_calm(self, key: Key) -> bool:
+    async def is_quiescent(self, key: Key) -> bool:
         """Ask controllers and brokers; whether they say what they said, and nothing was heard meanwhile.
 
         Raises a `KubeError` when the cluster cannot be asked which kinds it has.
         """
-        calm = self._calm.get(key)
-        if calm is None or not self.watching() or self.clock.monotonic() >= calm.until:
+        quiescent = self._quiescent.get(key)
+        if quiescent is None or not self.watching() or self.clock.monotonic() >= quiescent.until:
             return False
-        if optional_names(await self.optional_kinds()) != calm.api_kinds:
+        if optional_names(await self.optional_kinds()) != quiescent.api_kinds:
             return False
         view, settings = await asyncio.gather(
-            look_at_controllers(calm.controllers), settings_at(calm.brokers)
+            query_controllers(quiescent.controllers), settings_at(quiescent.brokers)
         )
-        return said_by(view, settings) == calm.said and self._calm.get(key) is calm
+        return said_by(view, settings) == quiescent.said and self._quiescent.get(key) is quiescent
 
 
 def said_by(view: ControllersView, settings: Mapping[str, Mapping[str, str]]) -> str:

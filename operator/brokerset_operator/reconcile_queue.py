@@ -1,6 +1,6 @@
-"""Which sets are to be looked at, and when: marks, one round of each at a time, back-off, second looks.
+"""Which objects are reconciled, and when: one reconcile of each at a time, back-off, requeueing.
 
-`Schedule` decides and knows no clock; `ReconcileQueue` runs rounds as it says.
+`Schedule` decides and knows no clock; `ReconcileQueue` runs reconciles as it says.
 """
 
 from __future__ import annotations
@@ -15,30 +15,32 @@ from typing import Final
 
 import structlog
 
+from brokerset_kube.errors import KubeError
+
 log = structlog.get_logger(__name__)
 
 KEYS_MAX: Final = 50_000
-"""Most sets and topics that are known at once; marks of further ones are dropped, counted, and told."""
+"""Most sets and topics that are known at once; further ones are dropped, counted, and logged."""
 
 BACK_OFF_SECONDS_FIRST: Final = 1.0
 BACK_OFF_SECONDS_MAX: Final = 60.0
-"""Longest pause after a round that failed; it doubles from the first one on."""
+"""Longest pause after a reconcile that failed; it doubles from the first one on."""
 
 BACK_OFF_JITTER: Final = 0.2
 """By how much, at most, a pause is made longer or shorter, so that many sets do not come back at once."""
 
 GAP_SECONDS: Final = 0.5
-"""Least time between the starts of two rounds of one set: a pod that starts is several events a second."""
+"""Least time between two starts for one set: a pod that starts is several events a second."""
 
-ROUND_SECONDS_MAX: Final = 120.0
-"""A round that takes longer is broken off and counts as failed."""
+RECONCILE_SECONDS_MAX: Final = 120.0
+"""A reconcile that takes longer is broken off and counts as failed."""
 
-LOOK_AGAIN_SECONDS_MIN: Final = 0.2
-"""Shortest pause that a round may ask for."""
+REQUEUE_SECONDS_MIN: Final = 0.2
+"""Shortest pause that a reconcile may ask for."""
 
 
 STALE_FACTOR: Final = 4
-"""The heap is made anew when it has so many times more items than there are keys: most are overtaken then."""
+"""The heap is made again when it has so many times more items than keys: most are overtaken then."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,22 +58,22 @@ class Key:
 @dataclass(slots=True)
 class _Entry:
     due: float | None = None
-    """When the next round may start; None while nothing is to be done."""
+    """When the next reconcile may start; None while nothing is to be done."""
 
     ticket: int = 0
     """Of the heap's item that counts; older ones are skipped."""
 
     running: bool = False
     again: float | None = None
-    """When it was marked during its round."""
+    """When it was enqueued during its reconcile."""
 
     failures: int = 0
     started: float | None = None
     waiting_since: float | None = None
-    """Since when a mark waits to be served."""
+    """Since when a change waits to be served."""
 
     serving_since: float | None = None
-    """Of the mark that the round serves which is on: it goes on waiting when that fails."""
+    """Of the change that is being served: it goes on waiting when that fails."""
 
 
 @dataclass(slots=True)
@@ -88,11 +90,11 @@ class Schedule:
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
     _tickets: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    def mark(self, key: Key, now: float, *, fresh: bool = False) -> bool:
+    def enqueue(self, key: Key, now: float, *, fresh: bool = False) -> bool:
         """Something about this object has changed; False if there are too many to remember it.
 
-        A round that failed waits out its pause all the same, lest its own traces make it run again and again,
-        unless the mark is `fresh`: a person changed what is wanted.
+        After a failure the pause is waited out all the same, lest its own traces make it run again and again,
+        unless the change is `fresh`: a person changed what is wanted.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -114,14 +116,14 @@ class Schedule:
         self._plan(key, entry, self._earliest(entry, now))
         return True
 
-    def look_again(self, key: Key, at: float) -> None:
-        """Start a round at `at` unless one comes before."""
+    def requeue(self, key: Key, at: float) -> None:
+        """Start a reconcile at `at` unless one comes before."""
         entry = self._entries.get(key)
         if entry is not None and not entry.running and (entry.due is None or at < entry.due):
             self._plan(key, entry, at)
 
     def take(self, now: float) -> Key | None:
-        """The object whose round starts now: of those that are due, the one that is due the longest."""
+        """The object whose reconcile starts now: of those that are due, the one that is due the longest."""
         while self._heap:
             due, ticket, key = self._heap[0]
             entry = self._entries.get(key)
@@ -137,7 +139,7 @@ class Schedule:
         return None
 
     def next_at(self) -> float | None:
-        """When `take` should be asked next; None when only a mark can change anything."""
+        """When `take` should be asked next; None when only an event can change anything."""
         while self._heap:
             due, ticket, key = self._heap[0]
             entry = self._entries.get(key)
@@ -147,16 +149,16 @@ class Schedule:
         return None
 
     def succeeded(self, key: Key, now: float, look_again_seconds: float | None) -> None:
-        """A round is over; None: nothing to look at again without a mark."""
+        """A reconcile is over; None: nothing to do again without an event."""
         entry = self._entries[key]
         entry.running, entry.failures = False, 0
         if entry.again is not None:
             self._plan(key, entry, self._earliest(entry, entry.again))
         elif look_again_seconds is not None:
-            self._plan(key, entry, now + max(look_again_seconds, LOOK_AGAIN_SECONDS_MIN))
+            self._plan(key, entry, now + max(look_again_seconds, REQUEUE_SECONDS_MIN))
 
     def failed(self, key: Key, now: float, wait: float | None = None) -> float:
-        """A round has failed; returns after how many seconds it is tried again, at least `wait`."""
+        """A reconcile has failed; returns after how many seconds it is tried again, at least `wait`."""
         entry = self._entries[key]
         entry.running = False
         entry.failures += 1
@@ -171,15 +173,15 @@ class Schedule:
         return pause
 
     def forget(self, key: Key) -> None:
-        """The object is gone; while its round runs this may only be called by that round's end."""
+        """The object is gone; while its reconcile runs this may only be called by that reconcile's end."""
         self._entries.pop(key, None)
 
     def known(self, key: Key) -> bool:
-        """Whether the object has been marked and not been forgotten."""
+        """Whether the object has been enqueued and not been forgotten."""
         return key in self._entries
 
-    def marked_meanwhile(self, key: Key) -> bool:
-        """Whether it was marked while its round runs."""
+    def enqueued_meanwhile(self, key: Key) -> bool:
+        """Whether it was enqueued while its reconcile runs."""
         entry = self._entries.get(key)
         return entry is not None and entry.again is not None
 
@@ -192,7 +194,7 @@ class Schedule:
         return sum(1 for entry in self._entries.values() if entry.due is not None and entry.due <= now)
 
     def oldest_seconds(self, now: float) -> float:
-        """How long the mark that waits for the longest time has waited, back-off included."""
+        """How long the change that waits for the longest time has waited, back-off included."""
         since = (entry.waiting_since for entry in self._entries.values() if entry.waiting_since is not None)
         return max(0.0, now - min(since, default=now))
 
@@ -211,14 +213,14 @@ class Schedule:
 
 
 GONE: Final = -1.0
-"""What a round returns when its object is not there any more."""
+"""What a reconcile returns when its object is not there any more."""
 
-Round = Callable[[Key], Awaitable[float | None]]
-"""Looks at one object and does what is to be done; returns after how many seconds to look again."""
+Reconcile = Callable[[Key], Awaitable[float | None]]
+"""Reconciles one object; returns after how many seconds to do it again."""
 
 
 class RetryAfter(Exception):
-    """A round failed, as the text says; `seconds` is the least pause, if the cause names one."""
+    """A reconcile failed, as the text says; `seconds` is the least pause, if the cause names one."""
 
     def __init__(self, reason: str, seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -226,43 +228,43 @@ class RetryAfter(Exception):
 
 
 class ReconcileQueue:
-    """Runs rounds with so many workers; marks may come from the loop's thread only."""
+    """Runs reconciles with so many workers; to be used in the loop's thread only."""
 
     def __init__(
         self,
-        round_of: Round,
+        reconcile: Reconcile,
         *,
         workers: int,
         schedule: Schedule | None = None,
-        on_round: Callable[[Key, float, bool], None] | None = None,
+        on_reconciled: Callable[[Key, float, bool], None] | None = None,
     ) -> None:
-        """`on_round` is told the seconds of each round and whether it succeeded."""
-        self._round_of = round_of
+        """`on_reconciled` is told the seconds of each reconcile and whether it succeeded."""
+        self._reconcile = reconcile
         self._workers = workers
         self.schedule = schedule or Schedule()
-        self._on_round = on_round
+        self._on_reconciled = on_reconciled
         self._changed = asyncio.Event()
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._stopping = False
 
     @property
     def running(self) -> tuple[Key, ...]:
-        """Those whose rounds are on."""
+        """Those whose reconciles are on."""
         return tuple(self._running)
 
-    def mark(self, key: Key, *, fresh: bool = False) -> None:
+    def enqueue(self, key: Key, *, fresh: bool = False) -> None:
         """Something about this object has changed."""
-        if not self.schedule.mark(key, self._now(), fresh=fresh) and self.schedule.dropped % 1000 == 1:
+        if not self.schedule.enqueue(key, self._now(), fresh=fresh) and self.schedule.dropped % 1000 == 1:
             log.error("too many objects to reconcile", limit=self.schedule.keys_max, dropped=str(key))
         self._changed.set()
 
-    def mark_all(self) -> None:
-        """Look at every object that is known."""
+    def enqueue_all(self) -> None:
+        """Enqueue every object that is known."""
         for key in self.schedule.all_known():
-            self.mark(key)
+            self.enqueue(key)
 
     async def run(self) -> None:
-        """Run rounds until `stop`, or until this task is cancelled, which breaks rounds off."""
+        """Run reconciles until `stop`, or until this task is cancelled, which breaks reconciles off."""
         try:
             async with asyncio.TaskGroup() as group:
                 while not self._stopping:
@@ -273,13 +275,13 @@ class ReconcileQueue:
             self._running.clear()
 
     def stop(self) -> None:
-        """Start no further round; `run` returns when those that are on have ended."""
+        """Start no further one; `run` returns when those that are on have ended."""
         self._stopping = True
         self._changed.set()
 
     def _start_due(self, group: asyncio.TaskGroup) -> None:
         while len(self._running) < self._workers and (key := self.schedule.take(self._now())) is not None:
-            self._running[key] = group.create_task(self._work(key), name=f"round of {key}")
+            self._running[key] = group.create_task(self._work(key), name=f"reconcile {key}")
 
     async def _until_changed(self) -> None:
         at = self.schedule.next_at() if len(self._running) < self._workers else None
@@ -295,12 +297,14 @@ class ReconcileQueue:
         wait: float | None = None
         again: float | None = None
         try:
-            async with asyncio.timeout(ROUND_SECONDS_MAX):
-                again = await self._round_of(key)
+            async with asyncio.timeout(RECONCILE_SECONDS_MAX):
+                again = await self._reconcile(key)
         except RetryAfter as error:
             problem, wait = str(error), error.seconds
+        except KubeError as error:
+            problem, wait = str(error), error.retry_after
         except TimeoutError:
-            problem = f"took longer than {ROUND_SECONDS_MAX:g} s"
+            problem = f"took longer than {RECONCILE_SECONDS_MAX:g} s"
         except Exception as error:  # the edge of a task: one set must not stop the others
             problem = f"{type(error).__name__}: {error}"
             log.exception("round failed unexpectedly", key=str(key))
@@ -311,12 +315,12 @@ class ReconcileQueue:
         if problem is not None:
             pause = self.schedule.failed(key, now, wait)
             log.warning("round failed", key=str(key), reason=problem, again_seconds=round(pause, 1))
-        elif again == GONE and not self.schedule.marked_meanwhile(key):
+        elif again == GONE and not self.schedule.enqueued_meanwhile(key):
             self.schedule.forget(key)
         else:
             self.schedule.succeeded(key, now, None if again == GONE else again)
-        if self._on_round is not None:
-            self._on_round(key, now - started, problem is None)
+        if self._on_reconciled is not None:
+            self._on_reconciled(key, now - started, problem is None)
 
     @staticmethod
     def _now() -> float:

@@ -1,41 +1,41 @@
-"""One round of a BrokerSet: observe, plan, carry out."""
+"""Reconciles a BrokerSet: observe, plan, carry out."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from brokerset_kube.errors import KubeError, Unavailable
 from brokerset_kube.patches import digest
-from brokerset_operator.apply import Means, NotLeading, carry_out
+from brokerset_operator.apply import Means, carry_out
 from brokerset_operator.controllers_view import controllers_of
 from brokerset_operator.model.actions import EmitEvent, Plan
 from brokerset_operator.model.observed import Observed, Operator
-from brokerset_operator.observe import ClusterFacts, Seen, observe
+from brokerset_operator.observe import ClusterFacts, observe
 from brokerset_operator.owners import AGAIN_SECONDS, NotOurs, Owners
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.steps import IDLE_SECONDS
+from brokerset_operator.quiescence import QuiescentSets
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 
 log = structlog.get_logger(__name__)
 
 SET: Final = "BrokerSet"
-"""Kind of the keys of these rounds."""
+"""Kind of the keys of these reconciles."""
 
 RESYNC_SPREAD: Final = 0.2
-"""By how much, at most, a look without an event comes earlier, so that they do not all come at once."""
+"""By how much, at most, a reconcile without an event comes earlier, so that they do not all come at once."""
 
 PLANNED_FOR: Final = (*reasons.ALWAYS, *reasons.OTHERS)
 """Conditions whose presence says nothing."""
 
 DIGESTS_MAX: Final = 50_000
 
-QUIET_ROUNDS: Final = 10
-"""After so many rounds in a row that changed nothing a set that asks for a soon look waits longer."""
+QUIET_RECONCILES: Final = 10
+"""After so many reconciles in a row that changed nothing a set that asks for a soon look waits longer."""
 
 QUIET_FACTOR: Final = 1.5
 QUIET_SECONDS_MAX: Final = 30.0
@@ -67,22 +67,9 @@ class SharedControllers:
         return tuple(user for user, serving in self._serving.items() if serving == key)
 
 
-class Calm(Protocol):
-    """Who knows of which sets nothing was heard: `calm.QuiescentSets`."""
-
-    async def is_calm(self, key: Key) -> bool:
-        """Whether nothing has changed since the last complete look."""
-
-    def begin(self, key: Key) -> None:
-        """A complete look begins."""
-
-    def end(self, key: Key, seen: Seen, status: Mapping[str, Any], version: str) -> None:
-        """It has changed nothing that a plan rests on."""
-
-
 @dataclass(slots=True)
 class SetReconciler:
-    """Looks at one set at a time, and remembers nothing that a decision rests on."""
+    """Reconciles one set at a time, and remembers nothing that a decision rests on."""
 
     means: Means
     facts: ClusterFacts
@@ -93,10 +80,10 @@ class SetReconciler:
     """Called with a set's namespace and name when its groups or their masters have changed."""
 
     on_status: Callable[[Key, Mapping[str, Any]], None]
-    """Called with the status of a set after each round that has found one."""
+    """Called with the status of a set after each reconcile that has found one."""
 
-    calm: Calm
-    """Spares complete looks at sets of which nothing was heard."""
+    quiescent: QuiescentSets
+    """Spares complete reconciles of sets of which nothing was heard."""
 
     randomness: random.Random = field(default_factory=random.Random)
     owners: Owners = field(init=False)
@@ -107,16 +94,16 @@ class SetReconciler:
     def __post_init__(self) -> None:
         self.owners = Owners(self.means)
 
-    async def round(self, key: Key) -> float | None:
-        """Do what is to be done now; returns after how many seconds to look again, or `GONE`.
+    async def reconcile(self, key: Key) -> float | None:
+        """Do what is to be done now; returns after how many seconds to do it again, or `GONE`.
 
-        Raises `RetryAfter` for everything that may be better next time.
+        Raises `RetryAfter` or a `KubeError` for what may be better next time.
         """
         means = self.means
         try:
-            if await self.calm.is_calm(key):
+            if await self.quiescent.is_quiescent(key):
                 return self._resync()
-            self.calm.begin(key)
+            self.quiescent.begin(key)
             seen = await observe(
                 means.client,
                 self.facts,
@@ -140,10 +127,6 @@ class SetReconciler:
         except NotOurs:
             self.on_status(key, {})
             return min(AGAIN_SECONDS, self._resync())
-        except Unavailable as error:
-            raise RetryAfter(str(error), error.retry_after) from error
-        except (KubeError, NotLeading) as error:
-            raise RetryAfter(str(error)) from error
         self.on_status(key, outcome.status)
         self._compare_groups(key, seen.observed)
         if outcome.failure is not None:
@@ -152,7 +135,7 @@ class SetReconciler:
         quiet = self._quiet[key] = 0 if changed else self._quiet.get(key, 0) + 1
         if outcome.look_again_seconds >= IDLE_SECONDS and (not changed or is_final(plan, seen.observed)):
             version = outcome.status_version or str(seen.live["metadata"]["resourceVersion"])
-            self.calm.end(key, seen, plan.status, version)
+            self.quiescent.end(key, seen, plan.status, version)
         return min(patience(outcome.look_again_seconds, quiet), self._resync())
 
     def _resync(self) -> float:
@@ -196,9 +179,9 @@ def _formed(status: Mapping[str, Any]) -> object:
     return (status.get("controllers") or {}).get("formed")
 
 
-def patience(look_again_seconds: float, quiet_rounds: int) -> float:
-    """When to look again at a set whose last so many rounds changed nothing."""
-    over = min(max(0, quiet_rounds - QUIET_ROUNDS), 32)
+def patience(look_again_seconds: float, quiet_reconciles: int) -> float:
+    """When to look again at a set whose last so many reconciles changed nothing."""
+    over = min(max(0, quiet_reconciles - QUIET_RECONCILES), 32)
     grown: float = QUIET_FACTOR**over if over else 0.0  # in seconds, from 1.5 on
     return max(look_again_seconds, min(grown, QUIET_SECONDS_MAX))
 

@@ -1,4 +1,4 @@
-"""What rounds of StoreAudits and StoreMigrations have in common: reading their Jobs, carrying out a plan."""
+"""What StoreAudits and StoreMigrations have in common: reading their Jobs, carrying out a plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import structlog
 
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
-from brokerset_kube.errors import AlreadyExists, Conflict, KubeError, Unavailable
+from brokerset_kube.errors import AlreadyExists, Conflict, KubeError
 from brokerset_kube.kinds import Kind, kind_named
 from brokerset_operator.apply import Means, NotLeading
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.observe import first_of
-from brokerset_operator.reconcile_queue import RetryAfter
 from brokerset_operator.store_jobs import labels
 
 log = structlog.get_logger(__name__)
@@ -124,12 +123,6 @@ def meta_of(live: Mapping[str, Any]) -> Meta:
         annotations=dict(metadata.get("annotations") or {}),
         deleting=bool(metadata.get("deletionTimestamp")),
     )
-
-
-def retried(error: KubeError | NotLeading) -> RetryAfter:
-    """The same as what makes a round come again."""
-    wait = error.retry_after if isinstance(error, Unavailable) else None
-    return RetryAfter(str(error), wait)
 
 
 def _owned(found: Iterable[Object], uid: str) -> list[Object]:

@@ -13,15 +13,15 @@ import structlog
 
 from brokerset_formats.config import TopicConfig
 from brokerset_kube import kinds
-from brokerset_kube.errors import KubeError, NotFound, Unavailable
+from brokerset_kube.errors import NotFound
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, master_address
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
     controllers_of,
-    look_at_controllers,
     own_groups,
+    query_controllers,
 )
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
@@ -35,7 +35,7 @@ from brokerset_spec.topic_manifest import Topic, read_topic
 log = structlog.get_logger(__name__)
 
 TOPIC: Final = "Topic"
-"""Kind of the keys of these rounds."""
+"""Kind of the keys of these reconciles."""
 
 FINALIZER: Final = f"{names.DOMAIN}/topic"
 """Keeps a Topic whose policy is Delete until its messages are gone from the brokers."""
@@ -113,7 +113,7 @@ class TopicIndex:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round found: the condition Ready, and what goes with it."""
+    """What a reconcile found: the condition Ready, and what goes with it."""
 
     ready: bool
     reason: str
@@ -124,21 +124,21 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class TopicRounds:
-    """Looks at one Topic at a time."""
+class TopicReconciler:
+    """Reconciles one Topic at a time."""
 
     means: Means
     index: TopicIndex
     resync_seconds: float
     on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
-    """Called with the status of a Topic after each round that has found one."""
+    """Called with the status of a Topic after each reconcile that has found one."""
 
     randomness: random.Random = field(default_factory=random.Random)
 
-    async def round(self, key: Key) -> float | None:
-        """Do what is to be done now; returns after how many seconds to look again, or `GONE`.
+    async def reconcile(self, key: Key) -> float | None:
+        """Do what is to be done now; returns after how many seconds to do it again, or `GONE`.
 
-        Raises `RetryAfter` for everything that may be better next time.
+        Raises `RetryAfter` or a `KubeError` for what may be better next time.
         """
         try:
             try:
@@ -157,10 +157,6 @@ class TopicRounds:
             return await self._reconcile(key, live)
         except NotOurs:
             return self.resync_seconds
-        except Unavailable as error:
-            raise RetryAfter(str(error), error.retry_after) from error
-        except (KubeError, NotLeading, BrokerSilent) as error:
-            raise RetryAfter(str(error)) from error
         except TimeoutError as error:
             raise RetryAfter(f"deleting took longer than {DELETE_SECONDS:g} s") from error
 
@@ -415,7 +411,7 @@ class TopicRounds:
             kinds.POD, broker_set["metadata"]["namespace"], labels=selector
         )
         pods = {str(pod["metadata"]["name"]): pod for pod in listing.items}
-        return await look_at_controllers(controller_addresses(pods))
+        return await query_controllers(controller_addresses(pods))
 
     async def _foreign(self, broker_set: Mapping[str, Any], groups: Mapping[str, GroupState]) -> list[str]:
         """Those of the groups that belong to another set, though they are called like this one's."""

@@ -191,34 +191,34 @@ async def served(registry: CollectorRegistry) -> AsyncIterator[int]:
 
 def an_operator() -> Measurements:
     """The operator's own registry, leading, with an object of each kind."""
-    figures = Measurements(asyncio.get_running_loop().time)
+    measurements = Measurements(asyncio.get_running_loop().time)
 
     async def nothing(_: Key) -> None:
         return None
 
     queue = ReconcileQueue(nothing, workers=1)
-    figures.watch_queue(queue)
-    figures.leads.set(1)
-    queue.mark(Key("BrokerSet", NAMESPACE, SET))
+    measurements.watch_queue(queue)
+    measurements.leads.set(1)
+    queue.enqueue(Key("BrokerSet", NAMESPACE, SET))
     conditions = [
         {"type": "Ready", "status": "True", "reason": "AsWanted"},
         {"type": "Progressing", "status": "True", "reason": "Rolling"},
         {"type": "AuditPassed", "status": "False", "reason": "ErrorsFound"},
     ]
     retired = {"groups": [{"name": "old", "replicas": 0}]}
-    figures.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions, "workflow": retired})
-    figures.audit(Key("StoreAudit", NAMESPACE, "nightly"), AUDITED)
-    figures.migration(Key("StoreMigration", NAMESPACE, "to-ours"), {"phase": "Running"})
-    figures.kind_served.labels("StoreAudit").set(1)
-    return figures
+    measurements.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions, "workflow": retired})
+    measurements.audit(Key("StoreAudit", NAMESPACE, "nightly"), AUDITED)
+    measurements.migration(Key("StoreMigration", NAMESPACE, "to-ours"), {"phase": "Running"})
+    measurements.kind_served.labels("StoreAudit").set(1)
+    return measurements
 
 
-def work(figures: Measurements) -> None:
+def work(measurements: Measurements) -> None:
     """What a leading operator does now and then."""
     for succeeded in (True, False):
-        figures.round(Key("BrokerSet", NAMESPACE, SET), 0.05, succeeded)
-        figures.call(Request("get", "statefulsets", "apps"), "ok" if succeeded else "Timeout", 0.01)
-    figures.events.labels("Pod").inc()
+        measurements.reconciled(Key("BrokerSet", NAMESPACE, SET), 0.05, succeeded)
+        measurements.call(Request("get", "statefulsets", "apps"), "ok" if succeeded else "Timeout", 0.01)
+    measurements.events.labels("Pod").inc()
 
 
 @dataclass
@@ -286,8 +286,8 @@ def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: 
 
 
 async def _ask(folder: Path, targets: list[dict[str, Any]], master: str) -> list[Query]:
-    figures = an_operator()
-    async with served(figures.registry) as port:
+    measurements = an_operator()
+    async with served(measurements.registry) as port:
         own = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "brokerset-system", "pod": "op-0"}}
         with prometheus(folder, [*targets, own]) as server:
             client = Client(await connect(master))
@@ -296,7 +296,7 @@ async def _ask(folder: Path, targets: list[dict[str, Any]], master: str) -> list
             deadline = time.monotonic() + LIVE_SECONDS_MAX
             try:
                 while missing and time.monotonic() < deadline:
-                    work(figures)
+                    work(measurements)
                     await client.work()
                     await asyncio.sleep(SCRAPE_SECONDS)
                     with contextlib.suppress(urllib.error.URLError):  # it does not listen yet

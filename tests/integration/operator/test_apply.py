@@ -12,7 +12,7 @@ import pytest
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import ACTION_FAILED, Means, NotLeading, Settled, carry_out, with_failure
-from brokerset_operator.controllers_view import look_at_controllers
+from brokerset_operator.controllers_view import query_controllers
 from brokerset_operator.events import Events
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import (
@@ -83,7 +83,7 @@ class Bench:
         return found
 
     async def keep(self, manifest: dict[str, Any]) -> None:
-        """A round of a plan that wants this one object."""
+        """A reconcile of a plan that wants this one object."""
         seen = await self.seen()
         action = to_send(manifest, seen.observed.config_maps.get(manifest["metadata"]["name"]))
         actions = () if action is None else (action,)
@@ -211,7 +211,7 @@ def test_jobs_that_read_a_brokers_volume_end_before_its_pod_does() -> None:
 
 
 def test_only_the_very_pod_is_deleted() -> None:
-    """A pod that was made anew meanwhile is not deleted, and the round ends with a conflict."""
+    """A pod that was made again meanwhile is not deleted, and the reconcile ends with a conflict."""
 
     async def work() -> None:
         async with bench() as found:
@@ -227,7 +227,7 @@ def test_only_the_very_pod_is_deleted() -> None:
 
 
 def test_objects_are_deleted_with_or_without_what_they_own() -> None:
-    """`orphan` keeps the pods of a StatefulSet that is made anew."""
+    """`orphan` keeps the pods of a StatefulSet that is made again."""
 
     async def work() -> None:
         async with bench() as found:
@@ -429,7 +429,7 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
             controllers(tmp_path, 3) as group,
             brokers(group, 3, ours=True) as several,
         ):
-            looked = await look_at_controllers({number: group.address(number) for number in range(3)})
+            looked = await query_controllers({number: group.address(number) for number in range(3)})
             assert looked.controllers.leader is not None
             seen = await found.seen()
             seen = Seen(seen.observed, seen.live, looked.addresses)
@@ -440,9 +440,7 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
                 return None if outcome.failure is None else outcome.failure.reason
 
             async def state() -> Any:
-                return (await look_at_controllers(dict(enumerate(map(group.address, range(3)))))).groups[
-                    GROUP
-                ]
+                return (await query_controllers(dict(enumerate(map(group.address, range(3)))))).groups[GROUP]
 
             epoch = (await state()).master_epoch
             assert await do(SwitchOver(GROUP, 2, epoch + 1, "roll")) == "Overtaken"
@@ -475,7 +473,7 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
             assert await do(MoveLeadership(other, "roll")) is None
             assert await group.leader() == other
             assert await do(RemoveController(other, "scale in")) is None
-            now = await look_at_controllers({number: group.address(number) for number in range(3)})
+            now = await query_controllers({number: group.address(number) for number in range(3)})
             assert other not in now.controllers.members
             assert len(now.controllers.members) == 2
             assert await do(AddController(other, "127.0.0.1:1", "127.0.0.1:2")) is None
@@ -484,7 +482,7 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
 
 
 def test_the_condition_of_a_failure_replaces_nothing_else() -> None:
-    """Conditions of the plan stay beside it."""
+    """Conditions of the plan stay next to it."""
 
     async def work() -> None:
         async with bench() as found:

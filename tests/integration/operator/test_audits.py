@@ -1,4 +1,4 @@
-"""Rounds of StoreAudits and StoreMigrations against an API server: what is read, made, written and told."""
+"""StoreAudits and StoreMigrations against an API server: what is read, made, written and told."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
-from brokerset_operator.audits import AUDIT, AuditIndex, AuditRounds
+from brokerset_operator.audits import AUDIT, AuditIndex, AuditReconciler
 from brokerset_operator.events import Events
-from brokerset_operator.migrations import MIGRATION, MigrationRounds
+from brokerset_operator.migrations import MIGRATION, MigrationReconciler
 from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_operator.set_reconciler import SET
@@ -77,7 +77,7 @@ class Controller:
 
 
 class Bench:
-    """The set `orders`, one StoreAudit of it, and its rounds."""
+    """The set `orders`, one StoreAudit of it, and its reconciles."""
 
     def __init__(self, kube: FakeKube, client: KubeClient) -> None:
         self.kube = kube
@@ -85,8 +85,10 @@ class Bench:
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
         self.index = AuditIndex()
-        self.rounds = AuditRounds(means, self.index, 300.0, "brokerset-spark:1", on_set=self.marked.append)
-        self.migrations = MigrationRounds(means, 300.0, "brokerset-spark:1")
+        self.rounds = AuditReconciler(
+            means, self.index, 300.0, "brokerset-spark:1", on_set=self.marked.append
+        )
+        self.migrations = MigrationReconciler(means, 300.0, "brokerset-spark:1")
 
     def ask(self, value: str = "1") -> None:
         """Set the annotation."""
@@ -125,10 +127,10 @@ class Bench:
         return found
 
     async def until_written(self) -> None:
-        """Rounds until one changes nothing."""
+        """Reconciles until one changes nothing."""
         for _ in range(10):
             before = self.kube.version
-            await self.rounds.round(KEY)
+            await self.rounds.reconcile(KEY)
             if self.kube.version == before:
                 return
         raise AssertionError("rounds do not come to rest")
@@ -199,7 +201,7 @@ def test_a_run_ends_in_the_status_the_sets_condition_and_events() -> None:
             assert list(found.jobs()) == [reduce]
 
             found.kube.remove("storeaudits", "nightly", NAMESPACE)
-            assert await found.rounds.round(KEY) == GONE
+            assert await found.rounds.reconcile(KEY) == GONE
             assert condition(found.kube.get("brokersets", "orders", NAMESPACE), "AuditPassed") is None
 
     run(work())
@@ -252,13 +254,13 @@ def test_a_second_operator_makes_no_second_job() -> None:
     async def work() -> None:
         async with bench() as found:
             found.ask()
-            await found.rounds.round(KEY)
-            await found.rounds.round(KEY)
+            await found.rounds.reconcile(KEY)
+            await found.rounds.reconcile(KEY)
             before = dict(found.jobs())
             for name in before:  # as if the list were older than the Jobs
                 found.kube.change("jobs", name, NAMESPACE, _disown)
 
-            await found.rounds.round(KEY)
+            await found.rounds.reconcile(KEY)
 
             assert found.jobs().keys() == before.keys()
 
@@ -272,7 +274,7 @@ def test_a_resting_audit_writes_nothing() -> None:
         async with bench() as found:
             await found.until_written()
             before = found.kube.version
-            again = await found.rounds.round(KEY)
+            again = await found.rounds.reconcile(KEY)
             assert found.kube.version == before
             assert again is not None
             assert again > 200
@@ -317,7 +319,7 @@ def test_a_migration_waits_for_its_volumes(used: bool) -> None:
                     }
                 )
             for _ in range(3):
-                await found.migrations.round(Key(MIGRATION, NAMESPACE, "take-over"))
+                await found.migrations.reconcile(Key(MIGRATION, NAMESPACE, "take-over"))
 
             live = found.kube.get("storemigrations", "take-over", NAMESPACE)
             made = found.kube.get("persistentvolumeclaims", "data-bills-0-0", NAMESPACE)

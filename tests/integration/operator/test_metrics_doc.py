@@ -87,10 +87,10 @@ def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
             kube.put(MIGRATION)
             await until(lambda: condition(kube.get("brokersets", "orders", NAMESPACE), "Ready"))
             await until(lambda: condition(kube.get("storeaudits", "nightly", NAMESPACE), "Ready"))
-            await until(lambda: running.process.figures.succeeded_at)
-            await until(lambda: running.process.figures.audits)
-            await until(lambda: running.process.figures.migrations)
-            return generate_latest(running.process.figures.registry).decode()
+            await until(lambda: running.process.measurements.succeeded_at)
+            await until(lambda: running.process.measurements.audits)
+            await until(lambda: running.process.measurements.migrations)
+            return generate_latest(running.process.measurements.registry).decode()
 
     page, live = documented(), exported(asyncio.run(scrape()))
 

@@ -20,7 +20,7 @@ from brokerset_operator.brokers_view import (
     master_address,
     trouble_of,
 )
-from brokerset_operator.controllers_view import controller_addresses, look_at_controllers, pod_address
+from brokerset_operator.controllers_view import controller_addresses, pod_address, query_controllers
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Operator
 from brokerset_operator.observe import ClusterFacts, Seen, observe
@@ -78,7 +78,7 @@ def labelled(api_version: str, kind: str, name: str, owner: str = "orders", **mo
 
 
 def test_a_set_that_is_not_there_is_none() -> None:
-    """The round of a deleted set finds nothing, and asks for nothing else."""
+    """The reconcile of a deleted set finds nothing, and asks for nothing else."""
 
     async def work() -> None:
         async with looking() as found:
@@ -306,7 +306,7 @@ def test_controllers_tell_members_leader_and_groups(tmp_path: Path) -> None:
     async def work() -> None:
         async with controllers(tmp_path, 3) as group, brokers(group, 3, ours=True) as several:
             addresses = {number: group.address(number) for number in range(3)}
-            view = await look_at_controllers(addresses)
+            view = await query_controllers(addresses)
 
             assert view.controllers.leader == await group.leader()
             assert view.controllers.members == {0: True, 1: True, 2: True}
@@ -319,11 +319,11 @@ def test_controllers_tell_members_leader_and_groups(tmp_path: Path) -> None:
 
             extra = group.add_node()
             await group.start(extra, raft_join=True)
-            view = await look_at_controllers({**addresses, extra: group.address(extra)})
+            view = await query_controllers({**addresses, extra: group.address(extra)})
             assert view.controllers.waiting_to_join == {extra}
 
             await group.stop(await group.leader())
-            view = await look_at_controllers(addresses)
+            view = await query_controllers(addresses)
             assert len(view.controllers.answers) == 2
 
     run(work())
@@ -339,9 +339,9 @@ def test_without_a_majority_there_is_no_leader(tmp_path: Path) -> None:
                 if number != leader:
                     await group.stop(number)
             addresses = {number: group.address(number) for number in range(3)}
-            view = await look_at_controllers(addresses)
+            view = await query_controllers(addresses)
             while view.controllers.leader is not None:  # its last answers from a majority are still fresh
-                view = await look_at_controllers(addresses)
+                view = await query_controllers(addresses)
 
             assert view.groups == {}
             assert list(view.controllers.answers) == [leader]
@@ -354,7 +354,7 @@ def test_an_address_that_belongs_to_another_controller_is_not_believed(tmp_path:
 
     async def work() -> None:
         async with controllers(tmp_path, 1) as group:
-            view = await look_at_controllers({5: group.address(0)})
+            view = await query_controllers({5: group.address(0)})
 
             assert view.controllers.answers == {}
             assert view.addresses == ()
@@ -398,7 +398,7 @@ def test_a_broker_that_may_not_register_is_seen() -> None:
             body=b'{"clusterName":"c","brokerName":"orders-0","brokerId":0,"epochList":[],"maxOffset":0}',
         )
 
-    def figures(connection: Connection, command: Command) -> Command:
+    def measurements(connection: Connection, command: Command) -> Command:
         table = KVTable({"brokersetProblem": text, "brokersetAdvice": advice})
         return command.reply(body=table.to_json())
 
@@ -406,7 +406,7 @@ def test_a_broker_that_may_not_register_is_seen() -> None:
         server = RemotingServer(
             {
                 RequestCode.GET_BROKER_EPOCH_CACHE: answer,
-                RequestCode.GET_BROKER_RUNTIME_INFO: figures,
+                RequestCode.GET_BROKER_RUNTIME_INFO: measurements,
             }
         )
         await server.listen("127.77.0.1", names.REMOTING_PORT)

@@ -33,7 +33,7 @@ FURTHER = frozenset({"Topic", "StoreAudit", "StoreMigration"})
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every few milliseconds."""
-    for name in ("LOOK_SECONDS", "REST_SECONDS", "MISSING_SECONDS"):
+    for name in ("CHECK_SECONDS", "REST_SECONDS", "MISSING_SECONDS"):
         monkeypatch.setattr(own_kinds, name, 0.05)
 
 
@@ -61,12 +61,14 @@ def audit() -> dict[str, Any]:
 
 def figure(one: RunningOperator, kind: str) -> float | None:
     """1 if the operator says that a kind is served."""
-    return one.process.figures.registry.get_sample_value("brokerset_operator_kind_served", {"kind": kind})
+    return one.process.measurements.registry.get_sample_value(
+        "brokerset_operator_kind_served", {"kind": kind}
+    )
 
 
 @pytest.mark.parametrize("absent", [FURTHER, frozenset({"StoreAudit"}), frozenset({"Topic"})], ids=len)
 def test_a_set_is_served_without_the_other_kinds(absent: frozenset[str]) -> None:
-    """The operator is ready, and its figures say what is missing."""
+    """The operator is ready, and its measurements say what is missing."""
 
     async def work() -> None:
         async with FakeKube(absent=absent) as kube, operator(kube) as one:
@@ -152,7 +154,7 @@ def test_a_kind_that_may_not_be_read_is_left_out_until_it_may() -> None:
 
 
 def test_what_is_served_stays_while_the_api_server_fails() -> None:
-    """An error, or a group that is being installed anew, is no news of kinds."""
+    """An error, or a group that is being installed again, is no news of kinds."""
 
     async def work() -> None:
         async with FakeKube() as kube, operator(kube) as one:
@@ -161,7 +163,7 @@ def test_what_is_served_stays_while_the_api_server_fails() -> None:
             served = one.process.own_kinds.served
 
             kube.absent = frozenset(kind.kind for kind in kinds.OWN)
-            await one.process.own_kinds.look()
+            await one.process.own_kinds.check()
 
             assert one.process.own_kinds.served == served == kinds.OWN
 
@@ -197,7 +199,7 @@ def test_a_watch_that_goes_on_after_a_kind_has_gone_is_replaced() -> None:
         await until(lambda: len(watches) == 1)
 
         cluster.absent = "StoreAudit"
-        await looks.look()
+        await looks.check()
         await until(lambda: len(watches) == 2)
         watching.cancel()
 

@@ -109,7 +109,7 @@ def test_an_idle_set_costs_no_request() -> None:
                 kube.put(broker_set(f"set-{number}"))
             await until(lambda: all(ready(kube, f"set-{number}") == "True" for number in range(5)))
             asked: set[str] = set()
-            while asked != {"leases"}:  # at first there are the rounds that our own writes have marked
+            while asked != {"leases"}:  # at first there are the reconciles that our own writes have marked
                 before = len(kube.calls)
                 await asyncio.sleep(2)
                 asked = {call.plural for call in kube.calls[before:]}
@@ -225,7 +225,7 @@ def test_a_new_operator_writes_nothing_that_is_as_wanted() -> None:
                 await first.end()
             before = len(kube.calls)
             async with operator(kube) as second:
-                await until(lambda: len(second.process.figures.succeeded_at) == 5)
+                await until(lambda: len(second.process.measurements.succeeded_at) == 5)
 
             written = [call for call in kube.calls[before:] if call.verb not in ("get", "list", "watch")]
             assert {call.plural for call in written} == {"leases"}
@@ -292,7 +292,7 @@ def test_many_sets_in_many_namespaces_are_looked_after_by_one() -> None:
         async with FakeKube() as kube, operator(kube) as one:
             for number in range(100):
                 kube.put(broker_set("orders", f"shop-{number % 10}-{number // 10}"))
-            await until(lambda: len(one.process.figures.succeeded_at) == 100)
+            await until(lambda: len(one.process.measurements.succeeded_at) == 100)
             await until(lambda: kube.count("apply") == 100)
             assert kube.count("patch", "brokersets") == 200  # who looks after it, and what was done
 
@@ -336,7 +336,7 @@ def test_probes_and_figures_are_served() -> None:
         async with FakeKube() as kube, operator(kube, http_port=free_port(), bind_address="127.0.0.1") as one:
             kube.put(broker_set())
             await until(lambda: ready(kube) == "True")
-            await until(lambda: one.process.figures.succeeded_at)
+            await until(lambda: one.process.measurements.succeeded_at)
             base = f"http://127.0.0.1:{one.process.http_port}"
             async with aiohttp.ClientSession() as session:
                 texts = {}
@@ -345,12 +345,14 @@ def test_probes_and_figures_are_served() -> None:
                         assert answer.status == 200, await answer.text()
                         texts[path] = await answer.text()
 
-            figures = texts["/metrics"]
-            assert 'brokerset_operator_last_success_age_seconds{kind="BrokerSet",name="orders"' in figures
-            assert "brokerset_operator_leads 1.0" in figures
+            measurements = texts["/metrics"]
+            assert (
+                'brokerset_operator_last_success_age_seconds{kind="BrokerSet",name="orders"' in measurements
+            )
+            assert "brokerset_operator_leads 1.0" in measurements
             assert (
                 'brokerset_operator_api_requests_total{outcome="ok",resource="configmaps",verb="apply"}'
-                in figures
+                in measurements
             )
 
     run(work())
@@ -372,8 +374,8 @@ def test_everything_applied_carries_the_hash_of_what_was_sent() -> None:
 
 
 def looks(one: RunningOperator) -> float:
-    """Rounds of BrokerSets that succeeded."""
-    value = one.process.figures.registry.get_sample_value(
+    """Reconciles of BrokerSets that succeeded."""
+    value = one.process.measurements.registry.get_sample_value(
         "brokerset_operator_rounds_total", {"kind": "BrokerSet", "outcome": "success"}
     )
     return value or 0.0
@@ -387,7 +389,7 @@ def test_a_regular_look_at_a_set_that_is_well_asks_the_api_server_for_nothing() 
             kube.put(broker_set())
             kube.put(a_pod("orders-controller-0", "controller", ip="127.0.0.9"))
             await until(lambda: ready(kube) == "True")
-            await until(lambda: one.process.calm._calm)
+            await until(lambda: one.process.quiescent._quiescent)
             begun, before = looks(one), len(kube.calls)
             await until(lambda: looks(one) >= begun + 2)
             # Whether kopf has told everything is asked once for all sets, and the Lease is renewed.
@@ -415,7 +417,7 @@ def test_a_regular_look_at_a_set_that_is_well_asks_the_api_server_for_nothing() 
                 )
                 await until(lambda before=before: kube.count("list", "pods") > before)  # type: ignore[misc]  # bound now
 
-            await until(lambda: one.process.calm._calm)
+            await until(lambda: one.process.quiescent._quiescent)
             kube.change("brokersets", "orders", NAMESPACE, lambda live: live.update(status={}))
             await until(lambda: ready(kube) == "True")
 
@@ -429,7 +431,7 @@ def test_conditions_of_sets_are_figures_until_the_sets_are_gone() -> None:
         async with FakeKube() as kube, operator(kube) as one:
 
             def condition_of(reason: str) -> float | None:
-                return one.process.figures.registry.get_sample_value(
+                return one.process.measurements.registry.get_sample_value(
                     "brokerset_operator_condition",
                     {
                         "kind": "BrokerSet",

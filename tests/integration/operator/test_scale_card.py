@@ -55,7 +55,7 @@ def test_quantiles_lie_within_their_bucket(share: float, seconds: float) -> None
 
 
 def test_rounds_that_took_longer_than_every_bound_are_not_guessed() -> None:
-    """The highest bound is told; and nothing when there were no rounds."""
+    """The highest bound is told; and nothing when there were no reconciles."""
     assert program().quantile({0.1: 1.0, float("inf"): 10.0}, 0.9) == 0.1
     assert program().quantile({0.1: 0.0, float("inf"): 0.0}, 0.9) is None
     assert program().quantile({}, 0.5) is None

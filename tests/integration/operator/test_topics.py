@@ -14,11 +14,11 @@ from brokerset_formats.config import TopicConfig
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
-from brokerset_operator.brokers_view import Brokers, look_at_drain
+from brokerset_operator.brokers_view import Brokers, BrokerSilent, look_at_drain
 from brokerset_operator.events import Events
 from brokerset_operator.model import names
-from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
-from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicRounds
+from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicReconciler
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
     ControllerStatus,
@@ -102,7 +102,7 @@ class Controller:
 
 
 class Bench:
-    """The set `orders` with one real broker, and the rounds of its Topics."""
+    """The set `orders` with one real broker, and the reconciles of its Topics."""
 
     def __init__(self, kube: FakeKube, client: KubeClient, controller: Controller) -> None:
         self.kube = kube
@@ -110,10 +110,10 @@ class Bench:
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
         self.index = TopicIndex()
-        self.rounds = TopicRounds(means, self.index, 300.0)
+        self.rounds = TopicReconciler(means, self.index, 300.0)
 
-    async def round(self, name: str = "payments") -> float | None:
-        return await self.rounds.round(Key(TOPIC, NAMESPACE, name))
+    async def reconcile(self, name: str = "payments") -> float | None:
+        return await self.rounds.reconcile(Key(TOPIC, NAMESPACE, name))
 
     def ready(self, name: str = "payments") -> tuple[str, str]:
         found = condition(self.kube.get("topics", name, NAMESPACE), "Ready")
@@ -164,7 +164,7 @@ def test_a_topic_is_created_and_told(tmp_path: Path) -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(queues={"read": 6, "write": 4}, order=True))
 
-            again = await found.round()
+            again = await found.reconcile()
 
             assert again is not None
             assert again > 200
@@ -179,7 +179,7 @@ def test_a_topic_is_created_and_told(tmp_path: Path) -> None:
             ]
             assert found.events() == ["TopicCreated"]
             before = len(found.kube.calls)
-            await found.round()
+            await found.reconcile()
             assert {call.verb for call in found.kube.calls[before:]} == {"get", "list"}
 
     run(work())
@@ -191,11 +191,11 @@ def test_drift_is_corrected(tmp_path: Path) -> None:
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(permission="rw"))
-            await found.round()
+            await found.reconcile()
             async with Brokers() as brokers:
                 await brokers.put_topic(found.controller.broker, TopicConfig("payments", 8, 8, 4))
 
-            await found.round()
+            await found.reconcile()
 
             config = await found.config()
             assert config is not None
@@ -211,7 +211,7 @@ def test_queues_with_messages_that_nobody_has_read_stay_readable(tmp_path: Path)
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(queues={"read": 4, "write": 4}))
-            await found.round()
+            await found.reconcile()
             async with Brokers() as brokers:
                 address = found.controller.broker
                 for queue in range(4):
@@ -224,7 +224,7 @@ def test_queues_with_messages_that_nobody_has_read_stay_readable(tmp_path: Path)
                 NAMESPACE,
                 lambda live: live["spec"].update(queues={"read": 2, "write": 2}),
             )
-            again = await found.round()
+            again = await found.reconcile()
 
             assert again == 5.0
             assert found.ready() == ("False", "QueuesNotEmpty")
@@ -271,8 +271,8 @@ def test_a_topic_is_deleted_only_if_its_policy_says_so(tmp_path: Path) -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(deletionPolicy="Delete"))
             found.kube.put(topic("kept"))
-            await found.round()
-            await found.round("kept")
+            await found.reconcile()
+            await found.reconcile("kept")
             live = found.kube.get("topics", "payments", NAMESPACE)
             assert live is not None
             assert live["metadata"]["finalizers"] == [FINALIZER]
@@ -287,13 +287,13 @@ def test_a_topic_is_deleted_only_if_its_policy_says_so(tmp_path: Path) -> None:
                 lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
             )
             found.kube.remove("topics", "kept", NAMESPACE)
-            await found.round()
+            await found.reconcile()
 
             assert found.kube.get("topics", "payments", NAMESPACE) is None
             assert await found.config() is None
             assert found.controller.forgotten == [("payments", "DefaultCluster")]
-            assert await found.round() == GONE
-            assert await found.round("kept") == GONE
+            assert await found.reconcile() == GONE
+            assert await found.reconcile("kept") == GONE
             assert await found.config("kept") is not None
 
     run(work())
@@ -305,7 +305,7 @@ def test_messages_that_another_topic_object_stands_for_are_kept(tmp_path: Path) 
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(deletionPolicy="Delete"))
-            await found.round()
+            await found.reconcile()
             found.kube.put(topic("other", topicName="payments"))  # nobody has told the index of it
             found.kube.change(
                 "topics",
@@ -314,7 +314,7 @@ def test_messages_that_another_topic_object_stands_for_are_kept(tmp_path: Path) 
                 lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
             )
 
-            await found.round()
+            await found.reconcile()
 
             assert found.kube.get("topics", "payments", NAMESPACE) is None
             assert await found.config() is not None
@@ -352,14 +352,14 @@ def test_topics_of_other_sets_with_the_same_controllers_are_left_alone(tmp_path:
                 for cluster, forgotten in (("DefaultCluster", []), ("Bills", ["payments"])):
                     found.controller.others = (replace(bills, cluster_name=cluster),)
                     found.kube.put(topic(deletionPolicy="Delete"))
-                    await found.round()
+                    await found.reconcile()
                     found.kube.change(
                         "topics",
                         "payments",
                         NAMESPACE,
                         lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
                     )
-                    await found.round()
+                    await found.reconcile()
 
                     assert found.kube.get("topics", "payments", NAMESPACE) is None
                     assert await found.config() is None
@@ -381,12 +381,12 @@ def test_a_topic_of_a_set_that_shares_controllers_reaches_its_brokers(tmp_path: 
             )
             found.kube.put(topic("bill", brokerSetRef={"name": "bills"}))
 
-            await found.round("bill")
+            await found.reconcile("bill")
             assert found.ready("bill") == ("False", "BrokerSetInvalid")
             assert await found.config("bill") is None
 
             found.controller.owner = live["metadata"]["uid"]
-            await found.round("bill")
+            await found.reconcile("bill")
             assert found.ready("bill") == ("True", "AsWanted")
             assert await found.config("bill") is not None
 
@@ -399,11 +399,11 @@ def test_the_finalizer_goes_with_the_policy(tmp_path: Path) -> None:
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(deletionPolicy="Delete"))
-            await found.round()
+            await found.reconcile()
             found.kube.change(
                 "topics", "payments", NAMESPACE, lambda live: live["spec"].update(deletionPolicy="Retain")
             )
-            await found.round()
+            await found.reconcile()
 
             live = found.kube.get("topics", "payments", NAMESPACE)
             assert live is not None
@@ -418,7 +418,7 @@ def test_a_topic_of_a_set_that_is_gone_can_be_deleted(tmp_path: Path) -> None:
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(topic(deletionPolicy="Delete"))
-            await found.round()
+            await found.reconcile()
             found.kube.remove("brokersets", "orders", NAMESPACE)
             found.kube.change(
                 "topics",
@@ -426,7 +426,7 @@ def test_a_topic_of_a_set_that_is_gone_can_be_deleted(tmp_path: Path) -> None:
                 NAMESPACE,
                 lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
             )
-            await found.round()
+            await found.reconcile()
 
             assert found.kube.get("topics", "payments", NAMESPACE) is None
 
@@ -446,7 +446,7 @@ def test_a_deletion_waits_for_masters_and_says_so_but_not_for_groups_that_are_wa
             controller.owner = live["metadata"]["uid"]
             controller.others = (replace(controller.state, broker_name="orders-1", master_id=None),)
             found.kube.put(topic(deletionPolicy="Delete"))
-            await found.round()
+            await found.reconcile()
             found.kube.change(
                 "topics",
                 "payments",
@@ -454,12 +454,12 @@ def test_a_deletion_waits_for_masters_and_says_so_but_not_for_groups_that_are_wa
                 lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
             )
             controller.master = None
-            with pytest.raises(RetryAfter, match="orders-0 has no living master"):
-                await found.round()
+            with pytest.raises(BrokerSilent, match="orders-0 has no living master"):
+                await found.reconcile()
             assert found.ready() == ("False", "DeletionWaits")
 
             controller.master = 1
-            await found.round()
+            await found.reconcile()
             assert found.kube.get("topics", "payments", NAMESPACE) is None
             assert await found.config() is None
 
@@ -483,7 +483,7 @@ def test_what_keeps_a_topic_from_being_ready_is_said(tmp_path: Path) -> None:
                 found.index.saw(live)
             reasons = {}
             for name in ("missing", "bad", "elsewhere", "first", "second"):
-                await found.round(name)
+                await found.reconcile(name)
                 reasons[name] = found.ready(name)
             assert reasons == {
                 "missing": ("False", "BrokerSetMissing"),
@@ -495,10 +495,10 @@ def test_what_keeps_a_topic_from_being_ready_is_said(tmp_path: Path) -> None:
 
             kube.put(topic())
             found.controller.master = None
-            assert await found.round() == 5.0
+            assert await found.reconcile() == 5.0
             assert found.ready() == ("False", "NoMaster")
             kube.remove("pods", "orders-controller-0", NAMESPACE)
-            assert await found.round() == 5.0
+            assert await found.reconcile() == 5.0
             assert found.ready() == ("False", "ControllersSilent")
 
     run(work())

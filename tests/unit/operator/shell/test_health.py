@@ -19,7 +19,7 @@ def health(*, leads: bool, lease: float | None = 1.0, oldest: float = 0.0) -> He
 
 
 def test_who_stands_by_is_ready_while_it_sees_the_lease() -> None:
-    """A standby that cannot look at the Lease could not take over."""
+    """A standby that cannot observe at the Lease could not take over."""
 
     async def work() -> None:
         assert health(leads=False).ready_problems() == []

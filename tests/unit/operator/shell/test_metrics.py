@@ -1,4 +1,4 @@
-"""The operator's figures."""
+"""The operator's measurements."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def status(**conditions: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def shown(figures: Measurements) -> dict[tuple[str, str, str], float]:
+def shown(measurements: Measurements) -> dict[tuple[str, str, str], float]:
     """Value by name, type and reason."""
     return {
         (sample.labels["name"], sample.labels["type"], sample.labels["reason"]): sample.value
-        for metric in figures.registry.collect()
+        for metric in measurements.registry.collect()
         for sample in metric.samples
         if sample.name == "brokerset_operator_condition"
     }
@@ -33,39 +33,39 @@ def test_each_condition_is_one_series_that_goes_with_its_object() -> None:
     """The newest reason alone is shown; a set that is gone is not shown any more, even if nobody asked."""
 
     async def work() -> None:
-        figures = Measurements(asyncio.get_running_loop().time)
+        measurements = Measurements(asyncio.get_running_loop().time)
         there = True
         done = asyncio.Event()
 
         async def look(key: Key) -> float | None:
             if there:
-                figures.status(key, status(Ready=("False", "NoMaster"), Progressing=("True", "Rolling")))
-                figures.status(key, status(Ready=("True", "AsWanted"), Progressing=("False", "Done")))
+                measurements.status(key, status(Ready=("False", "NoMaster"), Progressing=("True", "Rolling")))
+                measurements.status(key, status(Ready=("True", "AsWanted"), Progressing=("False", "Done")))
             done.set()
             return 300.0 if there else GONE
 
-        queue = ReconcileQueue(look, workers=1, on_round=figures.round)
-        figures.watch_queue(queue)
+        queue = ReconcileQueue(look, workers=1, on_reconciled=measurements.reconciled)
+        measurements.watch_queue(queue)
         running = asyncio.create_task(queue.run())
-        queue.mark(ORDERS)
+        queue.enqueue(ORDERS)
         async with asyncio.timeout(5):
             await done.wait()
             while queue.running:  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0)
-        assert shown(figures) == {
+        assert shown(measurements) == {
             ("orders", "Ready", "AsWanted"): 1.0,
             ("orders", "Progressing", "Done"): 0.0,
         }
 
         there = False
         done.clear()
-        queue.mark(ORDERS)
+        queue.enqueue(ORDERS)
         async with asyncio.timeout(5):
             await done.wait()
             while queue.running:  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0)
-        assert (figures.conditions, figures.succeeded_at) == ({}, {})
-        assert shown(figures) == {}
+        assert (measurements.conditions, measurements.succeeded_at) == ({}, {})
+        assert shown(measurements) == {}
         queue.stop()
         await running
 

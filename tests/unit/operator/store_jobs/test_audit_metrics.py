@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from tests.unit.operator.store_jobs.worlds import NIGHT, AuditWorld, audit_manifest, error
 
-from brokerset_operator.audit_metrics import audit_figures, audit_metrics, migration_metrics
+from brokerset_operator.audit_metrics import audit_measurements, audit_metrics, migration_metrics
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.reconcile_queue import Key
 from brokerset_operator.store_jobs import labels
@@ -20,7 +20,7 @@ DAY = 86_400
 
 def figures(world: AuditWorld) -> dict[str, dict[tuple[str, ...], float]]:
     """Values by figure, and by those labels that do not name the StoreAudit."""
-    found = audit_metrics({KEY: audit_figures(world.observed.status)})
+    found = audit_metrics({KEY: audit_measurements(world.observed.status)})
     return {metric.name.removeprefix("brokerset_audit_"): _values(metric) for metric in found}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from brokerset_kube import kinds
 from brokerset_kube.kinds import Kind
-from brokerset_operator import quiescence as calm_module
+from brokerset_operator import quiescence
 from brokerset_operator.controllers_view import ControllersView
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
@@ -67,8 +67,8 @@ class Bench:
             assert addresses == BROKERS
             return self.settings
 
-        monkeypatch.setattr(calm_module, "look_at_controllers", look)
-        monkeypatch.setattr(calm_module, "settings_at", settings_at)
+        monkeypatch.setattr(quiescence, "query_controllers", look)
+        monkeypatch.setattr(quiescence, "settings_at", settings_at)
 
     async def _kinds(self) -> tuple[Kind, ...]:
         return self.kinds
@@ -88,8 +88,8 @@ class Bench:
         self.during()
         self.sets.end(KEY, Seen(observed, live, view=VIEW, asked=asked, brokers=BROKERS), status, version)
 
-    def calm(self) -> bool:
-        return asyncio.run(self.sets.is_calm(KEY))
+    def quiescent(self) -> bool:
+        return asyncio.run(self.sets.is_quiescent(KEY))
 
 
 @pytest.fixture
@@ -97,15 +97,15 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
-def test_a_set_in_which_all_is_well_needs_no_complete_look(bench: Bench) -> None:
+def test_a_set_in_which_all_is_well_needs_no_complete_reconcile(bench: Bench) -> None:
     """Not before its first one; the age of heartbeats is no change."""
-    assert not bench.calm()
+    assert not bench.quiescent()
     bench.looked()
     older = replace(GROUP, replicas=(replace(REPLICA, heard_ms_ago=999),))
     bench.view = replace(VIEW, groups={"orders-0": older})
 
-    assert bench.calm()
-    assert bench.calm()
+    assert bench.quiescent()
+    assert bench.quiescent()
 
 
 @pytest.mark.parametrize(
@@ -128,92 +128,92 @@ def test_what_controllers_say_anew_asks_for_one(bench: Bench, change: dict[str, 
     bench.looked()
     bench.view = replace(VIEW, **change)
 
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
 def test_a_setting_that_somebody_changed_at_a_broker_asks_for_one(bench: Bench) -> None:
     """Brokers tell nobody of `mqadmin updateBrokerConfig`, or that they do not answer."""
     bench.looked()
     bench.settings = {"orders-0-0": {"minInSyncReplicas": "1"}}
-    assert not bench.calm()
+    assert not bench.quiescent()
 
     bench.looked()
     bench.settings = {}
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
 def test_an_event_asks_for_one(bench: Bench) -> None:
     """Before, during the complete look, or while controllers are asked."""
     bench.looked()
     bench.sets.heard(KEY)
-    assert not bench.calm()
+    assert not bench.quiescent()
 
     bench.during = lambda: bench.sets.heard(KEY)
     bench.looked()
-    assert not bench.calm()
+    assert not bench.quiescent()
 
     bench.during = lambda: None
     bench.looked()
-    bench.during = bench.sets.heard_of_all
-    assert not bench.calm()
+    bench.during = bench.sets.all_dirty
+    assert not bench.quiescent()
 
 
-def test_a_gap_of_a_watch_during_a_complete_look_asks_for_another_one(bench: Bench) -> None:
-    """What was read before the watch listed anew may be gone by then, and nobody tells."""
-    bench.during = bench.sets.heard_of_all
+def test_a_gap_of_a_watch_during_a_complete_reconcile_asks_for_another_one(bench: Bench) -> None:
+    """What was read before the watch listed again may be gone by then, and nobody tells."""
+    bench.during = bench.sets.all_dirty
     bench.looked()
     bench.during = lambda: None
 
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
 def test_a_status_that_somebody_else_wrote_asks_for_one(bench: Bench) -> None:
     """The event of the version that was seen may come late; another version is another object."""
     bench.looked()
     bench.sets.saw(KEY, VERSION)
-    assert bench.calm()
+    assert bench.quiescent()
     bench.sets.saw(KEY, "78")
-    assert not bench.calm()
+    assert not bench.quiescent()
 
     bench.during = lambda: bench.sets.saw(KEY, VERSION)
     bench.looked()
-    assert bench.calm()
+    assert bench.quiescent()
     bench.during = lambda: bench.sets.saw(KEY, "78")
     bench.looked()
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
-def test_the_status_that_the_look_itself_wrote_is_no_news(bench: Bench) -> None:
+def test_the_status_that_the_reconcile_itself_wrote_is_no_news(bench: Bench) -> None:
     """Its event comes afterwards, the one before it may come late; only a third version is another's."""
     bench.during = lambda: bench.sets.saw(KEY, VERSION)
     bench.looked(version="78")
     bench.during = lambda: None
     bench.sets.saw(KEY, "78")
-    assert bench.calm()
+    assert bench.quiescent()
 
     bench.sets.saw(KEY, "79")
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
-def test_without_reliable_watches_every_look_is_complete(bench: Bench) -> None:
+def test_without_reliable_watches_every_reconcile_is_complete(bench: Bench) -> None:
     """As long as one of them hears nothing."""
     bench.looked()
     bench.watching = False
-    assert not bench.calm()
+    assert not bench.quiescent()
 
     bench.watching = True
-    assert bench.calm()
+    assert bench.quiescent()
 
 
-def test_a_complete_look_comes_once_in_a_while(bench: Bench) -> None:
+def test_a_complete_reconcile_comes_once_in_a_while(bench: Bench) -> None:
     """At the latest after the time that is named, and of many sets not at once."""
     ends = set()
     for _ in range(20):
         bench.clock.now = 0.0
         bench.looked()
         bench.clock.now = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD)
-        assert bench.calm()
-        while bench.calm():
+        assert bench.quiescent()
+        while bench.quiescent():
             bench.clock.now += 600
         assert bench.clock.now <= COMPLETE_SECONDS + 600
         ends.add(bench.clock.now)
@@ -226,25 +226,25 @@ def test_a_kind_that_the_cluster_learns_asks_for_one(bench: Bench) -> None:
     bench.looked()
     bench.kinds = (kinds.POD_MONITOR,)
 
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
 @pytest.mark.parametrize(
     ("kind", "status"), [("Ready", "False"), ("Degraded", "True"), ("Draining", "True"), ("Ready", None)]
 )
-def test_a_set_that_is_not_well_is_looked_at_completely(bench: Bench, kind: str, status: str | None) -> None:
+def test_a_set_that_is_not_well_is_observed_completely(bench: Bench, kind: str, status: str | None) -> None:
     """Whatever keeps it from being well may change without an event."""
     conditions = [one for one in WELL["conditions"] if one["type"] != kind]
     bench.looked({"conditions": [*conditions, {"type": kind, "status": status}]})
 
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
-def test_a_set_without_controllers_to_ask_is_looked_at_completely(bench: Bench) -> None:
+def test_a_set_without_controllers_to_ask_is_observed_completely(bench: Bench) -> None:
     """There would be nothing to compare."""
     bench.looked(asked={})
 
-    assert not bench.calm()
+    assert not bench.quiescent()
 
 
 def test_a_set_that_is_gone_leaves_nothing(bench: Bench) -> None:
@@ -254,4 +254,4 @@ def test_a_set_that_is_gone_leaves_nothing(bench: Bench) -> None:
     bench.sets.forget(KEY)
     bench.sets.forget(Key("BrokerSet", "shop", "other"))
 
-    assert (bench.sets._calm, bench.sets._looks) == ({}, {})
+    assert (bench.sets._quiescent, bench.sets._observing) == ({}, {})

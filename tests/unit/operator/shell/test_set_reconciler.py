@@ -7,18 +7,24 @@ import pytest
 
 from brokerset_operator.model.actions import CleanBroker, EmitEvent, Plan
 from brokerset_operator.model.observed import Meta, Observed, Operator
-from brokerset_operator.set_reconciler import QUIET_ROUNDS, QUIET_SECONDS_MAX, interest, is_final, patience
+from brokerset_operator.set_reconciler import (
+    QUIET_RECONCILES,
+    QUIET_SECONDS_MAX,
+    interest,
+    is_final,
+    patience,
+)
 
 
-def test_a_set_in_which_nothing_happens_is_looked_at_less_and_less_often() -> None:
+def test_a_set_in_which_nothing_happens_is_reconciled_less_and_less_often() -> None:
     """A set that never becomes ready does not keep the API server busy."""
     looks = [patience(2.0, quiet) for quiet in range(100)]
 
-    assert looks[: QUIET_ROUNDS + 1] == [2.0] * (QUIET_ROUNDS + 1)
+    assert looks[: QUIET_RECONCILES + 1] == [2.0] * (QUIET_RECONCILES + 1)
     assert looks == sorted(looks)
     assert looks[-1] == QUIET_SECONDS_MAX
-    assert patience(0.0, QUIET_ROUNDS) == 0.0
-    assert patience(0.0, QUIET_ROUNDS + 5) > 5.0
+    assert patience(0.0, QUIET_RECONCILES) == 0.0
+    assert patience(0.0, QUIET_RECONCILES + 5) > 5.0
 
 
 def test_a_long_pause_is_not_shortened() -> None:
@@ -53,7 +59,7 @@ LIVE: dict[str, Any] = {
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, True),
     ],
 )
-def test_only_what_people_change_marks_a_set(change: dict[str, Any], interesting: bool) -> None:
+def test_only_what_people_change_enqueues_a_set(change: dict[str, Any], interesting: bool) -> None:
     """Manifest, annotations and deletion count; versions and our own status do not."""
     changed = {"metadata": {**LIVE["metadata"], **change}, "status": {"phase": "Other"}}
 

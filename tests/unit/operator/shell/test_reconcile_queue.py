@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerset_kube.errors import Request, Unavailable
 from brokerset_operator.reconcile_queue import (
     BACK_OFF_SECONDS_MAX,
     GAP_SECONDS,
     GONE,
-    ROUND_SECONDS_MAX,
+    RECONCILE_SECONDS_MAX,
     Key,
     ReconcileQueue,
     RetryAfter,
@@ -37,21 +38,21 @@ def schedule(keys_max: int = 100) -> Schedule:
 # -- the schedule -------------------------------------------------------------------------------------------
 
 
-def test_marks_are_served_in_order_and_once() -> None:
-    """Several marks of one object are one round; objects come in the order of their first marks."""
+def test_events_are_served_in_order_and_once() -> None:
+    """Several events of one object are one reconcile; objects come in the order of their first events."""
     plan = schedule()
     for name in (B, A, B, B):
-        plan.mark(name, 1.0)
+        plan.enqueue(name, 1.0)
 
     assert [plan.take(1.0), plan.take(1.0), plan.take(1.0)] == [B, A, None]
 
 
-def test_a_mark_during_a_round_leads_to_another_one() -> None:
-    """What changes while a round reads may have been missed by it."""
+def test_a_event_during_a_reconcile_leads_to_another_one() -> None:
+    """What changes while a reconcile reads may have been missed by it."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     assert plan.take(0.0) == A
-    plan.mark(A, 5.0)
+    plan.enqueue(A, 5.0)
     assert plan.take(5.0) is None
 
     plan.succeeded(A, 6.0, None)
@@ -59,23 +60,23 @@ def test_a_mark_during_a_round_leads_to_another_one() -> None:
     assert plan.take(6.0) == A
 
 
-def test_rounds_of_one_object_have_a_gap() -> None:
-    """Events that come faster than rounds are worth are gathered."""
+def test_reconciles_of_one_object_have_a_gap() -> None:
+    """Events that come faster than reconciles are worth are gathered."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
     plan.succeeded(A, 0.1, None)
-    plan.mark(A, 0.1)
+    plan.enqueue(A, 0.1)
 
     assert plan.take(0.1) is None
     assert plan.next_at() == GAP_SECONDS
     assert plan.take(GAP_SECONDS) == A
 
 
-def test_a_failed_round_waits_longer_each_time() -> None:
+def test_a_failed_reconcile_waits_longer_each_time() -> None:
     """Pauses double up to a minute, give or take a fifth."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     pauses = []
     for _ in range(10):
         at = plan.next_at()
@@ -89,19 +90,19 @@ def test_a_failed_round_waits_longer_each_time() -> None:
 
 
 def test_events_do_not_shorten_the_pause_after_a_failure_but_people_do() -> None:
-    """A round's own traces are events; a changed manifest is a new reason to try."""
+    """A reconcile's own traces are events; a changed manifest is a new reason to try."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
     now = 0.0
     for _ in range(4):
         now += plan.failed(A, now)
         assert plan.take(now) == A
     pause = plan.failed(A, now)
-    plan.mark(A, now + 1.0)
+    plan.enqueue(A, now + 1.0)
     assert plan.next_at() == now + pause
 
-    plan.mark(A, now + 1.0, fresh=True)
+    plan.enqueue(A, now + 1.0, fresh=True)
 
     assert plan.take(now + 1.0) == A
 
@@ -109,7 +110,7 @@ def test_events_do_not_shorten_the_pause_after_a_failure_but_people_do() -> None
 def test_a_pause_that_the_server_asks_for_is_kept() -> None:
     """`wait` is the least pause."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
 
     assert plan.failed(A, 0.0, wait=30.0) == 30.0
@@ -118,42 +119,42 @@ def test_a_pause_that_the_server_asks_for_is_kept() -> None:
 def test_a_success_forgets_the_failures_before() -> None:
     """After a success the first pause is short again."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
     for _ in range(5):
         plan.failed(A, 0.0)
         plan.take(1e9)
     plan.succeeded(A, 0.0, None)
-    plan.mark(A, 1e9)
+    plan.enqueue(A, 1e9)
     plan.take(1e9)
 
     assert plan.failed(A, 0.0) <= 1.2
 
 
-def test_a_second_look_comes_when_it_was_asked_for_or_with_a_mark_before() -> None:
-    """`look_again` is the longest time; a mark comes sooner and does not add a round."""
+def test_another_reconcile_comes_when_it_was_asked_for_or_with_a_event_before() -> None:
+    """`look_again` is the longest time; a mark comes sooner and does not add a reconcile."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
     plan.succeeded(A, 1.0, 100.0)
     assert plan.next_at() == 101.0
 
-    plan.mark(A, 5.0)
+    plan.enqueue(A, 5.0)
     assert plan.take(5.0) == A
     plan.succeeded(A, 6.0, None)
 
     assert plan.next_at() is None
 
 
-def test_a_look_at_a_given_time_does_not_delay_a_sooner_one() -> None:
-    """`look_again` only ever brings a round forward."""
+def test_a_reconcile_at_a_given_time_does_not_delay_a_sooner_one() -> None:
+    """`look_again` only ever brings a reconcile forward."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     plan.take(0.0)
     plan.succeeded(A, 0.0, 10.0)
-    plan.look_again(A, 50.0)
+    plan.requeue(A, 50.0)
     assert plan.next_at() == 10.0
-    plan.look_again(A, 5.0)
+    plan.requeue(A, 5.0)
 
     assert plan.next_at() == 5.0
 
@@ -162,15 +163,15 @@ def test_more_objects_than_the_bound_are_dropped_and_counted() -> None:
     """A mark of one object too many is refused; those that are known go on."""
     plan = schedule(keys_max=2)
 
-    assert [plan.mark(name, 0.0) for name in (A, B, C)] == [True, True, False]
-    assert plan.mark(A, 0.0)
+    assert [plan.enqueue(name, 0.0) for name in (A, B, C)] == [True, True, False]
+    assert plan.enqueue(A, 0.0)
     assert plan.dropped == 1
 
 
-def test_the_age_of_the_oldest_mark_counts_failures_in() -> None:
-    """A change that no round could take in grows older until one succeeds."""
+def test_the_age_of_the_oldest_event_counts_failures_in() -> None:
+    """A change that no reconcile could take in grows older until one succeeds."""
     plan = schedule()
-    plan.mark(A, 0.0)
+    plan.enqueue(A, 0.0)
     assert plan.oldest_seconds(3.0) == 3.0
     plan.take(3.0)
     assert plan.oldest_seconds(4.0) == 0.0
@@ -190,8 +191,8 @@ def test_the_age_of_the_oldest_mark_counts_failures_in() -> None:
     steps=st.lists(st.tuples(st.sampled_from("mmmtsfl"), st.integers(0, 4), st.floats(0, 3)), max_size=200),
     seed=st.integers(0, 10),
 )
-def test_no_mark_is_lost_and_no_object_runs_twice(steps: list[tuple[str, int, float]], seed: int) -> None:
-    """Against a naive model: every marked object is served, and never by two rounds at a time."""
+def test_no_event_is_lost_and_no_object_runs_twice(steps: list[tuple[str, int, float]], seed: int) -> None:
+    """Against a naive model: every marked object is served, and never by two reconciles at a time."""
     plan = Schedule(randomness=random.Random(seed))
     marked: set[Key] = set()
     running: set[Key] = set()
@@ -200,7 +201,7 @@ def test_no_mark_is_lost_and_no_object_runs_twice(steps: list[tuple[str, int, fl
         now += passes
         name = key(str(number))
         if what == "m":
-            plan.mark(name, now)
+            plan.enqueue(name, now)
             marked.add(name)
         elif what == "t":
             taken = plan.take(now)
@@ -209,7 +210,7 @@ def test_no_mark_is_lost_and_no_object_runs_twice(steps: list[tuple[str, int, fl
                 running.add(taken)
                 marked.discard(taken)
         elif what == "l":
-            plan.look_again(name, now + 1)
+            plan.requeue(name, now + 1)
         elif running:
             done = min(running)
             running.discard(done)
@@ -233,7 +234,7 @@ def test_what_is_overtaken_does_not_pile_up() -> None:
     plan = schedule()
     for number in range(10_000):
         now = float(number)
-        plan.mark(A, now)
+        plan.enqueue(A, now)
         plan.take(now)
         plan.succeeded(A, now, 1e6 - number)
 
@@ -244,7 +245,7 @@ def test_what_is_overtaken_does_not_pile_up() -> None:
 
 
 class Rounds:
-    """Rounds that take so long and return what the test says."""
+    """Reconciles that take so long and return what the test says."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds = seconds
@@ -281,14 +282,14 @@ async def ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def test_as_many_rounds_run_as_there_are_workers() -> None:
+def test_as_many_reconciles_run_as_there_are_workers() -> None:
     """Ten objects and two workers: two at a time, in order, none left."""
 
     async def work() -> None:
         rounds = Rounds()
         queue, task = running(rounds)
         for number in range(10):
-            queue.mark(key(f"{number}"))
+            queue.enqueue(key(f"{number}"))
         await asyncio.sleep(20)
 
         assert rounds.most == 2
@@ -306,9 +307,9 @@ def test_a_busy_object_does_not_starve_the_others() -> None:
         rounds = Rounds(seconds=0.1)
         queue, task = running(rounds, workers=1)
         for number in range(20):
-            queue.mark(key(f"{number}"))
+            queue.enqueue(key(f"{number}"))
         for _ in range(200):
-            queue.mark(A)
+            queue.enqueue(A)
             await asyncio.sleep(0.01)
         await asyncio.sleep(5)
 
@@ -320,15 +321,15 @@ def test_a_busy_object_does_not_starve_the_others() -> None:
     run(work())
 
 
-def test_a_round_that_fails_is_tried_again_and_the_others_go_on() -> None:
+def test_a_reconcile_that_fails_is_tried_again_and_the_others_go_on() -> None:
     """A failure delays its own object only."""
 
     async def work() -> None:
         rounds = Rounds(seconds=0.1)
         rounds.results[A] = [RetryAfter("no"), ValueError("broken"), None]
         queue, task = running(rounds, workers=1)
-        queue.mark(A)
-        queue.mark(B)
+        queue.enqueue(A)
+        queue.enqueue(B)
         await asyncio.sleep(10)
 
         assert [name for _, name in rounds.started] == ["a", "b", "a", "a"]
@@ -340,18 +341,38 @@ def test_a_round_that_fails_is_tried_again_and_the_others_go_on() -> None:
     run(work())
 
 
-def test_a_round_that_hangs_is_broken_off() -> None:
+def test_a_server_that_asks_for_a_pause_gets_it() -> None:
+    """What an API server says with a refusal is the least pause."""
+
+    async def work() -> None:
+        rounds = Rounds(seconds=0.1)
+        rounds.results[A] = [Unavailable(Request("get", "pods"), "busy", 30.0), None]
+        queue, task = running(rounds, workers=1)
+        queue.enqueue(A)
+        await asyncio.sleep(60)
+
+        first, second = (at for at, _ in rounds.started)
+        assert second - first >= 30.0
+        await ended(task)
+
+    run(work())
+
+
+def test_a_reconcile_that_hangs_is_broken_off() -> None:
     """A worker is never lost to one object."""
 
     async def work() -> None:
         rounds = Rounds(seconds=10_000)
         told: list[bool] = []
         queue = ReconcileQueue(
-            rounds, workers=1, schedule=schedule(), on_round=lambda name, seconds, good: told.append(good)
+            rounds,
+            workers=1,
+            schedule=schedule(),
+            on_reconciled=lambda name, seconds, good: told.append(good),
         )
         task = asyncio.create_task(queue.run())
-        queue.mark(A)
-        await asyncio.sleep(ROUND_SECONDS_MAX + 1)
+        queue.enqueue(A)
+        await asyncio.sleep(RECONCILE_SECONDS_MAX + 1)
 
         assert told == [False]
         await ended(task)
@@ -359,16 +380,16 @@ def test_a_round_that_hangs_is_broken_off() -> None:
     run(work())
 
 
-def test_an_object_that_is_gone_is_forgotten_unless_it_was_marked_meanwhile() -> None:
-    """A set that is deleted and made again during its round is looked at again."""
+def test_an_object_that_is_gone_is_forgotten_unless_it_was_enqueued_meanwhile() -> None:
+    """A set that is deleted and made again during its reconcile is looked at again."""
 
     async def work() -> None:
         rounds = Rounds()
         rounds.results[A] = [GONE, GONE]
         queue, task = running(rounds)
-        queue.mark(A)
+        queue.enqueue(A)
         await asyncio.sleep(0.5)
-        queue.mark(A)
+        queue.enqueue(A)
         await asyncio.sleep(1)
         assert queue.schedule.known(A)
         await asyncio.sleep(5)
@@ -380,14 +401,14 @@ def test_an_object_that_is_gone_is_forgotten_unless_it_was_marked_meanwhile() ->
     run(work())
 
 
-def test_stopping_lets_rounds_end_and_starts_none() -> None:
+def test_stopping_lets_reconciles_end_and_starts_none() -> None:
     """`stop` returns from `run` when what is on has ended; what waits stays undone."""
 
     async def work() -> None:
         rounds = Rounds(seconds=3)
         queue, task = running(rounds, workers=1)
-        queue.mark(A)
-        queue.mark(B)
+        queue.enqueue(A)
+        queue.enqueue(B)
         await asyncio.sleep(1)
         queue.stop()
         await task
@@ -398,16 +419,16 @@ def test_stopping_lets_rounds_end_and_starts_none() -> None:
     run(work())
 
 
-def test_everything_that_is_known_can_be_marked() -> None:
-    """`mark_all` leads to a round of each object."""
+def test_everything_that_is_known_can_be_enqueued() -> None:
+    """`mark_all` leads to a reconcile of each object."""
 
     async def work() -> None:
         rounds = Rounds(seconds=0.1)
         queue, task = running(rounds)
-        queue.mark(A)
-        queue.mark(B)
+        queue.enqueue(A)
+        queue.enqueue(B)
         await asyncio.sleep(5)
-        queue.mark_all()
+        queue.enqueue_all()
         await asyncio.sleep(5)
 
         assert sorted(name for _, name in rounds.started) == ["a", "a", "b", "b"]
