@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "bench" / "scale_card.py"
 
