@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import structlog
 
 from brokerset_rig import examples
 
@@ -24,3 +27,16 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and all modules are there to stay: who collects garbage need not visit them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test configures for logs ends with it: no module's logger keeps it for the tests that follow."""
+    before, configure = structlog.get_config(), structlog.configure
+
+    def uncached(**settings: Any) -> None:
+        configure(**{**settings, "cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", uncached)
+    yield
+    configure(**before)

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from brokerset_runtime.logs import configure_logs
-
-
-@pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def test_json_lines_have_time_level_and_event_first(capsys: pytest.CaptureFixture[str]) -> None:
