@@ -21,7 +21,7 @@ from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.gateway.switchover import SwitchOver
 from brokerset_broker.member.ha.ha_status import HaStatusProcessor
 from brokerset_broker.member.membership.membership import Membership
-from brokerset_broker.requests.send_refusals import UNSERVED
+from brokerset_broker.requests.send_refusals import UNSUPPORTED
 from brokerset_broker.tables.metadata.standalone import FileChanges
 from brokerset_controller.processors import Processors as ControllerProcessors
 from brokerset_namesrv.kv_config import KvTable
@@ -108,7 +108,7 @@ def renewed(text: str) -> str:
     )
     for name, table in (
         ("name server", _served(namesrv, {})),
-        ("broker", _served(broker, UNSERVED)),
+        ("broker", _served(broker, UNSUPPORTED)),
         ("controller", _served(controller, {})),
         ("broker refuses", _refused()),
         ("neither", _names(neither)),
@@ -179,7 +179,7 @@ def _sentence(handler: Handler, name: str) -> str:
 
 def _refused() -> str:
     rows = ["| code | request | remark |", "| --- | --- | --- |"]
-    rows += [f"| {int(code)} | `{code.name}` | {reason} |" for code, reason in sorted(UNSERVED.items())]
+    rows += [f"| {int(code)} | `{code.name}` | {reason} |" for code, reason in sorted(UNSUPPORTED.items())]
     return "\n".join(rows)
 
 

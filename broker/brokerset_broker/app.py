@@ -215,9 +215,9 @@ class Broker:
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()
-            async with asyncio.TaskGroup() as goodbyes:  # clients need not wait for slow name servers
-                goodbyes.create_task(self.registrar.unregister())
-                goodbyes.create_task(server.close(DRAIN_SECONDS_MAX))
+            async with asyncio.TaskGroup() as leaving:  # clients need not wait for slow name servers
+                leaving.create_task(self.registrar.unregister())
+                leaving.create_task(server.close(DRAIN_SECONDS_MAX))
         if endpoint is not None:
             await endpoint.close()
         self._stop.set()
@@ -235,7 +235,7 @@ class Broker:
             if self._part is not None:
                 await self._part.written()
                 loss_is_known = self._part.loss_is_known()
-            await self.store.close(mark=loss_is_known)
+            await self.store.close(cleanly=loss_is_known)
             log.info("broker is closed", max_offset=self.store.max_offset)
 
     @property
@@ -352,7 +352,7 @@ class Broker:
             topics=self.topics,
             admission=self.admission,
             role_id=lambda: self.part.role_id(),
-            on_master=lambda ha, address: self.part.told_by_name_server(ha, address),
+            on_master=lambda ha, address: self.part.master_named(ha, address),
             ha_address=lambda: self.part.ha_address(),
         )
         self._pointer = self._master_pointer()
@@ -396,7 +396,7 @@ class Broker:
         live, clock, store, admission = self.live, self.clock, self.store, self.admission
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         stats, traffic, locks = self.stats, self.traffic, self.locks
-        questions = StoreQueries(store)
+        queries = StoreQueries(store)
         changes = self.part.changes
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
@@ -421,20 +421,20 @@ class Broker:
         )
         self._lock_requests = LockProcessor(locks, topics)
         offset_requests = OffsetProcessor(
-            live=live, admission=admission, store=questions, topics=topics, groups=groups, offsets=offsets,
+            live=live, admission=admission, store=queries, topics=topics, groups=groups, offsets=offsets,
             consumers=consumers, changes=changes,
         )  # fmt: skip
         admin = AdminProcessor(
-            live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
+            live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
             membership=self.part.table, changes=changes,
         )  # fmt: skip
         group_admin = GroupProcessor(
-            live=live, clock=clock, admission=admission, store=questions, topics=topics, groups=groups,
+            live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
         )  # fmt: skip
         topic_admin = TopicProcessor(
-            live=live, admission=admission, store=questions, topics=topics, offsets=offsets,
+            live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
             consumers=consumers, stats=stats, changes=changes,
         )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()

@@ -59,9 +59,9 @@ DISK_USAGE_SECONDS: Final = 10.0
 class DiskThread:
     """The one thread that touches the raft folder; the loop never waits for the disk."""
 
-    def __init__(self, clock: Clock, figures: Measurements) -> None:
+    def __init__(self, clock: Clock, measurements: Measurements) -> None:
         self._clock = clock
-        self._figures = figures
+        self._measurements = measurements
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -70,7 +70,7 @@ class DiskThread:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         finally:
-            self._figures.disk_latency.observe(timed(self._clock.monotonic, since))
+            self._measurements.disk_latency.observe(timed(self._clock.monotonic, since))
 
     def close(self) -> None:
         """Wait for what is being written; may be called more than once."""
@@ -91,8 +91,8 @@ class Controller:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._limits = limits or ServerLimits()
-        self._figures = Measurements()
-        self._disk_thread = DiskThread(self._clock, self._figures)
+        self._measurements = Measurements()
+        self._disk_thread = DiskThread(self._clock, self._measurements)
         self._asker = FreshRequester()
         self._folder: NodeFolder | None = None
         self._disk: RealDisk | None = None
@@ -173,7 +173,7 @@ class Controller:
                 group.create_task(self._engine.run())
                 group.create_task(self._service.run())
                 group.create_task(self._server.sweep_idle())
-                group.create_task(self._look_at_disk_usage())
+                group.create_task(self._check_disk_usage())
                 if self._name_server is not None:
                     group.create_task(self._name_server.run())
         finally:
@@ -248,7 +248,7 @@ class Controller:
             liveness=Liveness(),
             clock=self._clock,
             asker=self._asker,
-            figures=self._figures,
+            measurements=self._measurements,
         )
 
     async def _start_serving(self) -> None:
@@ -304,7 +304,7 @@ class Controller:
             return ["not listening"]
         return self._alive_problems() + engine_problems(self._engine.status)
 
-    async def _look_at_disk_usage(self) -> None:
+    async def _check_disk_usage(self) -> None:
         while True:
             path = self._settings.controller_store_path
             self._disk_bytes = await asyncio.to_thread(folder_bytes, path)

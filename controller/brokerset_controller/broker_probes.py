@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from brokerset_controller.liveness import Beat, Liveness, Question, ReplicaKey
+from brokerset_controller.liveness import Beat, Liveness, Probe, ReplicaKey
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.measurements import Measurements
 from brokerset_controller.replicas.state import Group, Replica
@@ -79,7 +79,7 @@ class BrokerProbes:
         clock: Clock,
         timeout: Callable[[], float],
         on_answer: Callable[[str], None],
-        figures: Measurements,
+        measurements: Measurements,
     ) -> None:
         """`timeout` gives the seconds that a broker has; `on_answer` hears the group of each answer."""
         self._asker = asker
@@ -88,14 +88,14 @@ class BrokerProbes:
         self._clock = clock
         self._timeout = timeout
         self._on_answer = on_answer
-        self._figures = figures
-        self._crew = WorkerPool(AT_ONCE_MAX)
+        self._measurements = measurements
+        self._workers = WorkerPool(AT_ONCE_MAX)
         self._listens_since: float | None = None
 
     async def run(self) -> None:
         """Ask, for as long as this task runs."""
         self._listens_since = self._clock.monotonic()
-        await self._crew.run()
+        await self._workers.run()
 
     def ask_about(self, groups: Iterator[Group]) -> int:
         """Ask all replicas of these groups that must be asked, masters first; returns how many."""
@@ -111,20 +111,20 @@ class BrokerProbes:
                 for group, replica in (*masters, *others)
             ],
         )
-        for question in wanted:
-            self._crew.add(partial(self.ask, question))
+        for probe in wanted:
+            self._workers.add(partial(self.ask, probe))
         return len(wanted)
 
-    async def ask(self, question: Question) -> None:
+    async def ask(self, probe: Probe) -> None:
         """Ask, and tell the liveness table and the owner what came of it."""
-        examined = await self._examine(question.key, question.address)
+        examined = await self._examine(probe.key, probe.address)
         now = self._clock.monotonic()
-        if self._is_too_early(question.key, examined, now):
-            self._liveness.withdraw(question)
+        if self._is_too_early(probe.key, examined, now):
+            self._liveness.withdraw(probe)
             return
         surely = examined.surely_dead
-        self._liveness.answered(question, examined.alive, now, examined.beat, surely=surely)
-        self._on_answer(question.key.broker_name)
+        self._liveness.answered(probe, examined.alive, now, examined.beat, surely=surely)
+        self._on_answer(probe.key.broker_name)
 
     async def ask_now(self, key: ReplicaKey, address: str) -> None:
         """Ask about a replica whatever is known of it, also while it counts as alive; returns when the table
@@ -155,7 +155,7 @@ class BrokerProbes:
 
     async def _examine(self, key: ReplicaKey, address: str) -> Examined:
         examined = await self._answer_of(key, address)
-        self._figures.question_done(examined.result)
+        self._measurements.probe_done(examined.result)
         if not examined.alive:
             log.info(
                 "broker does not answer for its replica",

@@ -28,7 +28,7 @@ LEASE_MS_MAX = 10_000
 LEASE_SLACK_SECONDS = 0.05
 """Clocks of two hosts need not run alike: a lease counts as ended so much later than it was given for."""
 
-QUESTION_SECONDS_MAX = 30.0
+PROBE_SECONDS_MAX = 30.0
 """A question that nobody answered for so long is forgotten, and may be asked again."""
 
 
@@ -151,7 +151,7 @@ class LiveView:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Probe:
     """Ask the replica at this address whether it lives; hand the same object to `Liveness.answered`."""
 
     key: ReplicaKey
@@ -209,7 +209,7 @@ class Liveness:
         self._asked: dict[ReplicaKey, _Asked] = {}
         self._records_max = records_max
         self._count = 0
-        self._questions = 0
+        self._probes = 0
         self._led_term: int | None = None
         self._leads_since: float | None = None
         self._leases: dict[str, _Granted] = {}
@@ -289,28 +289,28 @@ class Liveness:
                     suspected.append(ReplicaKey(broker_name, broker_id))
         return tuple(suspected)
 
-    def to_ask(self, now: float, registered: Iterable[tuple[ReplicaKey, str]]) -> tuple[Question, ...]:
+    def to_ask(self, now: float, registered: Iterable[tuple[ReplicaKey, str]]) -> tuple[Probe, ...]:
         """Probes to those of the registered replicas (with their addresses) that nobody knows about.
 
         They count as asked from now on; each must be `answered`, else it is forgotten after
-        `QUESTION_SECONDS_MAX`.
+        `PROBE_SECONDS_MAX`.
         """
-        questions = []
+        probes = []
         for key, address in registered:
             record = self._record(key)
             if record is not None and record.standing(now) is not Standing.UNKNOWN:
                 continue
             asked = self._asked.get(key)
-            if asked is not None and now - asked.at <= QUESTION_SECONDS_MAX:
+            if asked is not None and now - asked.at <= PROBE_SECONDS_MAX:
                 continue
-            self._questions += 1
-            self._asked[key] = _Asked(self._questions, now)
-            questions.append(Question(key, address, self._questions))
-        return tuple(questions)
+            self._probes += 1
+            self._asked[key] = _Asked(self._probes, now)
+            probes.append(Probe(key, address, self._probes))
+        return tuple(probes)
 
     def answered(
         self,
-        question: Question,
+        probe: Probe,
         alive: bool,
         now: float,
         beat: Beat | None = None,
@@ -322,23 +322,23 @@ class Liveness:
         `beat` is what the replica said about itself, if it said anything. Without it, a replica that lives
         keeps what is known of its log.
         """
-        asked = self._asked.get(question.key)
-        if asked is None or asked.number != question.number:
+        asked = self._asked.get(probe.key)
+        if asked is None or asked.number != probe.number:
             return False
-        del self._asked[question.key]
-        known = self._record(question.key)
+        del self._asked[probe.key]
+        known = self._record(probe.key)
         if alive:
             if beat is None:
-                beat = known.beat if known is not None else Beat(question.address)
+                beat = known.beat if known is not None else Beat(probe.address)
             connection = known.connection if known is not None else None
-            return self.heard(question.key, beat, connection, now, is_heartbeat=False)
-        return self.found_dead(question.key, question.address, now, surely=surely)
+            return self.heard(probe.key, beat, connection, now, is_heartbeat=False)
+        return self.found_dead(probe.key, probe.address, now, surely=surely)
 
-    def withdraw(self, question: Question) -> None:
+    def withdraw(self, probe: Probe) -> None:
         """Take a question back whose outcome says nothing; the replica may be asked again."""
-        asked = self._asked.get(question.key)
-        if asked is not None and asked.number == question.number:
-            del self._asked[question.key]
+        asked = self._asked.get(probe.key)
+        if asked is not None and asked.number == probe.number:
+            del self._asked[probe.key]
 
     def found_dead(self, key: ReplicaKey, address: str, now: float, *, surely: bool = False) -> bool:
         """Note that a replica is dead, whatever was known; False when the table is full.

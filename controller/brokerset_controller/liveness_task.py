@@ -36,7 +36,7 @@ JUDGED_AT_ONCE_MAX: Final = 256
 LEASE_END_SECONDS_MIN: Final = 0.001
 """Shortest wait for the end of a lease: a rest that is lost in the clock's precision comes again at once."""
 
-LEADERSHIP_LOOK_SECONDS: Final = 0.1
+LEADERSHIP_CHECK_SECONDS: Final = 0.1
 """How often the own role is looked at when nobody tells of a change."""
 
 Proposer = Callable[[Event], Awaitable[Outcome]]
@@ -53,22 +53,22 @@ class Watch:
         engine: Engine,
         machine: ReplicasMachine,
         liveness: Liveness,
-        questions: BrokerProbes,
+        probes: BrokerProbes,
         clock: Clock,
         propose: Proposer,
-        figures: Measurements,
+        measurements: Measurements,
     ) -> None:
         """`settings` gives those in force; `propose` raises `Rejected` for what was not agreed on."""
         self._settings = settings
         self._engine = engine
         self._machine = machine
         self._liveness = liveness
-        self._questions = questions
+        self._probes = probes
         self._clock = clock
         self._propose = propose
-        self._figures = figures
-        self._crew = WorkerPool(JUDGED_AT_ONCE_MAX)
-        self._marked: dict[str, None] = {}
+        self._measurements = measurements
+        self._workers = WorkerPool(JUDGED_AT_ONCE_MAX)
+        self._dirty: dict[str, None] = {}
         self._judging: dict[str, None] = {}
         self._masterless: dict[str, None] = {}
         self._lease_ends: dict[str, asyncio.TimerHandle] = {}
@@ -98,11 +98,11 @@ class Watch:
 
     def judge_soon(self, broker_name: str) -> None:
         """Have the group looked at, and a master elected if it needs one and can have one."""
-        if broker_name in self._marked:
+        if broker_name in self._dirty:
             return
-        self._marked[broker_name] = None
+        self._dirty[broker_name] = None
         if broker_name not in self._judging:
-            self._crew.add(partial(self._judge, broker_name))
+            self._workers.add(partial(self._judge, broker_name))
 
     def forget(self, broker_name: str) -> None:
         """The group is not known any more."""
@@ -118,7 +118,7 @@ class Watch:
     async def run(self) -> None:
         """Watch, for as long as this task runs."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._crew.run())
+            group.create_task(self._workers.run())
             group.create_task(self._follow_leadership())
             group.create_task(self._scan_silent())
             group.create_task(self._scan_masters())
@@ -143,11 +143,11 @@ class Watch:
                     leader=status.leader_id,
                 )
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEADERSHIP_LOOK_SECONDS):
+                async with asyncio.timeout(LEADERSHIP_CHECK_SECONDS):
                     await self._role_changed.wait()
 
     def _take_over(self) -> None:
-        asked = self._questions.ask_about(self._known_groups())
+        asked = self._probes.ask_about(self._known_groups())
         if asked:
             log.info("asks brokers that it has not heard", replicas=asked)
         for group in list(self._known_groups()):
@@ -166,7 +166,7 @@ class Watch:
             if not self._engine.status.leading:
                 continue
             without = [group for group in self._known_groups() if not self._has_living_master(group)]
-            self._questions.ask_about(iter(without))
+            self._probes.ask_about(iter(without))
             for group in without:
                 self.judge_soon(group.broker_name)
 
@@ -178,7 +178,7 @@ class Watch:
     def _ask(self, suspected: Iterable[ReplicaKey]) -> None:
         groups = self._machine.groups
         names = dict.fromkeys(key.broker_name for key in suspected)
-        self._questions.ask_about(groups[name] for name in names if name in groups)
+        self._probes.ask_about(groups[name] for name in names if name in groups)
 
     def _has_living_master(self, group: Group) -> bool:
         if group.master_id is None:
@@ -197,8 +197,8 @@ class Watch:
     async def _judge(self, broker_name: str) -> None:
         self._judging[broker_name] = None
         try:
-            while broker_name in self._marked:
-                del self._marked[broker_name]
+            while broker_name in self._dirty:
+                del self._dirty[broker_name]
                 await self._elect(broker_name)
         finally:
             del self._judging[broker_name]
@@ -250,5 +250,5 @@ class Watch:
             return  # it is being asked, and its answer leads here again
         if name not in self._masterless:
             self._masterless[name] = None
-            self._figures.election_done(group.cluster_name, name, "no_master_elected")
+            self._measurements.election_done(group.cluster_name, name, "no_master_elected")
             log.warning("group has no living master", broker=name, master=group.master_id, advice=why)

@@ -83,7 +83,7 @@ class Measurements:
     possible_losses: int = 0
     """Committed elections after which acknowledged messages may be gone."""
 
-    questions: dict[str, int] = field(default_factory=dict)
+    probes: dict[str, int] = field(default_factory=dict)
     """Probes to brokers that were not heard, by what came of them."""
 
     notices_sent: int = 0
@@ -120,9 +120,9 @@ class Measurements:
         name = "fenced" if fenced else "unfenced"
         self.fences[name] = self.fences.get(name, 0) + 1
 
-    def question_done(self, result: str) -> None:
+    def probe_done(self, result: str) -> None:
         """Count an answered question."""
-        self.questions[result] = self.questions.get(result, 0) + 1
+        self.probes[result] = self.probes.get(result, 0) + 1
 
 
 def timed(clock: Callable[[], float], since: float) -> float:

@@ -110,7 +110,7 @@ class ControllerCollector(Collector):
         return family
 
     def _rocketmq(self) -> Iterator[Metric]:
-        figures = self._service.figures
+        measurements = self._service.measurements
         role = self._service.engine.status.role
         yield self._gauge(
             "role", "1 for the leader, 0 for a follower, -1 for a candidate.", ROLE_VALUES.get(role, 0)
@@ -128,31 +128,31 @@ class ControllerCollector(Collector):
             "request",
             "Requests by how they ended; an answer with an error code is a success.",
             ("request_type", "request_handle_status"),
-            sorted(figures.requests.items()),
+            sorted(measurements.requests.items()),
         )
         yield self._histogram(
             "request_latency_microseconds",
             "Microseconds from a request to its answer.",
             ("request_type",),
-            (((name,), histogram) for name, histogram in sorted(figures.request_latency.items())),
+            (((name,), histogram) for name, histogram in sorted(measurements.request_latency.items())),
         )
         yield self._counter(
             "dledger_op",
             "Events proposed to the controllers' log.",
             ("dledger_operation", "dLedger_operation_status"),
-            ((("append", status), count) for status, count in sorted(figures.proposals.items())),
+            ((("append", status), count) for status, count in sorted(measurements.proposals.items())),
         )
         yield self._histogram(
             "dledger_op_latency_microseconds",
             "Microseconds until an event was agreed on and applied.",
             ("dledger_operation",),
-            [(("append",), figures.proposal_latency)],
+            [(("append",), measurements.proposal_latency)],
         )
         yield self._counter(
             "election",
             "Elections of masters by their result.",
             ("cluster", "broker_set", "election_result"),
-            sorted(figures.elections.items()),
+            sorted(measurements.elections.items()),
         )
 
     def _node(self) -> Iterator[Metric]:
@@ -190,51 +190,55 @@ class ControllerCollector(Collector):
         yield behind
 
     def _work(self) -> Iterator[Metric]:
-        figures = self._service.figures
+        measurements = self._service.measurements
         yield self._histogram(
             "brokerset_controller_disk_latency_microseconds",
             "Microseconds of each batch of work on the disk, syncs included.",
             (),
-            [((), figures.disk_latency)],
+            [((), measurements.disk_latency)],
         )
         yield self._counter(
             "brokerset_controller_elections",
             "Elected masters by reason.",
             ("reason",),
-            (((reason,), count) for reason, count in sorted(figures.election_reasons.items())),
+            (((reason,), count) for reason, count in sorted(measurements.election_reasons.items())),
         )
         yield self._counter(
             "brokerset_controller_fencing",
             "Replicas taken out of service by an administrator, and back.",
             ("change",),
-            (((name,), figures.fences.get(name, 0)) for name in ("fenced", "unfenced")),
+            (((name,), measurements.fences.get(name, 0)) for name in ("fenced", "unfenced")),
         )
         yield self._counter(
             "brokerset_controller_questions",
             "Probes to brokers that were not heard, by what came of them.",
             ("result",),
-            (((result,), count) for result, count in sorted(figures.questions.items())),
+            (((result,), count) for result, count in sorted(measurements.probes.items())),
         )
         for name, text, value in (
             (
                 "possible_losses",
                 "Elections that may have lost acknowledged messages.",
-                figures.possible_losses,
+                measurements.possible_losses,
             ),
-            ("hand_overs", "Elections that a living master asked for itself.", figures.hand_overs),
-            ("leases", "Leases given to masters.", figures.leases),
+            ("hand_overs", "Elections that a living master asked for itself.", measurements.hand_overs),
+            ("leases", "Leases given to masters.", measurements.leases),
             (
                 "leases_refused",
                 "Heartbeats of a master without a lease: an election was under way, or no majority answered.",
-                figures.leases_refused,
+                measurements.leases_refused,
             ),
-            ("notices_sent", "Notices of an election sent to brokers.", figures.notices_sent),
-            ("notices_dropped", "Notices of an election that could not be sent.", figures.notices_dropped),
-            ("heartbeats", "Heartbeats of brokers.", figures.heartbeats),
+            ("notices_sent", "Notices of an election sent to brokers.", measurements.notices_sent),
+            (
+                "notices_dropped",
+                "Notices of an election that could not be sent.",
+                measurements.notices_dropped,
+            ),
+            ("heartbeats", "Heartbeats of brokers.", measurements.heartbeats),
             (
                 "heartbeats_ignored",
                 "Heartbeats of unknown replicas, and of processes that are not the latest.",
-                figures.heartbeats_ignored,
+                measurements.heartbeats_ignored,
             ),
             ("connections_refused", "Connections above the limit.", self._server.refused),
             ("protocol_errors", "Connections closed for unreadable bytes.", self._server.protocol_errors),

@@ -34,15 +34,15 @@ CONNECT_SECONDS_MAX: Final = 3.0
 class Notices:
     """At most one notice waits for each address; one of a newer epoch or set epoch takes its place."""
 
-    def __init__(self, asker: Asker, figures: Measurements) -> None:
+    def __init__(self, asker: Asker, measurements: Measurements) -> None:
         self._asker = asker
-        self._figures = figures
-        self._crew = WorkerPool(AT_ONCE_MAX)
+        self._measurements = measurements
+        self._workers = WorkerPool(AT_ONCE_MAX)
         self._waiting: dict[str, tuple[str, tuple[int, int], Command]] = {}
 
     async def run(self) -> None:
         """Send notices, for as long as this task runs."""
-        await self._crew.run()
+        await self._workers.run()
 
     def tell(self, group: Group, view: LiveView) -> None:
         """Have the group's living replicas told who is master; never waits."""
@@ -58,20 +58,20 @@ class Notices:
     ) -> None:
         before = self._waiting.get(address)
         if before is None and len(self._waiting) >= WAITING_MAX:
-            self._figures.notices_dropped += 1
+            self._measurements.notices_dropped += 1
             return
         if before is not None and before[0] == broker_name and before[1] >= epochs:
             return
         self._waiting[address] = (broker_name, epochs, make())
         if before is None:
-            self._crew.add(partial(self._send, address))
+            self._workers.add(partial(self._send, address))
 
     async def _send(self, address: str) -> None:
         broker_name, (epoch, _), command = self._waiting.pop(address)
         try:
             await self._asker.tell(address, command, CONNECT_SECONDS_MAX)
         except ConnectionClosed as error:
-            self._figures.notices_dropped += 1
+            self._measurements.notices_dropped += 1
             log.info(
                 "broker not reached with a notice",
                 broker=broker_name,
@@ -80,7 +80,7 @@ class Notices:
                 reason=str(error),
             )
         else:
-            self._figures.notices_sent += 1
+            self._measurements.notices_sent += 1
 
 
 def notice(group: Group) -> Command:

@@ -30,7 +30,7 @@ WAY_OUT: Final = (
     " 5.1.1 or later, or replace it by one of ours: `brokerset upgrade identity` leads its store over"
 )
 
-_MARKS: Final[Mapping[int, tuple[str, str]]] = {
+_SIGNS: Final[Mapping[int, tuple[str, str]]] = {
     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: ("masterAddress", "masterBrokerId"),
     RequestCode.CONTROLLER_ELECT_MASTER: ("brokerAddress", "brokerId"),
     RequestCode.CONTROLLER_REGISTER_BROKER: ("brokerAddress", "brokerId"),
@@ -67,7 +67,7 @@ def old_peer(command: Command) -> OldPeer | None:
         old = is_address_based(command.language, command.version)
         address = command.ext.get("brokerAddr", "")
     else:
-        has, lacks = _MARKS.get(command.code, ("", ""))
+        has, lacks = _SIGNS.get(command.code, ("", ""))
         old = bool(has) and has in command.ext and lacks not in command.ext
         address = command.ext.get(has, "")
     if not old or not command.ext.get("brokerName"):
@@ -85,14 +85,14 @@ class OldPeerLines:
     """Decides which refusals are written to the log: the first of a broker, then one in `LINE_SECONDS`."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def admit(self, peer: OldPeer, now: float) -> int | None:
         """At `now` (monotonic seconds): how many were left out since the last line; None: leave this out."""
         key = (peer.broker_name[:SHOWN_MAX], peer.address[:SHOWN_MAX])
-        told_at, left_out = self._told.pop(key, (float("-inf"), 0))
-        admitted = now - told_at >= LINE_SECONDS
-        self._told[key] = (now, 0) if admitted else (told_at, left_out + 1)
-        while len(self._told) > BROKERS_KNOWN_MAX:
-            del self._told[next(iter(self._told))]
+        logged_at, left_out = self._logged.pop(key, (float("-inf"), 0))
+        admitted = now - logged_at >= LINE_SECONDS
+        self._logged[key] = (now, 0) if admitted else (logged_at, left_out + 1)
+        while len(self._logged) > BROKERS_KNOWN_MAX:
+            del self._logged[next(iter(self._logged))]
         return left_out if admitted else None

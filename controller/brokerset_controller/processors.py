@@ -320,7 +320,7 @@ class Processors:
         """The handler with its time and its end counted."""
         name = REQUEST_TYPES.get(code, code.name)
         clock = self._service.clock.monotonic
-        figures = self._service.figures
+        measurements = self._service.measurements
 
         async def finish(work: Coroutine[Any, Any, Command], since: float) -> Command:
             status: Status = "failed"
@@ -332,7 +332,7 @@ class Processors:
                 status = "timeout"
                 raise
             finally:
-                figures.request_done(name, status, timed(clock, since))
+                measurements.request_done(name, status, timed(clock, since))
 
         def handle(connection: Connection, command: Command) -> Answer:
             since = clock()
@@ -340,10 +340,10 @@ class Processors:
                 self._refuse_old(connection, command, since)
                 answer = handler(connection, command)
             except Exception:
-                figures.request_done(name, "failed", timed(clock, since))
+                measurements.request_done(name, "failed", timed(clock, since))
                 raise
             if isinstance(answer, Command):
-                figures.request_done(name, "success", timed(clock, since))
+                measurements.request_done(name, "success", timed(clock, since))
                 return answer
             return finish(answer, since)
 

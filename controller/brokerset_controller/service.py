@@ -92,7 +92,7 @@ class ControllerService:
         liveness: Liveness,
         clock: Clock,
         asker: Asker,
-        figures: Measurements | None = None,
+        measurements: Measurements | None = None,
     ) -> None:
         """`asker` must use a new connection for each question: an old one may be half-open."""
         self.settings = settings
@@ -100,29 +100,29 @@ class ControllerService:
         self.machine = machine
         self.liveness = liveness
         self.clock = clock
-        self.figures = figures if figures is not None else Measurements()
+        self.measurements = measurements if measurements is not None else Measurements()
         self._electing: dict[str, dict[MasterElected, int]] = {}
         """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""
         self._reliefs = Reliefs()
-        self._notices = Notices(asker, self.figures)
-        self._questions = BrokerProbes(
+        self._notices = Notices(asker, self.measurements)
+        self._probes = BrokerProbes(
             asker=asker,
             liveness=liveness,
             machine=machine,
             clock=clock,
             timeout=lambda: self.settings.probe_timeout / 1000,
             on_answer=self._answered,
-            figures=self.figures,
+            measurements=self.measurements,
         )
         self._watch = Watch(
             settings=lambda: self.settings,
             engine=engine,
             machine=machine,
             liveness=liveness,
-            questions=self._questions,
+            probes=self._probes,
             clock=clock,
             propose=self._propose_now,
-            figures=self.figures,
+            measurements=self.measurements,
         )
         machine.listeners.append(self._applied)
 
@@ -130,7 +130,7 @@ class ControllerService:
         """Scan, ask, elect and tell, for as long as this task runs."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run())
-            group.create_task(self._questions.run())
+            group.create_task(self._probes.run())
             group.create_task(self._notices.run())
 
     def use_settings(self, settings: ControllerSettings) -> None:
@@ -159,9 +159,9 @@ class ControllerService:
     def heartbeat(self, header: BrokerHeartbeat, broker_id: int, connection: Hashable) -> bool:
         """904: whether the beat counts. It does not when this node knows no such replica, or knows that
         another process with the replica's identity was registered (later, unless this node lags)."""
-        self.figures.heartbeats += 1
+        self.measurements.heartbeats += 1
         if not self._beat_counts(header, broker_id):
-            self.figures.heartbeats_ignored += 1
+            self.measurements.heartbeats_ignored += 1
             return False
         self._hear(
             ReplicaKey(header.broker_name, broker_id),
@@ -208,7 +208,7 @@ class ControllerService:
         try:
             await self._barrier(deadline)
         except Rejected as rejected:
-            self.figures.leases_refused += 1
+            self.measurements.leases_refused += 1
             log.debug("no lease given", broker=header.broker_name, reason=rejected.remark)
             return BrokerHeartbeatAnswer()
         fenced = self.fenced(header, broker_id)
@@ -219,7 +219,7 @@ class ControllerService:
             or not self.view(header.broker_name).fit(broker_id)
             or self._election_may_come(group)
         ):
-            self.figures.leases_refused += 1
+            self.measurements.leases_refused += 1
             return BrokerHeartbeatAnswer(fenced=fenced)
         length = self.liveness.lease_granted(
             ReplicaKey(header.broker_name, broker_id),
@@ -227,7 +227,7 @@ class ControllerService:
             _or(header.heartbeat_timeout_mills, TIMEOUT_MS_DEFAULT),
             self.clock.monotonic(),
         )
-        self.figures.leases += 1
+        self.measurements.leases += 1
         return BrokerHeartbeatAnswer(lease_ms=length, lease_epoch=group.master_epoch, fenced=fenced)
 
     def _election_may_come(self, group: Group) -> bool:
@@ -332,9 +332,9 @@ class ControllerService:
             )
         )
         if decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
-            self.figures.election_done(header.cluster_name, name, "keep_current_master")
+            self.measurements.election_done(header.cluster_name, name, "keep_current_master")
         elif decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED:
-            self.figures.election_done(header.cluster_name, name, "no_master_elected")
+            self.measurements.election_done(header.cluster_name, name, "no_master_elected")
         return decision
 
     def _check_relief(self, broker_name: str) -> None:
@@ -461,9 +461,9 @@ class ControllerService:
                 outcome = await self.engine.propose(encode_event(event), timeout)
         except Rejected as rejected:
             status: Status = "timeout" if isinstance(rejected, TimedOut) else "failed"
-            self.figures.proposal_done(status, timed(self.clock.monotonic, since))
+            self.measurements.proposal_done(status, timed(self.clock.monotonic, since))
             raise
-        self.figures.proposal_done("success", timed(self.clock.monotonic, since))
+        self.measurements.proposal_done("success", timed(self.clock.monotonic, since))
         assert isinstance(outcome, Applied | Superseded), outcome
         return outcome
 
@@ -533,7 +533,7 @@ class ControllerService:
         ]
         await asyncio.gather(
             *(
-                self._questions.ask_now(ReplicaKey(broker_name, replica.broker_id), replica.address)
+                self._probes.ask_now(ReplicaKey(broker_name, replica.broker_id), replica.address)
                 for replica in unknown
             )
         )
@@ -548,7 +548,7 @@ class ControllerService:
         if replica.nonce is None and standing is Standing.UNKNOWN:
             return  # the first start of ours, and nothing was heard of a Java process
         if standing is not Standing.DEAD:
-            await self._questions.ask_now(ReplicaKey(broker_name, broker_id), replica.address)
+            await self._probes.ask_now(ReplicaKey(broker_name, broker_id), replica.address)
 
     def _answered(self, broker_name: str) -> None:
         if self.engine.status.leading:
@@ -579,7 +579,7 @@ class ControllerService:
             self._watch.judge_soon(group.broker_name)
 
     def _fencing_changed(self, event: FencingChanged, group: Group) -> None:
-        self.figures.fencing_done(event.fenced)
+        self.measurements.fencing_done(event.fenced)
         log.info(
             "replica fenced" if event.fenced else "replica no longer fenced",
             broker=group.broker_name,
@@ -592,10 +592,10 @@ class ControllerService:
             self._watch.answered(group.broker_name)
 
     def _elected(self, event: MasterElected, group: Group) -> None:
-        self.figures.election_done(group.cluster_name, group.broker_name, "new_master_elected")
-        self.figures.elected(event.reason)
+        self.measurements.election_done(group.cluster_name, group.broker_name, "new_master_elected")
+        self.measurements.elected(event.reason)
         if event.reason == HANDED_OVER:
-            self.figures.hand_overs += 1
+            self.measurements.hand_overs += 1
         if event.reason == RELIEVED:
             self._reliefs.relieved(event.broker_name, self.clock.monotonic())
         log.info(
@@ -607,7 +607,7 @@ class ControllerService:
             reason=event.reason,
         )
         if event.loss is not None:
-            self.figures.possible_losses += 1
+            self.measurements.possible_losses += 1
             log.warning(
                 "acknowledged messages may be lost",
                 broker=group.broker_name,

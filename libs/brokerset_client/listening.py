@@ -256,7 +256,7 @@ class OrderlyWork:
         for message in messages:
             if self._redelivery is not None and message.reconsume_times >= self._max_reconsume_times:
                 try:
-                    gone = await self._redelivery.send_anew(message, message.reconsume_times)
+                    gone = await self._redelivery.send_again(message, message.reconsume_times)
                 except MessageUnreadable as error:
                     log.error("unreadable message stays here", reason=str(error))
                     gone = False

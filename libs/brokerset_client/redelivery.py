@@ -59,10 +59,10 @@ class Redelivery:
                 "message was not taken back, it is sent anew", message=str(message), reason=str(error)
             )
             self.fallbacks += 1
-            return await self.send_anew(message, message.reconsume_times + 1)
+            return await self.send_again(message, message.reconsume_times + 1)
         return True
 
-    async def send_anew(self, message: MessageView, reconsume_times: int) -> bool:
+    async def send_again(self, message: MessageView, reconsume_times: int) -> bool:
         """Send a copy to the group's retry topic, counting so many failures. False if that failed."""
         try:
             await self._producer.send(self.copy_of(message, reconsume_times))
@@ -72,7 +72,7 @@ class Redelivery:
         return True
 
     def copy_of(self, message: MessageView, reconsume_times: int) -> Message:
-        """What `send_anew` sends. Raises `MessageUnreadable`."""
+        """What `send_again` sends. Raises `MessageUnreadable`."""
         properties = dict(message.properties)
         properties.pop(Property.TRAN_MSG, None)
         properties[Property.RETRY_TOPIC] = message.topic

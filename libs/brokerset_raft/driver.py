@@ -167,7 +167,7 @@ class RaftEngine:
         self._disk_taken: list[_DiskItem] = []
         self._disk_work: asyncio.Future[object] | None = None
 
-        self._told: tuple[Role, int, int | None, bool] | None = None
+        self._reported: tuple[Role, int, int | None, bool] | None = None
         self._led_term: int | None = None
         self._used: Configuration | None = None
 
@@ -662,9 +662,9 @@ class RaftEngine:
         self._settle_transfers(node)
         self._note_members(node)
         facts = (node.role, node.term, node.leader_id, self._is_leading(node))
-        if facts == self._told:
+        if facts == self._reported:
             return
-        before, self._told = self._told, facts
+        before, self._reported = self._reported, facts
         if before is None or (before[0], before[2]) != (node.role, node.leader_id):
             self._log.info("raft role", role=node.role.value, term=node.term, leader_id=node.leader_id)
         if self._on_change is not None:

@@ -87,14 +87,14 @@ class Layout:
         assert index <= self.last_index + 1, f"entry {index} after {self.last_index}"
         if index <= self.base_index:
             self.reset(index - 1, None)
-        self.cut_after(index - 1)
+        self.truncate_after(index - 1)
         if self._terms[-1][1] != term:
             self._terms.append((index, term))
         if not self._segments or self._segments[-1][1] != sequence:
             self._segments.append((index, sequence))
         self.last_index = index
 
-    def cut_after(self, index: int) -> None:
+    def truncate_after(self, index: int) -> None:
         """Make the entries above `index` void."""
         while len(self._terms) > 1 and self._terms[-1][0] > index:
             self._terms.pop()
@@ -486,7 +486,7 @@ class Storage:
             layout.reset(start.base_index, start.base_term)
             entries.clear()
         else:
-            layout.cut_after(start.base_index)
+            layout.truncate_after(start.base_index)
             del entries[start.base_index - layout.base_index :]
 
 

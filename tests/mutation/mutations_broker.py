@@ -93,16 +93,16 @@ BROKER = (
         name="cut-of-confirmed-without-proof",
         breaks="A slave cuts what was confirmed without asking.",
         path="broker/brokerset_broker/member/ha/following.py",
-        old="return Cut(point, own.history.truncate_from_epoch(common.epoch + 1), point < own.confirmed)",
-        new="return Cut(point, own.history.truncate_from_epoch(common.epoch + 1), False)",
+        old="return Truncate(point, own.history.truncate_from_epoch(common.epoch + 1), point < own.confirmed)",
+        new="return Truncate(point, own.history.truncate_from_epoch(common.epoch + 1), False)",
         caught_by="tests/unit/broker/member/ha/test_following.py::test_what_the_master_does_not_have_is_cut",
     ),
     Mutation(
         name="any-word-proves-absence",
         breaks="Word about another epoch proves that a replica is not in sync.",
         path="broker/brokerset_broker/member/ha/following.py",
-        old="return told_epoch == epoch and bool(told_set) and own_id not in told_set",
-        new="return bool(told_set) and own_id not in told_set",
+        old="return known_epoch == epoch and bool(known_set) and own_id not in known_set",
+        new="return bool(known_set) and own_id not in known_set",
         caught_by="tests/unit/broker/member/ha/test_following.py::test_proof_is_the_controllers_word_in_this_epoch",
     ),
     Mutation(
@@ -135,7 +135,7 @@ BROKER = (
         path="broker/brokerset_broker/store/flush.py",
         old=("            if entry[0] <= offset:\n"),
         new=("            if True:\n"),
-        caught_by="tests/unit/broker/store/test_cuts.py::test_who_waits_for_what_was_truncated_is_told_at_once",
+        caught_by="tests/unit/broker/store/test_truncation.py::test_who_waits_for_what_was_truncated_is_told_at_once",
     ),
     Mutation(
         name="flushed-offset-after-cut",
@@ -143,7 +143,7 @@ BROKER = (
         path="broker/brokerset_broker/store/flush.py",
         old=("        self._log.flushed_offset = min(self._log.flushed_offset, offset)\n"),
         new="",
-        caught_by="tests/unit/broker/store/test_cuts.py::test_what_was_truncated_is_flushed_no_more",
+        caught_by="tests/unit/broker/store/test_truncation.py::test_what_was_truncated_is_flushed_no_more",
     ),
     Mutation(
         name="confirmed-behind-the-end",
@@ -167,7 +167,7 @@ BROKER = (
         path="broker/brokerset_broker/store/confirmation.py",
         old="min(max(offset, self._log.min_offset), self._log.max_offset)",
         new="max(offset, self._log.min_offset)",
-        caught_by="tests/unit/broker/store/test_cuts.py::test_a_checkpoint_confirms_only_what_the_log_has",
+        caught_by="tests/unit/broker/store/test_truncation.py::test_a_checkpoint_confirms_only_what_the_log_has",
     ),
     Mutation(
         name="last-segment-deleted",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_broker.member.ha.following import Cut, Follow, OwnLog, Refuse, StartAnew, decide_following
+from brokerset_broker.member.ha.following import (
+    Follow,
+    FullResync,
+    OwnLog,
+    Refuse,
+    Truncate,
+    decide_following,
+)
 from brokerset_broker.member.ha.transfer import next_chunk
 from brokerset_formats.epochs import EpochHistory, history_of
 
@@ -36,10 +43,10 @@ class Replica:
             case Refuse():
                 assert before == 0
                 return False
-            case StartAnew():
+            case FullResync():
                 assert before == 0
                 self.records, self.history = [], EpochHistory()
-            case Cut(offset, history):
+            case Truncate(offset, history):
                 assert offset == before < len(self.records)
                 self.records, self.history = self.records[:offset], history
             case Follow(offset, history):
@@ -142,9 +149,9 @@ def test_nothing_confirmed_goes_without_proof(
     log = OwnLog(begin, end, min(end, begin + confirmed), own)
 
     match decide_following(log, master, max(master.last_start, master_size)):
-        case Cut(offset, _, needs_proof):
+        case Truncate(offset, _, needs_proof):
             assert needs_proof or offset >= log.confirmed
-        case StartAnew(needs_proof):
+        case FullResync(needs_proof):
             assert needs_proof or log.confirmed <= log.min_offset or log.empty
         case Follow(offset, _):
             assert offset == log.end

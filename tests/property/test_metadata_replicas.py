@@ -223,7 +223,7 @@ class Group:
                         if status is PutStatus.PUT_OK:
                             self.told(begun, {("offset", topic, group): offset})
 
-                    leader.log.when_offsets_safe(answered)
+                    leader.log.when_offsets_confirmed(answered)
             case ("create", str(topic), int(queues)):
                 config = TopicConfig(topic, queues, queues)
                 self.change(

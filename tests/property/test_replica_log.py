@@ -76,9 +76,9 @@ class Pair:
         elif operation == "confirm":
             self.confirm(first, partial=bool(second))
         elif operation == "cut":
-            await self.cut(first, keep_copy=bool(second), both=False)
+            await self.truncate(first, keep_copy=bool(second), both=False)
         elif operation == "both cut":
-            await self.cut(first, keep_copy=bool(second), both=True)
+            await self.truncate(first, keep_copy=bool(second), both=True)
         elif operation == "finish":
             assert await self.follower.finish_received() == self.whole_below(self.follower.received_end)
             assert self.follower.received_end == self.follower.max_offset
@@ -133,15 +133,15 @@ class Pair:
         assert after <= self.follower.max_offset
         assert after in {0, *self.ends} or after % SEGMENT == 0
 
-    async def cut(self, percent: int, *, keep_copy: bool, both: bool) -> None:
+    async def truncate(self, percent: int, *, keep_copy: bool, both: bool) -> None:
         """The follower alone, or both: then the leader writes other records there."""
         shared = min(self.leader.max_offset, self.whole_below(self.follower.received_end))
         offset = max((end for end in self.ends if end <= shared * percent // 100), default=0)
-        await self.follower.cut(offset, keep_copy=keep_copy)
+        await self.follower.truncate(offset, keep_copy=keep_copy)
         assert (self.follower.max_offset, self.follower.received_end) == (offset, offset)
         assert self.follower.confirmed_offset <= offset
         if both:
-            await self.leader.cut(offset, keep_copy=False)
+            await self.leader.truncate(offset, keep_copy=False)
             self.leader.lead()
             self.ends = [end for end in self.ends if end <= offset]
 

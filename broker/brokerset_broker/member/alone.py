@@ -68,7 +68,7 @@ class Alone:
         """Nobody counts what a crash took."""
         return True
 
-    def told_by_name_server(self, ha_address: str | None, address: str | None) -> None:
+    def master_named(self, ha_address: str | None, address: str | None) -> None:
         """There is no master to follow."""
 
     def ha_address(self) -> str | None:

@@ -370,7 +370,7 @@ class Member:
 
     def tick(self) -> None:
         """Time has passed, or something else may have changed what is served."""
-        self._look_at_lease()
+        self._check_lease()
         self._refresh()
 
     def registered(self, broker_id: int, group_epoch: int | None) -> None:
@@ -379,7 +379,7 @@ class Member:
         self.overtaken = False
         self.lease.required = group_epoch is not None
         self.role = registered(self.role, group_epoch)
-        self._look_at_lease()
+        self._check_lease()
         self._refresh()
 
     def received(self, group: GroupNews, *, may_elect: bool = False, asked: bool = False) -> None:
@@ -438,7 +438,7 @@ class Member:
     def lease_granted(self, sent_at: float, lease_ms: int, epoch: int) -> None:
         """A controller that leads granted a lease in its answer to a heartbeat that was sent then."""
         if self.lease.granted(sent_at, lease_ms, epoch):
-            self._look_at_lease()
+            self._check_lease()
 
     def give_up_lease(self, *, asking: bool = False) -> None:
         """Do not serve until a lease comes that a later heartbeat asked for.
@@ -446,7 +446,7 @@ class Member:
         `asking`: a successor is being asked for, so that no heartbeat counts before this is called again.
         """
         self.lease.give_up(math.inf if asking else self._now)
-        self._look_at_lease()
+        self._check_lease()
 
     def fence(self, fenced: bool) -> bool:
         """A controller said whether an administrator took this broker out; whether that is news."""
@@ -575,7 +575,7 @@ class Member:
         searches = role.role is Role.SLAVE and role.master_id is None
         self._no_master_since = (self._no_master_since or self._now) if searches else None
         self._actions.append(RoleTaken(before, role))
-        self._look_at_lease()
+        self._check_lease()
         if leads and (before.role, before.epoch) != (role.role, role.epoch):
             self._actions.append(Ask.HEARTBEAT)
         if not self._holds:
@@ -583,7 +583,7 @@ class Member:
 
     # -- service ------------------------------------------------------------------------------------------
 
-    def _look_at_lease(self) -> None:
+    def _check_lease(self) -> None:
         serves = self.may_serve(self._now)
         if serves or self.role.role is not Role.MASTER:
             self._no_lease_since = None

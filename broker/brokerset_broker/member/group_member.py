@@ -96,13 +96,13 @@ class MemberLog(StoreReplicaLog):
     """The store as replication sees it; others hear what is cut off, and that files were deleted."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._on_cut: list[Callable[[int], None]] = []
+        self._on_truncated: list[Callable[[int], None]] = []
         self._on_deleted: list[Callable[[], None]] = []
         super().__init__(store)
 
-    def on_cut(self, listener: Callable[[int], None]) -> None:
+    def on_truncated(self, listener: Callable[[int], None]) -> None:
         """Have `listener` called with the new end after each cut."""
-        self._on_cut.append(listener)
+        self._on_truncated.append(listener)
 
     def on_deleted(self, listener: Callable[[], None]) -> None:
         """Have `listener` called when old files of the log were deleted."""
@@ -114,16 +114,16 @@ class MemberLog(StoreReplicaLog):
         for listener in self._on_deleted:
             listener()
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
-        await super().cut(offset, keep_copy=keep_copy)
-        self._tell_cut(offset)
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
+        await super().truncate(offset, keep_copy=keep_copy)
+        self._report_truncation(offset)
 
     async def begin_at(self, offset: int) -> None:
         await super().begin_at(offset)
-        self._tell_cut(offset)
+        self._report_truncation(offset)
 
-    def _tell_cut(self, offset: int) -> None:
-        for listener in self._on_cut:
+    def _report_truncation(self, offset: int) -> None:
+        for listener in self._on_truncated:
             listener(offset)
 
 
@@ -209,7 +209,7 @@ class GroupMember(MemberService):
             master=self.metadata_master,
         )
         metadata.load()
-        parts.log.on_cut(metadata.truncated)
+        parts.log.on_truncated(metadata.truncated)
         parts.store.retention.keep_from = metadata.keep_from
         return metadata
 
@@ -312,7 +312,7 @@ class GroupMember(MemberService):
         host = settings.broker_ip2 or settings.broker_ip1
         return f"[{host}]:{self.ha_port}" if ":" in host else f"{host}:{self.ha_port}"
 
-    def told_by_name_server(self, ha_address: str | None, address: str | None) -> None:
+    def master_named(self, ha_address: str | None, address: str | None) -> None:
         """A name server told who is master: where a Java master's HA port is, nobody else knows."""
         if ha_address and address:
             self._ha_addresses.pop(address, None)

@@ -18,12 +18,12 @@ RETRY_SECONDS: Final = 0.5
 """After the first failure in an epoch it is tried again so soon; after others when the controllers are asked
 the next time."""
 
-HOLD_SECONDS_MIN: Final = 5.0
-HOLD_SECONDS_MAX: Final = 60.0
+PAUSE_SECONDS_MIN: Final = 5.0
+PAUSE_SECONDS_MAX: Final = 60.0
 """For so long after its last failure a broker is not to be elected, doubled with each epoch that it could not
 lead in: two that both fail are not elected in turn all the time."""
 
-UNABLE_AGE_MS: Final = 24 * 3_600_000
+CANNOT_LEAD_AGE_MS: Final = 24 * 3_600_000
 """What such a broker tells as the age of its oldest append: controllers take its log for stuck."""
 
 SETS_KNOWN_MAX: Final = 4
@@ -35,10 +35,10 @@ class RefusedMastership:
 
     def __init__(self, poll_seconds: float) -> None:
         """`poll_seconds` is how often controllers are asked, so how often a mastership is tried again."""
-        self._hold_seconds_min = max(HOLD_SECONDS_MIN, 2 * poll_seconds)
+        self._pause_seconds_min = max(PAUSE_SECONDS_MIN, 2 * poll_seconds)
         self._epoch = -1
         self._tries = 0
-        self._hold_seconds = 0.0
+        self._pause_seconds = 0.0
         self._until = 0.0
 
     def failed(self, epoch: int, now: float) -> bool:
@@ -47,10 +47,10 @@ class RefusedMastership:
             self._epoch, self._tries = epoch, 0
         self._tries += 1
         if self._tries == TRIES_MAX:
-            longer = min(2 * self._hold_seconds, HOLD_SECONDS_MAX)
-            self._hold_seconds = max(longer, self._hold_seconds_min)
+            longer = min(2 * self._pause_seconds, PAUSE_SECONDS_MAX)
+            self._pause_seconds = max(longer, self._pause_seconds_min)
         if self._tries >= TRIES_MAX:
-            self._until = now + self._hold_seconds
+            self._until = now + self._pause_seconds
         return self._tries == 1
 
     def took(self, role: Role) -> None:
@@ -58,7 +58,7 @@ class RefusedMastership:
         self._tries = 0
         self._epoch = -1
         if role is Role.MASTER:
-            self._hold_seconds = self._until = 0.0
+            self._pause_seconds = self._until = 0.0
 
     @property
     def gives_up(self) -> bool:

@@ -89,32 +89,32 @@ class Verdict:
 NOTHING = Verdict()
 
 
-def decide_role(now: RoleState, told: GroupNews, own_id: int, own_nonce: str | None = None) -> Verdict:
+def decide_role(now: RoleState, news: GroupNews, own_id: int, own_nonce: str | None = None) -> Verdict:
     """What `told` means for the broker with `own_id`, started with `own_nonce`, whose role is `now`.
 
     A master with our id and another nonce is a process that was registered after this one with a copy of its
     store: its mastership is not ours.
     """
-    if told.master_id == own_id and told.master_nonce not in (None, own_nonce):
+    if news.master_id == own_id and news.master_nonce not in (None, own_nonce):
         return Verdict(suspect=True)
-    if told.epoch is None:
+    if news.epoch is None:
         return Verdict(elect=now.master_id is None)
-    if told.epoch < now.epoch:
+    if news.epoch < now.epoch:
         return NOTHING
-    is_newer = told.epoch > now.epoch
-    if told.master_id is None:
-        return _without_master(now, told.epoch, is_newer)
-    role = Role.MASTER if told.master_id == own_id else Role.SLAVE
+    is_newer = news.epoch > now.epoch
+    if news.master_id is None:
+        return _without_master(now, news.epoch, is_newer)
+    role = Role.MASTER if news.master_id == own_id else Role.SLAVE
     wanted = RoleState(
         role,
-        told.epoch,
-        told.set_epoch,
-        told.master_id,
-        told.master_address,
-        told.sync_state_set,
-        told.master_nonce,
+        news.epoch,
+        news.set_epoch,
+        news.master_id,
+        news.master_address,
+        news.sync_state_set,
+        news.master_nonce,
     )
-    if told.epoch <= 0:  # no election has epoch 0
+    if news.epoch <= 0:  # no election has epoch 0
         return NOTHING
     if is_newer or now.master_id is None:
         # In an epoch whose master is not known yet, whoever is named is news. The answer to a registration

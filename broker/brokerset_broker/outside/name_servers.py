@@ -235,7 +235,7 @@ class Registrar:
         the broker just now.
         """
         try:
-            await connection.call(self._goodbye(server), UNREGISTER_SECONDS)
+            await connection.call(self._unregistration(server), UNREGISTER_SECONDS)
         except (ConnectionClosed, RequestTimeout) as error:
             log.warning("goodbye to a name server failed", address=server.address, reason=str(error))
         else:
@@ -250,22 +250,22 @@ class Registrar:
     async def unregister(self) -> None:
         """Say goodbye to the name servers that know the broker; failures are only logged. Nothing follows."""
         self._ended = True
-        goodbyes = [
-            server.connection.call(self._goodbye(server), UNREGISTER_SECONDS)
+        leaving = [
+            server.connection.call(self._unregistration(server), UNREGISTER_SECONDS)
             for server in self._servers
             if server.registered and server.connection is not None and server.connection.is_open
         ]
         for server in self._servers:
             server.registered = False
-        for outcome in await asyncio.gather(*goodbyes, return_exceptions=True):
+        for outcome in await asyncio.gather(*leaving, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.warning("goodbye to a name server failed", reason=str(outcome))
 
-    def _goodbye(self, server: _Server) -> Command:
+    def _unregistration(self, server: _Server) -> Command:
         settings = self._live.current
         header = UnRegisterBroker(
             broker_name=settings.broker_name,
-            broker_addr=self._goodbye_address(server),
+            broker_addr=self._leave_address(server),
             cluster_name=settings.broker_cluster_name,
             broker_id=server.role_id,
         )
@@ -313,7 +313,7 @@ class Registrar:
             elif role_id is None:
                 if server.registered:
                     server.registered = False
-                    await connection.call(self._goodbye(server), UNREGISTER_SECONDS)
+                    await connection.call(self._unregistration(server), UNREGISTER_SECONDS)
                 server.full = True
             elif server.full or not server.registered or role_id != server.role_id:
                 server.full = False
@@ -371,7 +371,7 @@ class Registrar:
         lacking = ~self._admission.permission & (PERM_READ | PERM_WRITE)
         return config.with_perm(config.perm & ~lacking) if lacking else config
 
-    def _goodbye_address(self, server: _Server) -> str:
+    def _leave_address(self, server: _Server) -> str:
         """What the name server forgets: not the master's address, which may be another one's by now."""
         role_id = self._role_id()
         if server.role_id == MASTER_ID and role_id not in (MASTER_ID, None):

@@ -28,7 +28,7 @@ class ChangeLog(Protocol):
         """Make the change that `decide` finds; it is safe when this returns. Raises `Rejected`."""
         ...
 
-    def when_offsets_safe(self, callback: Callable[[PutStatus], None]) -> None:
+    def when_offsets_confirmed(self, callback: Callable[[PutStatus], None]) -> None:
         """Call back when all offsets committed so far are safe, or why they are not."""
         ...
 

@@ -175,7 +175,7 @@ class ClientProcessor:
         if header.consumer_group is not None:
             self.announce((self._consumers.unregister(header.consumer_group, connection),))
             if not command.is_oneway:
-                self._changes.when_offsets_safe(lambda _status: connection.answer(command.reply()))
+                self._changes.when_offsets_confirmed(lambda _status: connection.answer(command.reply()))
                 return DEFERRED
         return command.reply()
 

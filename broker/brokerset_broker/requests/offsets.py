@@ -145,7 +145,7 @@ class OffsetProcessor:
             )
         if command.is_oneway:
             return command.reply()
-        self._changes.when_offsets_safe(partial(self._finish_update, connection, command))
+        self._changes.when_offsets_confirmed(partial(self._finish_update, connection, command))
         return DEFERRED
 
     @staticmethod

@@ -16,7 +16,7 @@ SLOT_MS: Final = 100
 PARKED_PULLS_MAX: Final = 100_000
 """Pulls that may wait at once; one more is answered at once with PULL_NOT_FOUND."""
 
-HOLD_MS_MAX: Final = 60_000
+PARK_MS_MAX: Final = 60_000
 """Longest wait, whatever a client asks for; Java's clients give up after 30 s."""
 
 Key = tuple[str, int]
@@ -68,8 +68,8 @@ def _as_int32(code: int) -> int:
 class ParkedPullTable:
     """Holds by queue, and by slot of time; adding and removing cost the same however many there are."""
 
-    def __init__(self, holds_max: int = PARKED_PULLS_MAX) -> None:
-        self._max = holds_max
+    def __init__(self, parked_max: int = PARKED_PULLS_MAX) -> None:
+        self._max = parked_max
         self._by_key: dict[Key, dict[ParkedPull, None]] = {}
         self._by_slot: dict[int, dict[ParkedPull, None]] = {}
         self._by_owner: dict[object, dict[ParkedPull, None]] = {}
@@ -79,17 +79,17 @@ class ParkedPullTable:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, hold: ParkedPull, now_ms: int, timeout_ms: int) -> bool:
+    def add(self, parked: ParkedPull, now_ms: int, timeout_ms: int) -> bool:
         """Keep `hold` until something wakes it or `timeout_ms` are over; `False` when the table is full."""
         if self._count >= self._max:
             return False
-        slot = (now_ms + min(max(timeout_ms, 0), HOLD_MS_MAX)) // SLOT_MS + 1
+        slot = (now_ms + min(max(timeout_ms, 0), PARK_MS_MAX)) // SLOT_MS + 1
         if not self._by_slot:
             self._next_slot = now_ms // SLOT_MS
-        hold.slot = slot
-        _put(self._by_key, hold.key, hold)
-        _put(self._by_slot, slot, hold)
-        _put(self._by_owner, hold.owner, hold)
+        parked.slot = slot
+        _put(self._by_key, parked.key, parked)
+        _put(self._by_slot, slot, parked)
+        _put(self._by_owner, parked.owner, parked)
         self._count += 1
         return True
 
@@ -98,9 +98,9 @@ class ParkedPullTable:
         waiting = self._by_key.get(key)
         if waiting is None:
             return []
-        woken = [hold for hold in waiting if hold.wants(next_queue_offset, tags_code)]
-        for hold in woken:
-            self._remove(hold)
+        woken = [parked for parked in waiting if parked.wants(next_queue_offset, tags_code)]
+        for parked in woken:
+            self._remove(parked)
         return woken
 
     def expired(self, now_ms: int) -> list[ParkedPull]:
@@ -117,52 +117,52 @@ class ParkedPullTable:
         for slot in slots:
             due.extend(self._by_slot.get(slot, ()))
         self._next_slot = max(self._next_slot, end)
-        for hold in due:
-            self._remove(hold)
+        for parked in due:
+            self._remove(parked)
         return due
 
     def drop(self, owner: object) -> list[ParkedPull]:
         """Take out all holds of one connection."""
-        holds = list(self._by_owner.get(owner, ()))
-        for hold in holds:
-            self._remove(hold)
-        return holds
+        parked_pulls = list(self._by_owner.get(owner, ()))
+        for parked in parked_pulls:
+            self._remove(parked)
+        return parked_pulls
 
     def ends_known(self) -> list[ParkedPull]:
         """Take out the holds that waited for the broker to know where its queues end."""
-        known = [hold for waiting in self._by_key.values() for hold in waiting if hold.until_ends_known]
-        for hold in known:
-            self._remove(hold)
+        known = [parked for waiting in self._by_key.values() for parked in waiting if parked.until_ends_known]
+        for parked in known:
+            self._remove(parked)
         return known
 
     def drop_all(self) -> list[ParkedPull]:
         """Take out every hold."""
-        holds = [hold for waiting in self._by_key.values() for hold in waiting]
-        for hold in holds:
-            self._remove(hold)
-        return holds
+        parked_pulls = [parked for waiting in self._by_key.values() for parked in waiting]
+        for parked in parked_pulls:
+            self._remove(parked)
+        return parked_pulls
 
     def waited_for(self) -> list[Key]:
         """The queues that somebody waits for."""
         return list(self._by_key)
 
-    def _remove(self, hold: ParkedPull) -> None:
-        _take(self._by_key, hold.key, hold)
-        _take(self._by_slot, hold.slot, hold)
-        _take(self._by_owner, hold.owner, hold)
+    def _remove(self, parked: ParkedPull) -> None:
+        _take(self._by_key, parked.key, parked)
+        _take(self._by_slot, parked.slot, parked)
+        _take(self._by_owner, parked.owner, parked)
         self._count -= 1
 
 
-def _put(table: dict[K, dict[ParkedPull, None]], key: K, hold: ParkedPull) -> None:
+def _put(table: dict[K, dict[ParkedPull, None]], key: K, parked: ParkedPull) -> None:
     group = table.get(key)
     if group is None:
-        table[key] = {hold: None}
+        table[key] = {parked: None}
     else:
-        group[hold] = None
+        group[parked] = None
 
 
-def _take(table: dict[K, dict[ParkedPull, None]], key: K, hold: ParkedPull) -> None:
+def _take(table: dict[K, dict[ParkedPull, None]], key: K, parked: ParkedPull) -> None:
     group = table[key]
-    del group[hold]
+    del group[parked]
     if not group:
         del table[key]

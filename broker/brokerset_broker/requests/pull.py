@@ -37,11 +37,11 @@ PULL_BYTES_MAX: Final = 8 * 1024 * 1024
 EXPRESSIONS_MAX: Final = 4_096
 """Parsed tag expressions that are kept; the table is emptied when it is full."""
 
-SLAVE_HOLD_MS: Final = 1_000
+SLAVE_PARK_MS: Final = 1_000
 """How long a slave holds a pull of a message that it does not have, though its master may: then the client
 gets a chance to ask the master."""
 
-ENDS_HOLD_MS: Final = 2_500
+ENDS_PARK_MS: Final = 2_500
 """How long a pull that does not ask for long polling waits until a new master knows where its queues end;
 Java's clients give such a pull 10 s and more."""
 
@@ -137,7 +137,7 @@ class PullProcessor:
     def _use(self, settings: BrokerSettings) -> None:
         self._messages_max = settings.max_transfer_count_on_message_in_memory
         self._bytes_max = min(settings.max_transfer_bytes_on_message_in_memory, PULL_BYTES_MAX)
-        self._hold_ms = None if settings.long_polling_enable else settings.short_polling_time_mills
+        self._park_ms = None if settings.long_polling_enable else settings.short_polling_time_mills
 
     def handlers(self) -> dict[int, Handler]:
         """The request codes that are served here."""
@@ -188,16 +188,16 @@ class PullProcessor:
             return self._found(pull, result)
         code, next_offset = self._nothing(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and sys_flag & FLAG_SUSPEND and not command.is_oneway:
-            hold = ParkedPull(
+            parked = ParkedPull(
                 topic, queue_id, pull.queue_offset, pull.codes, connection, partial(self._resume, pull)
             )
-            hold_ms = suspend_ms if self._hold_ms is None else self._hold_ms
+            park_ms = suspend_ms if self._park_ms is None else self._park_ms
             if result.status not in _NOT_YET:
-                hold_ms = min(hold_ms, SLAVE_HOLD_MS)
-            if self._parked_pulls.park(hold, hold_ms):
+                park_ms = min(park_ms, SLAVE_PARK_MS)
+            if self._parked_pulls.park(parked, park_ms):
                 return DEFERRED
         elif not self._may_say(result, code) and not command.is_oneway:
-            hold = ParkedPull(
+            parked = ParkedPull(
                 topic,
                 queue_id,
                 pull.queue_offset,
@@ -206,7 +206,7 @@ class PullProcessor:
                 partial(self._resume, pull),
                 until_ends_known=True,
             )
-            if self._parked_pulls.park(hold, ENDS_HOLD_MS):
+            if self._parked_pulls.park(parked, ENDS_PARK_MS):
                 return DEFERRED
         if not self._may_say(result, code):
             raise self._ends_unknown()

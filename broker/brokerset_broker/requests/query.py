@@ -58,7 +58,7 @@ class QueryProcessor:
     def view(self, _connection: Connection, command: Command) -> Reply:
         """VIEW_MESSAGE_BY_ID: the record at an address of the commit log."""
         header = ViewMessage.from_ext(command.ext)
-        record = self._store.read_told(header.offset)
+        record = self._store.read_announced(header.offset)
         if record is None or len(record) > FRAME_SIZE_MAX:  # then it is no record
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
         return command.reply(body=bytes(record))

@@ -140,7 +140,7 @@ def is_forwarded(ext: Mapping[str, str]) -> bool:
     return FORWARDED in ext
 
 
-def marks(ext: Mapping[str, str]) -> dict[str, str]:
+def forwarding_fields(ext: Mapping[str, str]) -> dict[str, str]:
     """The marks among header fields, for who makes new fields of them."""
     return {name: ext[name] for name in (FORWARDED, BORN_HOST) if name in ext}
 

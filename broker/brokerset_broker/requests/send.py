@@ -16,7 +16,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.changes import ChangeLog, topic_key
 from brokerset_broker.requests.replies import SendReplies
-from brokerset_broker.requests.request_classes import forwarded_peer, is_forwarded, marks
+from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
@@ -189,7 +189,7 @@ class SendProcessor:
         ext = command.ext
         command.ext = to_letters(ext)
         if is_forwarded(ext):
-            command.ext |= marks(ext)
+            command.ext |= forwarding_fields(ext)
         return self.send(connection, command)
 
     def send(self, connection: Connection, command: Command) -> Reply:
@@ -316,7 +316,7 @@ class SendProcessor:
         reconsume_times = header.reconsume_times or 0
         sys_flag = header.sys_flag & ~_HOST_BITS
         level = _delay_level(properties.get(Property.DELAY))
-        self._refuse_unserved(properties, sys_flag, level, reconsume_times)
+        self._refuse_unsupported(properties, sys_flag, level, reconsume_times)
         if not facts.is_retry:
             check_served(properties)
         else:
@@ -359,7 +359,7 @@ class SendProcessor:
             wait=properties.get(Property.WAIT) != "false",
         )
 
-    def _refuse_unserved(
+    def _refuse_unsupported(
         self, properties: dict[str, str], sys_flag: int, level: int, reconsume_times: int
     ) -> None:
         """Refuse what would be delivered too early or not at all if it were stored like any message."""

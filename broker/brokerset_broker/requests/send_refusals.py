@@ -81,7 +81,7 @@ def no_topic(topic: str) -> Rejected:
     )
 
 
-UNSERVED: Final = {
+UNSUPPORTED: Final = {
     RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
     RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
     RequestCode.END_TRANSACTION: "transactions are not served by this broker",
@@ -90,7 +90,7 @@ UNSERVED: Final = {
 """Requests around sending that are refused, each with its reason."""
 
 
-UNSERVED_PROPERTIES: Final = {
+UNSUPPORTED_PROPERTIES: Final = {
     Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
     "since no reply could be delivered: send a plain message, and answer on a topic of its own",
     Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
@@ -106,7 +106,7 @@ def check_served(properties: Mapping[str, str]) -> None:
 
     Copies for a retry topic are not checked: what was stored once is delivered until it is consumed.
     """
-    for name, reason in UNSERVED_PROPERTIES.items():
+    for name, reason in UNSUPPORTED_PROPERTIES.items():
         if name in properties:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, reason)
 
@@ -120,4 +120,4 @@ def refusing_handlers() -> dict[int, Handler]:
 
         return handler
 
-    return {code: refuse(reason) for code, reason in UNSERVED.items()}
+    return {code: refuse(reason) for code, reason in UNSUPPORTED.items()}

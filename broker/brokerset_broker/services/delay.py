@@ -83,8 +83,8 @@ class DelayService:
         self._store = store
         self._clock = clock
         self._table = levels
-        self._file = ConfigFile(config_folder / _FILE, lambda: self._safe.encode)
-        self._safe = DelayOffsets()
+        self._file = ConfigFile(config_folder / _FILE, lambda: self._confirmed.encode)
+        self._confirmed = DelayOffsets()
         self._admission = admission
         self._levels = {number: _Level(number) for number in range(1, levels.highest + 1)}
         self._version = DataVersion(timestamp=clock.now_ms())
@@ -145,7 +145,7 @@ class DelayService:
         if self._delivered_end > self._store.flushed_offset and not await self._flushed(self._delivered_end):
             self._changed = True
             return
-        self._safe = progress
+        self._confirmed = progress
         self._file.touch()
         try:
             await self._file.saved()

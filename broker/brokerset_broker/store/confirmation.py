@@ -78,7 +78,7 @@ class Confirmation:
             return done
         return True
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """The log was cut at `offset`, or begins there."""
         self._offset = min(max(self._offset, self._log.min_offset), offset)
         self.forget_targets()

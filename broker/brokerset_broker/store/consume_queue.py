@@ -225,7 +225,7 @@ class ConsumeQueue:
             if count:
                 end = file.start + count * UNIT_SIZE
                 break
-        files.cut(end)
+        files.truncate(end)
         if files.files and limit_offset != NO_LIMIT:
             last = files.files[-1]
             if last.clear(end - last.start):

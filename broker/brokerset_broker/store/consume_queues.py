@@ -54,7 +54,7 @@ class ConsumeQueues:
         """Commit log offset behind the last message that is in its queue; 0 without queues."""
         return max((queue.last_end for queue in self.table.values()), default=0)
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Drop the units of records at or behind `offset`, and all that follows them."""
         for queue in self:
             if queue.last_end > offset:

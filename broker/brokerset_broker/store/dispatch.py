@@ -187,7 +187,7 @@ class Dispatcher:
             self.index_missing_from = messages[0][3]
             log.error("the key index has no room", reason=refusal.reason, offset=messages[0][3])
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """The log was cut at `offset`: what the index lacks behind it is not there any more."""
         if self.index_missing_from is not None and self.index_missing_from >= offset:
             self.index_missing_from = None

@@ -157,7 +157,7 @@ class Flusher:
             self._again = False
             self.kick()
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """The log was cut at `offset`: who waits for more is told that it did not get to the disk."""
         self._log.flushed_offset = min(self._log.flushed_offset, offset)
         waiting, self._waiting = self._waiting, deque()

@@ -139,7 +139,7 @@ class LogRecovery:
             begin = max(files.start, min(begin, index_missing_from))
         index_from = dispatch_from if index_missing_from is None else min(dispatch_from, index_missing_from)
         end = self._scan(begin, dispatch_from, index_from)
-        self._cut(end)
+        self._truncate(end)
         self._log.begin_at(end.offset, end.store_timestamp)
         log.info(
             "store recovered",
@@ -200,7 +200,7 @@ class LogRecovery:
             end, problem = file.end, "end of the last file"
         return _LogEnd(end, store_timestamp, problem)
 
-    def _cut(self, end: _LogEnd) -> None:
+    def _truncate(self, end: _LogEnd) -> None:
         """Remove everything behind the end, or refuse to."""
         following = self._record_behind(end.offset)
         verdict = judge_end(end.offset, following, self._checkpoint)
@@ -219,10 +219,10 @@ class LogRecovery:
                 end.offset - last.start, again=again
             ):  # or old records could come back behind new ones
                 last.sync(end.offset - last.start, last.size)
-        self._cut_derived(end)
+        self._truncate_derived(end)
 
-    def _cut_derived(self, end: _LogEnd) -> None:
-        self._queues.cut(end.offset)
+    def _truncate_derived(self, end: _LogEnd) -> None:
+        self._queues.truncate(end.offset)
         if self._index is not None and self._index.end_offset >= end.offset:
             self._index.truncate(end.offset)
 
@@ -238,7 +238,7 @@ class LogRecovery:
             f" to offset {self._surely_flushed()} was on disk"
             + (f"; whole records follow from offset {following.offset}" if following is not None else ""),
         )
-        self._cut_derived(end)
+        self._truncate_derived(end)
 
     def _record_behind(self, end: int) -> RecordHead | None:
         """A whole record of this log somewhere behind `end`."""

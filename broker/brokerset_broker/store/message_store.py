@@ -163,7 +163,7 @@ class MessageStore:
         self.cache_lost = False
         """Whether the log may lack what was written and not synced; known once it is loaded."""
         self._readable_end = 0 if self._sync else NO_LIMIT
-        self._told_end = NO_LIMIT
+        self._announced_end = NO_LIMIT
         self._body_size_max = settings.max_message_size
         self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
         self._appends_crc = settings.appends_property_crc
@@ -300,7 +300,7 @@ class MessageStore:
             self.removals.remove()
             raise
 
-    def damage_is_cut(self) -> None:
+    def damage_is_truncated(self) -> None:
         """What was damaged is not in the log any more."""
         self.left_damage = self.damage = None
         self.checkpoints.sealed = False
@@ -332,7 +332,7 @@ class MessageStore:
         """Bring everything to the disk and write the checkpoint, now."""
         await self.checkpoints.write(thorough=True)
 
-    async def close(self, *, mark: bool = True) -> None:
+    async def close(self, *, cleanly: bool = True) -> None:
         """Refuse further messages, bring everything to the disk, and mark the store as closed in order.
 
         Without `mark` the next start finds a store that was not closed, as this one did.
@@ -352,15 +352,15 @@ class MessageStore:
         self.log.files.forget_prepared()
         for queue in self.queues_table:
             queue.files.forget_prepared()
-        await self.checkpoints.finish(partial(self._closed, mark))
+        await self.checkpoints.finish(partial(self._closed, cleanly))
         self._executor.shutdown()
         self._lock.release()
         self._lock = None
 
-    def _closed(self, mark: bool) -> None:
+    def _closed(self, cleanly: bool) -> None:
         if self.index is not None:
             self.index.close()
-        if mark:
+        if cleanly:
             self._abort.remove()
 
     def abandon(self) -> None:
@@ -652,7 +652,7 @@ class MessageStore:
         """Go by what is confirmed and, with synchronous flushing, on the disk; `announce` does not follow."""
         end = self.confirmation.limit
         self._readable_end = min(end, self.log.flushed_offset) if self._sync else end
-        self._told_end = self._readable_end if self.confirmation.replicated else NO_LIMIT
+        self._announced_end = self._readable_end if self.confirmation.replicated else NO_LIMIT
 
     def _flushed(self) -> None:
         if self._sync:
@@ -739,7 +739,7 @@ class MessageStore:
         queue = self._table.get((topic, queue_id))
         if queue is None:
             return 0
-        end = self._told_end
+        end = self._announced_end
         return queue.next_offset if queue.last_end <= end else queue.end_below(end)
 
     def queue_end(self, topic: str, queue_id: int) -> int:
@@ -785,10 +785,10 @@ class MessageStore:
         """The record at a commit log offset, or `size` bytes from there; None if the log has no such."""
         return self.log.read_record(offset) if size is None else self.log.read(offset, size)
 
-    def read_told(self, offset: int) -> memoryview | None:
+    def read_announced(self, offset: int) -> memoryview | None:
         """The record at a commit log offset, if clients may see it: with replication, if it is confirmed."""
         record = self.log.read_record(offset)
-        return record if record is not None and offset + len(record) <= self._told_end else None
+        return record if record is not None and offset + len(record) <= self._announced_end else None
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Messages of a topic that have a key (or client-made id), stored in a span of time, oldest first.
@@ -799,7 +799,7 @@ class MessageStore:
             return QueryResult([], 0, 0)
         count_max = min(max_count, self._settings.max_msgs_num_batch)
         answer = self.index.query(topic, key, count_max, begin_ms, end_ms)
-        found = (self.read_told(offset) for offset in sorted(answer.offsets))
+        found = (self.read_announced(offset) for offset in sorted(answer.offsets))
         records = [record for record in found if record is not None]
         return QueryResult(records, answer.last_timestamp, answer.last_offset)
 

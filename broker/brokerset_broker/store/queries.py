@@ -58,7 +58,7 @@ class StoreQueries:
 
     def read(self, offset: int, size: int | None = None) -> memoryview | None:
         """The record at a commit log offset, if it can be read by clients."""
-        return self._store.read_told(offset) if size is None else self._store.read(offset, size)
+        return self._store.read_announced(offset) if size is None else self._store.read(offset, size)
 
     def delete_topic(self, topic: str) -> None:
         """Drop the queues of a topic."""
@@ -85,4 +85,4 @@ class StoreQueries:
     async def delete_expired(self) -> None:
         """Delete expired files now, whatever the hour."""
         self._store.retention.request()
-        await self._store.retention.look()
+        await self._store.retention.check()

@@ -91,7 +91,7 @@ def finish_removal(
     Queues and index still have what a cut removed from the log: they are cut next, by recovery or in place.
     """
     if removal.everything:
-        _begin_anew(removal.offset, paths, checkpoint)
+        _start_empty(removal.offset, paths, checkpoint)
         return
     content = lowered(checkpoint.content, removal.offset)
     if content != checkpoint.content:
@@ -110,7 +110,7 @@ def finish_removal(
     sync_folder(paths.log)
 
 
-def _begin_anew(offset: int, paths: StorePaths, checkpoint: CheckpointFile) -> None:
+def _start_empty(offset: int, paths: StorePaths, checkpoint: CheckpointFile) -> None:
     for path in sorted(_log_files(paths.log), reverse=True):
         path.unlink()
     for folder in (paths.queues, paths.index):

@@ -61,8 +61,8 @@ class StoreReplicaLog:
         self._on_confirmed: list[Callable[[int], None]] = []
         self._on_appended: list[Callable[[int], None]] = []
         self._on_acknowledged: list[Callable[[], None]] = []
-        self._told_confirmed = 0
-        self._told_flushed = 0
+        self._reported_confirmed = 0
+        self._reported_flushed = 0
         self._telling = False
         self._advancing = False
         store.confirmation.replicated = True
@@ -169,8 +169,8 @@ class StoreReplicaLog:
     def _tell(self) -> None:
         self._telling = False
         offset = self.confirmed_offset
-        if offset != self._told_confirmed:
-            self._told_confirmed = offset
+        if offset != self._reported_confirmed:
+            self._reported_confirmed = offset
             for listener in self._on_confirmed:
                 listener(offset)
 
@@ -182,8 +182,8 @@ class StoreReplicaLog:
         damage = self._store.left_damage
         if damage is not None:
             self._received_end, self._failure = damage.files_end, damage.problem
-        self._told_confirmed = self.confirmed_offset
-        self._told_flushed = self._log.flushed_offset
+        self._reported_confirmed = self.confirmed_offset
+        self._reported_flushed = self._log.flushed_offset
         self._store.update_readable_end()
 
     def files_deleted(self) -> None:
@@ -199,8 +199,8 @@ class StoreReplicaLog:
 
     def flushed(self) -> None:
         """More is on the disk."""
-        if self._store.flushes_synchronously and self._log.flushed_offset != self._told_flushed:
-            self._told_flushed = self._log.flushed_offset
+        if self._store.flushes_synchronously and self._log.flushed_offset != self._reported_flushed:
+            self._reported_flushed = self._log.flushed_offset
             for listener in self._on_acknowledged:
                 listener()
 
@@ -382,9 +382,9 @@ class StoreReplicaLog:
 
     # -- removing -----------------------------------------------------------------------------------------
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
         """Remove everything from `offset` on, for good. Raises `ReplicaLogFailed`."""
-        await self._alone(self._cut(offset, keep_copy))
+        await self._alone(self._truncate(offset, keep_copy))
 
     async def begin_at(self, offset: int) -> None:
         """Remove everything and begin an empty log at `offset`, the start of a file."""
@@ -412,12 +412,12 @@ class StoreReplicaLog:
         if self._following and self._log.max_offset < self._received_end:
             self._schedule(ROOM_RETRY_S if self._no_room is not None else 0.0)
 
-    async def _cut(self, offset: int, keep_copy: bool) -> None:
+    async def _truncate(self, offset: int, keep_copy: bool) -> None:
         store = self._store
         await self._dispatch_all(offset)
         async with store.checkpoints.lock:
             if not self._begins_record(offset):
-                await self._look_for_damage(offset)
+                await self._find_damage(offset)
                 raise ReplicaLogFailed(f"cannot cut at offset {offset}: no record begins there")
             end = self._received_end if self._following else self._log.max_offset
             if offset == end and self._failure is None:  # files may be missing from there on
@@ -436,7 +436,7 @@ class StoreReplicaLog:
                 self._end_at(offset)
                 self._log.files.detach(offset)
                 await self._remove(removal)
-                await self._cut_queues(offset)
+                await self._truncate_queues(offset)
                 await self._removed()
             finally:
                 store.flusher.resume()
@@ -460,7 +460,7 @@ class StoreReplicaLog:
                 store.queues_table.forget_all()
                 if store.index is not None:
                     store.index.forget_all()
-                store.dispatcher.cut(0)
+                store.dispatcher.truncate(0)
                 store.arrivals.clear()
                 await self._remove(removal)
                 path = self._log.files.folder / file_name(offset)
@@ -485,7 +485,7 @@ class StoreReplicaLog:
             return True
         return isinstance(found, Blank) and found.size == file.size - position
 
-    async def _look_for_damage(self, offset: int) -> None:
+    async def _find_damage(self, offset: int) -> None:
         """No record begins where one should: if one before it is damaged, the log ends there from now on."""
         file = self._log.files.find(offset)
         assert file is not None, "the log has the offset"
@@ -496,8 +496,8 @@ class StoreReplicaLog:
         self._received_end = max(self._received_end, self._log.max_offset)
         self._store.checkpoints.sealed = True
         self._log.begin_at(end, 0)
-        self._store.flusher.cut(end)
-        self._store.confirmation.cut(end)
+        self._store.flusher.truncate(end)
+        self._store.confirmation.truncate(end)
         self._store.update_readable_end()
         self._failed(
             f"{file.path} at byte {found.position} (offset {end} of the log): {found.reason}; it was found"
@@ -513,9 +513,9 @@ class StoreReplicaLog:
         self._log.begin_at(offset, 0)
         self._received_end = offset
         self._failure = self._no_room = None
-        self._store.damage_is_cut()
-        self._store.flusher.cut(offset)
-        self._store.confirmation.cut(offset)
+        self._store.damage_is_truncated()
+        self._store.flusher.truncate(offset)
+        self._store.confirmation.truncate(offset)
         self._store.update_readable_end()
         self._sources.close()
 
@@ -536,7 +536,7 @@ class StoreReplicaLog:
             raise self._stopped(error) from error
         self._log.flushed_offset = removal.offset
 
-    async def _cut_queues(self, offset: int) -> None:
+    async def _truncate_queues(self, offset: int) -> None:
         store = self._store
         try:
             newest_ms = 0
@@ -550,7 +550,7 @@ class StoreReplicaLog:
                 store.index.truncate(offset)
         except OSError as error:
             raise self._stopped(error) from error
-        store.dispatcher.cut(offset)
+        store.dispatcher.truncate(offset)
         self._log.store_timestamp = self._log.flushed_timestamp = newest_ms
 
     async def _removed(self) -> None:
@@ -565,8 +565,8 @@ class StoreReplicaLog:
             await asyncio.to_thread(finish)
         except OSError as error:
             raise self._stopped(error) from error
-        self._told_flushed = self._log.flushed_offset
-        self._told_confirmed = self.confirmed_offset
+        self._reported_flushed = self._log.flushed_offset
+        self._reported_confirmed = self.confirmed_offset
 
     def _overwrite(self, file: MappedFile, begin: int, end: int) -> None:
         """Write zeros over the beginning of a record whose rest did not come, and bring them to the disk.

@@ -117,7 +117,7 @@ class ReplicaLog(Protocol):
         Raises `ReplicaLogFailed`.
         """
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
         """Remove everything from `offset` on, for good: after a crash at any moment the log ends there or
         where it ended before, and nothing removed comes back.
 

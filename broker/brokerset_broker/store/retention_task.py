@@ -93,10 +93,10 @@ class RetentionTask:
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(self._interval_s)
 
-    async def look(self) -> int:
+    async def check(self) -> int:
         """Look once; returns how many files of the log were deleted."""
         try:
             use = self._measure(self._folder())

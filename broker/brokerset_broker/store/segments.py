@@ -235,7 +235,7 @@ class SegmentSequence:
         """Make sure that positions of `file` up to `end` may be written; OSError if the disk is full."""
         file.reserve(end, self._reserve_step)
 
-    def cut(self, offset: int) -> list[MappedFile]:
+    def truncate(self, offset: int) -> list[MappedFile]:
         """Delete the files that begin at or behind `offset`; the caller clears the rest of the last one."""
         self.forget_prepared()
         removed = [file for file in self.files if file.start >= offset]

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 SWEEP_SECONDS_MAX = 10.0
 """Longest pause between two looks for idle connections."""
 
-DRAIN_LOOK_SECONDS = 0.01
+DRAIN_CHECK_SECONDS = 0.01
 """How often a closing server looks whether requests are still in flight."""
 
 
@@ -112,7 +112,7 @@ class RemotingServer:
                 connection.close()
             if not busy:
                 break
-            await asyncio.sleep(DRAIN_LOOK_SECONDS)  # requests end in many ways, none tells
+            await asyncio.sleep(DRAIN_CHECK_SECONDS)  # requests end in many ways, none tells
         connections = list(self.connections.values())
         for connection in connections:
             connection.close()

@@ -233,7 +233,7 @@ class FakeLog:
         del self.data[self._whole - self.base :]
         return self._whole
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
         await asyncio.sleep(0.001)
         assert offset in {self.base, *self.ends()}, "cut between two records"
         self.removed.append((offset, self.received_end, keep_copy))

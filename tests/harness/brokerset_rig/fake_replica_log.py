@@ -146,7 +146,7 @@ class FakeReplicaLog:
     async def finish_received(self) -> int:
         return self.end
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
         self.end = offset
 
     async def begin_at(self, offset: int) -> None:

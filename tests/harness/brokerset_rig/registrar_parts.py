@@ -31,7 +31,7 @@ class NameServer:
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []
         self.topics: list[int] = []
-        self.goodbyes: list[str] = []
+        self.leaving: list[str] = []
         self.forgotten = 0
         self.known = False
         self.changed = asyncio.Event()
@@ -69,7 +69,7 @@ class NameServer:
         return command.reply()
 
     async def _unregister(self, _connection: object, command: Command) -> Command:
-        self.goodbyes.append(UnRegisterBroker.from_ext(command.ext).broker_addr)
+        self.leaving.append(UnRegisterBroker.from_ext(command.ext).broker_addr)
         await self.hears_goodbyes.wait()
         self.known = False
         self.forgotten += 1

@@ -28,7 +28,7 @@ def _commits_answered_at_once() -> list[Patch]:
     def hasty(self: MetadataLog, callback: Callable[[PutStatus], None]) -> None:
         callback(PutStatus.PUT_OK if self.leading else PutStatus.SERVICE_NOT_AVAILABLE)
 
-    return [(MetadataLog, "when_offsets_safe", hasty)]
+    return [(MetadataLog, "when_offsets_confirmed", hasty)]
 
 
 def _deposed_says_done() -> list[Patch]:
@@ -58,7 +58,7 @@ def _trusts_its_tables() -> list[Patch]:
 
 
 def _applied_at_once() -> list[Patch]:
-    write = MetadataLog._write_told
+    write = MetadataLog._write_answered_later
 
     def eager(self: MetadataLog, changes: Sequence[Change]) -> int:
         end = write(self, changes)
@@ -66,7 +66,7 @@ def _applied_at_once() -> list[Patch]:
             self._tables.apply(change, end)
         return end
 
-    return [(MetadataLog, "_write_told", eager), *_trusts_its_tables()]
+    return [(MetadataLog, "_write_answered_later", eager), *_trusts_its_tables()]
 
 
 def _not_replayed() -> list[Patch]:

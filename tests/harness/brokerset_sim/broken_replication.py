@@ -12,7 +12,7 @@ from brokerset_broker.member.gateway.gateway import Gateway
 from brokerset_broker.member.gateway.switchover import SwitchOver
 from brokerset_broker.member.ha import follower, following, leader, waiting
 from brokerset_broker.member.ha.follower import Follower
-from brokerset_broker.member.ha.following import Cut, Decision, Follow, OwnLog, StartAnew
+from brokerset_broker.member.ha.following import Decision, Follow, FullResync, OwnLog, Truncate
 from brokerset_broker.member.ha.in_sync import InSync, ReplicaState
 from brokerset_broker.member.ha.leader import Leader
 from brokerset_broker.member.ha.progress import Progress
@@ -151,9 +151,9 @@ def _across_epochs() -> list[Patch]:
 def _cut_by_length() -> list[Patch]:
     def decide(own: OwnLog, master: EpochHistory, master_end: int) -> Decision:
         if own.empty:
-            return StartAnew()
+            return FullResync()
         if own.end > master_end:
-            return Cut(master_end, master, needs_proof=False)
+            return Truncate(master_end, master, needs_proof=False)
         return Follow(own.end, EpochHistory(tuple(e for e in master.entries if e.start_offset < own.end)))
 
     return [(following, "decide_following", decide)]
@@ -198,7 +198,7 @@ def _new_master_drops_tail() -> list[Patch]:
     async def careful(self: Replication) -> int:
         await finish(self)
         if not self._log_leads:
-            await self._log.cut(self._log.confirmed_offset, keep_copy=False)
+            await self._log.truncate(self._log.confirmed_offset, keep_copy=False)
         return self._log.max_offset
 
     return [(Replication, "finish_received", careful)]

@@ -156,17 +156,17 @@ class SimReplicaLog:
         slow: Callable[[Callable[[], None]], Awaitable[None]],
         alive: Callable[[], bool],
         on_confirm: Callable[[int, int], None],
-        on_cut: Callable[[int, bool], None],
+        on_truncated: Callable[[int, bool], None],
         on_append: Callable[[SimRecord], None],
     ) -> None:
-        """`on_confirm` gets the confirmed offset before and after; `on_cut` where the log is cut, and whether
-        all of it goes."""
+        """`on_confirm` gets the confirmed offset before and after; `on_truncated` where the log is cut, and
+        whether all of it goes."""
         self.volume = volume
         self._sync_flush = sync_flush
         self._slow = slow
         self._alive = alive
         self._on_confirm = on_confirm
-        self._on_cut = on_cut
+        self._on_truncated = on_truncated
         self._on_append = on_append
         self.on_removed: Callable[[int], None] = lambda offset: None
         """Told where the log was cut, or begins anew, once that is done."""
@@ -442,12 +442,12 @@ class SimReplicaLog:
         """What was told about bytes behind the end came from somebody who is not followed any more."""
         self._wished, self._wished_partly = self._confirmed, 0
 
-    async def cut(self, offset: int, *, keep_copy: bool) -> None:
+    async def truncate(self, offset: int, *, keep_copy: bool) -> None:
         assert not self._leading
         await self._slow(lambda: None)
         if not self._alive():
             return
-        self._on_cut(offset, False)
+        self._on_truncated(offset, False)
         volume = self.volume
         del volume.data[max(0, offset - volume.start) :]
         volume.confirmed = min(volume.confirmed, offset)
@@ -468,7 +468,7 @@ class SimReplicaLog:
             return
         volume = self.volume
         if volume.data:
-            self._on_cut(volume.start, True)
+            self._on_truncated(volume.start, True)
         volume.start = offset
         volume.data = bytearray()
         volume.synced = volume.confirmed = offset

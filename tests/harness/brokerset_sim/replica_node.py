@@ -178,7 +178,7 @@ class Running(MemberService):
             slow=node.slow,
             alive=lambda: process.alive,
             on_confirm=self._confirmed,
-            on_cut=self._cut,
+            on_truncated=self._cut,
             on_append=lambda record: world.watch.appended(node, process),
         )
         self.epochs = EpochFile(handle)

@@ -36,7 +36,7 @@ async def test_a_master_is_told_under_the_masters_address_and_a_slave_under_its_
         task.cancel()
     await server.server.close(0)
 
-    assert server.goodbyes == ["orders-0-1.orders-0:10911"]
+    assert server.leaving == ["orders-0-1.orders-0:10911"]
 
 
 async def test_without_other_addresses_its_own_is_told_in_every_role(tmp_path: Path) -> None:

@@ -500,7 +500,7 @@ async def test_a_new_master_tells_no_end_from_before_what_was_acknowledged(
 
     # So the slave does not hear that the last message is confirmed, as when its master dies at once.
     monkeypatch.setattr(leader, "PUSH_SECONDS", 3600.0)
-    monkeypatch.setattr(pull, "ENDS_HOLD_MS", 100)
+    monkeypatch.setattr(pull, "ENDS_PARK_MS", 100)
     monkeypatch.setattr(gateway_module, "HELD_SECONDS_MAX", 0.1)
     asked: dict[str, Any] = {"topic": "TBW102", "queueId": 0}
 

@@ -26,7 +26,7 @@ async def test_a_change_brings_and_takes_name_servers_and_leaves_the_others_alon
 
             place.use(kept.address, new.address)
             await place.registered_at(kept.address, new.address)
-            await until(lambda: old.goodbyes == ["10.0.0.7:10911"] and not old.connections)
+            await until(lambda: old.leaving == ["10.0.0.7:10911"] and not old.connections)
             assert not old.known
             assert new.topics[0] == kept.topics[0] == len(list(place.topics)) > 1
             assert (len(kept.told), kept.connections) == (1, before)
@@ -34,7 +34,7 @@ async def test_a_change_brings_and_takes_name_servers_and_leaves_the_others_alon
             place.topics.put(TopicConfig("later"))
             await until(lambda: kept.topics[1:] == [1] and new.topics[-1] == 1)
             assert kept.connections == before
-        assert (len(old.told), len(kept.goodbyes)) == (1, 0)
+        assert (len(old.told), len(kept.leaving)) == (1, 0)
 
 
 async def test_new_name_servers_do_not_wait_for_the_goodbye_to_old_ones(
@@ -52,7 +52,7 @@ async def test_new_name_servers_do_not_wait_for_the_goodbye_to_old_ones(
 
             place.use(new.address)
             await place.registered_at(new.address)
-            await until(lambda: len(old.goodbyes) == 1)
+            await until(lambda: len(old.leaving) == 1)
             assert old.connections
             old.hears_goodbyes.set()
             await until(lambda: not old.connections)
@@ -73,7 +73,7 @@ async def test_the_connection_of_an_old_name_server_that_answers_no_goodbye_is_c
         async with place.running():
             await place.registered_at(old.address)
             place.use("")
-            await until(lambda: bool(old.goodbyes))
+            await until(lambda: bool(old.leaving))
             if ends == "in time":
                 await until(lambda: not old.connections)
         await until(lambda: not old.connections)
@@ -100,7 +100,7 @@ async def test_of_several_changes_the_last_one_counts(tmp_path: Path) -> None:
             place.use(last.address)
             await place.registered_at(last.address)
             await until(lambda: not first.connections)
-            assert (len(first.told), len(first.goodbyes), before) == (1, 1, before)
+            assert (len(first.told), len(first.leaving), before) == (1, 1, before)
             assert not second.told
 
 
@@ -117,7 +117,7 @@ async def test_a_change_that_is_taken_back_at_once_is_none(tmp_path: Path) -> No
             place.use(one.address)
             place.use(one.address, other.address)
             await place.registered_at(one.address, other.address)
-            assert (len(one.told), one.goodbyes, one.connections) == (1, [], before)
+            assert (len(one.told), one.leaving, one.connections) == (1, [], before)
 
 
 async def test_a_name_server_that_is_wanted_again_while_it_hears_the_goodbye_knows_the_broker(
@@ -132,7 +132,7 @@ async def test_a_name_server_that_is_wanted_again_while_it_hears_the_goodbye_kno
             one.hears_goodbyes.clear()
 
             place.use(other.address)
-            await until(lambda: bool(one.goodbyes))
+            await until(lambda: bool(one.leaving))
             place.use(one.address)
             await place.registered_at(one.address)
             await until(lambda: not other.connections)
@@ -157,7 +157,7 @@ async def test_one_name_server_under_another_address_knows_the_broker(
 
             place.use(other)
             await place.registered_at(other)
-            await until(lambda: len(one.goodbyes) == 1 and len(one.told) == 2)
+            await until(lambda: len(one.leaving) == 1 and len(one.told) == 2)
             one.hears_goodbyes.set()
             await until(lambda: one.forgotten == 1 and one.known)
             assert len(one.told) == 3
@@ -183,7 +183,7 @@ async def test_a_change_after_the_goodbye_registers_nowhere(tmp_path: Path) -> N
             await place.registered_at(one.address)
             one.hears_goodbyes.clear()
             leaving = asyncio.create_task(registrar.unregister())
-            await until(lambda: bool(one.goodbyes))
+            await until(lambda: bool(one.leaving))
 
             place.use(other.address)
             place.topics.put(TopicConfig("later"))
@@ -194,7 +194,7 @@ async def test_a_change_after_the_goodbye_registers_nowhere(tmp_path: Path) -> N
             assert registrar.registered == []
         place.use("")
         assert not one.known
-        assert (len(one.told), len(one.goodbyes), other.told, other.connections) == (1, 1, [], set())
+        assert (len(one.told), len(one.leaving), other.told, other.connections) == (1, 1, [], set())
 
 
 async def test_without_name_servers_a_broker_is_registered_nowhere_until_it_gets_one(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_without_name_servers_a_broker_is_registered_nowhere_until_it_gets
                 place.use("")
                 await until(lambda: not one.connections)
                 assert registrar.addresses == registrar.registered == []
-                assert (len(one.told), len(one.goodbyes), one.known) == (times, times, False)
+                assert (len(one.told), len(one.leaving), one.known) == (times, times, False)
 
 
 @pytest.mark.parametrize("bad", ["here", "127.0.0.1:0", "127.0.0.1:70000", "a..b:9876", ":9876"])
@@ -225,7 +225,7 @@ async def test_a_bad_address_beside_a_good_one_changes_nothing(tmp_path: Path, b
             place.topics.put(TopicConfig("later"))
             await until(lambda: len(one.told) == 2)
             assert registrar.registered == registrar.addresses == [one.address]
-            assert (one.goodbyes, other.connections) == ([], set())
+            assert (one.leaving, other.connections) == ([], set())
 
 
 async def test_configured_names_change_while_dns_is_followed(
@@ -251,7 +251,7 @@ async def test_configured_names_change_while_dns_is_followed(
             place.use(f"after:{port}")
             await place.registered_at(shared.address, new.address)
             await until(lambda: not old.connections)
-            assert (len(old.goodbyes), shared.goodbyes, len(shared.told)) == (1, [], 1)
+            assert (len(old.leaving), shared.leaving, len(shared.told)) == (1, [], 1)
             assert shared.connections == kept
             place.asked.clear()
             await until(lambda: len(place.asked) >= 3)
@@ -280,7 +280,7 @@ async def test_a_new_name_that_nobody_knows_yet_is_shown_as_one_that_does_not_kn
 
             place.use(f"after:{port}")
             await until(lambda: not old.connections)
-            assert len(old.goodbyes) == 1
+            assert len(old.leaving) == 1
             assert (registrar.registered, registrar.addresses) == ([], [f"after:{port}"])
             place.of_name["after"] = ["127.0.0.2"]
             await place.registered_at(new.address)

@@ -55,7 +55,7 @@ def _listener(folder: Path, name: str, code: str = LISTEN) -> ChildSpec:
     )
 
 
-class GroupNews:
+class Received:
     """What the supervisor said, and a way to wait for a phrase."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _gone(pid: int) -> bool:
 
 def test_processes_start_in_order_and_stop_in_reverse_order(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor(
             [_listener(tmp_path, "first"), _listener(tmp_path, "second")], clock=SystemClock(), say=told
         )
@@ -101,7 +101,7 @@ def test_processes_start_in_order_and_stop_in_reverse_order(tmp_path: Path) -> N
 
 def test_a_crashed_process_is_started_again_and_that_is_said(tmp_path: Path) -> None:
     async def scenario() -> tuple[Child, list[str]]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor(
             [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
         )
@@ -154,7 +154,7 @@ def test_a_process_that_ignores_the_signal_is_killed_after_the_deadline(
     monkeypatch.setattr("brokerset_runtime.supervision.STOP_SECONDS_MAX", 0.1)
 
     async def scenario() -> list[str]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor([_listener(tmp_path, "deaf", STUBBORN)], clock=SystemClock(), say=told)
         await supervisor.run(supervisor.stop)
         return told.lines
@@ -197,7 +197,7 @@ def test_neighbours_that_belong_together_wait_for_each_other(tmp_path: Path) -> 
     """Neither is ready before the other runs, so one after the other they would never start."""
 
     async def scenario() -> list[str]:
-        told = GroupNews()
+        told = Received()
         specs = [*_members(tmp_path, 2), _listener(tmp_path, "last")]
         supervisor = Supervisor(specs, clock=SystemClock(), say=told)
         async with asyncio.timeout(WAIT_SECONDS):
@@ -214,7 +214,7 @@ def test_processes_are_added_and_removed_while_others_run(tmp_path: Path) -> Non
     """One that is removed is not started again; one that cannot be started leaves nothing behind."""
 
     async def scenario() -> tuple[list[str], list[str]]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor([_listener(tmp_path, "a")], clock=SystemClock(), say=told)
         ready = asyncio.Event()
         running = asyncio.create_task(supervisor.run(ready.set))
@@ -267,7 +267,7 @@ def test_processes_that_need_each_other_are_added_together(tmp_path: Path) -> No
     """All of them are kept running afterwards."""
 
     async def scenario() -> list[str]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor(
             [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
         )
@@ -352,7 +352,7 @@ def test_a_change_counts_from_the_next_start_on(tmp_path: Path) -> None:
     after = _listener(tmp_path, "a")
 
     async def scenario() -> tuple[int, int, str]:
-        told = GroupNews()
+        told = Received()
         supervisor = Supervisor(
             [_listener(tmp_path, "a")], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1)
         )
@@ -379,7 +379,7 @@ def test_a_change_counts_from_the_next_start_on(tmp_path: Path) -> None:
 
 def test_a_restart_may_be_done_in_another_way(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, Child]:
-        told = GroupNews()
+        told = Received()
         first, second = _listener(tmp_path, "a"), _listener(tmp_path, "a")
         spec = dataclasses.replace(first, renew=lambda: second)
         supervisor = Supervisor([spec], clock=SystemClock(), say=told, back_off=BackOff(first_ms=1))

@@ -52,7 +52,7 @@ async def work(root):
     if operation == "begin":
         await log.begin_at(offset)
     else:
-        await log.cut(offset, keep_copy=operation == "copy")
+        await log.truncate(offset, keep_copy=operation == "copy")
     os._exit(0)
 
 sys.addaudithook(hook)

@@ -25,7 +25,7 @@ def damage(broker: FakeBroker, *, for_good: bool = False) -> int:
     comes again with what the master sends."""
     log = broker.log
     place = log.ends()[1]
-    dispatch, cut = log._dispatch, log.cut
+    dispatch, cut = log._dispatch, log.truncate
 
     def find() -> None:
         log.broken, log._whole = DAMAGE, place
@@ -36,12 +36,12 @@ def damage(broker: FakeBroker, *, for_good: bool = False) -> int:
         if log.broken is None:
             dispatch()
 
-    async def cut_damage(offset: int, *, keep_copy: bool) -> None:
+    async def truncate_damage(offset: int, *, keep_copy: bool) -> None:
         await cut(offset, keep_copy=keep_copy)
         log.broken = None
 
     log._dispatch = dispatch_sound  # type: ignore[method-assign]  # a disk goes wrong
-    log.cut = cut_damage  # type: ignore[method-assign]
+    log.truncate = truncate_damage  # type: ignore[method-assign]
     find()
     return place
 

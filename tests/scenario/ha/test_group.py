@@ -656,14 +656,14 @@ async def test_a_switch_waits_for_work_on_the_disk() -> None:
         group[1].log.append(b"nobody else has this")
         await group.elect(2, followers=())
         group.network.unreachable.clear()
-        cut, begun = group[1].log.cut, asyncio.Event()
+        cut, begun = group[1].log.truncate, asyncio.Event()
 
         async def slow_cut(offset: int, *, keep_copy: bool) -> None:
             begun.set()
             await asyncio.sleep(3)
             await cut(offset, keep_copy=keep_copy)
 
-        group[1].log.cut = slow_cut  # type: ignore[method-assign]  # a slow disk
+        group[1].log.truncate = slow_cut  # type: ignore[method-assign]  # a slow disk
         await group[1].obey(group.controllers.change())
         await begun.wait()
         await group[1].replication.stop_following()

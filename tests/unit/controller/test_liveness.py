@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from brokerset_controller.liveness import (
-    QUESTION_SECONDS_MAX,
+    PROBE_SECONDS_MAX,
     TIMEOUT_MS_DEFAULT,
     TIMEOUT_MS_MAX,
     Beat,
     Liveness,
-    Question,
+    Probe,
     ReplicaKey,
     Standing,
 )
@@ -25,7 +25,7 @@ def beat(epoch: int = 1, offset: int = 10, *, nonce: str | None = "n", timeout_m
     return Beat("h:1", nonce, epoch, offset, offset, timeout_ms)
 
 
-def ask(table: Liveness, now: float, *keys: ReplicaKey) -> tuple[Question, ...]:
+def ask(table: Liveness, now: float, *keys: ReplicaKey) -> tuple[Probe, ...]:
     return table.to_ask(now, [(key, "h:1") for key in keys or (ONE,)])
 
 
@@ -114,8 +114,8 @@ def test_a_question_that_nobody_answers_is_forgotten(table: Liveness) -> None:
     table.closed("c", 1.0)
     (question,) = ask(table, 1.0)
 
-    assert ask(table, 1.0 + QUESTION_SECONDS_MAX) == ()
-    assert len(ask(table, 1.1 + QUESTION_SECONDS_MAX)) == 1
+    assert ask(table, 1.0 + PROBE_SECONDS_MAX) == ()
+    assert len(ask(table, 1.1 + PROBE_SECONDS_MAX)) == 1
     assert not table.answered(question, False, 40.0)
 
 

@@ -247,10 +247,10 @@ async def test_requests_are_counted_under_rocketmqs_names() -> None:
     await bench.ask(1004, {"brokerName": "none"})
     await bench.ask(1006, None, b"[]")
 
-    counted = bench.service.figures.requests
+    counted = bench.service.measurements.requests
     assert counted == {
         ("CONTROLLER_BROKER_HEARTBEAT", "success"): 1,
         ("CONTROLLER_GET_REPLICA_INFO", "success"): 1,
         ("CONTROLLER_GET_SYNC_STATE_DATA", "failed"): 1,
     }
-    assert bench.service.figures.request_latency["CONTROLLER_GET_REPLICA_INFO"].cumulative()[-1][1] == 1
+    assert bench.service.measurements.request_latency["CONTROLLER_GET_REPLICA_INFO"].cumulative()[-1][1] == 1

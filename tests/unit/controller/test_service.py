@@ -177,7 +177,7 @@ async def test_an_unknown_outcome_and_an_overload_say_so() -> None:
 
     assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY)
     assert "unknown" in (first.remark or "")
-    counted = bench.service.figures.requests
+    counted = bench.service.measurements.requests
     assert counted["CONTROLLER_GET_NEXT_BROKER_ID", "timeout"] == 1
     assert counted["CONTROLLER_GET_NEXT_BROKER_ID", "failed"] == 1
 
@@ -240,7 +240,7 @@ async def test_a_beat_of_an_overtaken_process_is_refused_by_the_leader_only() ->
     assert "stop" in (refused.remark or "")
     assert (one_way.code, ignored.code) == (0, 0)
     assert bench.engine.barriers == barriers
-    assert bench.service.figures.heartbeats_ignored == 3
+    assert bench.service.measurements.heartbeats_ignored == 3
     assert bench.service.view(GROUP).lives[1].nonce == "first"
 
 
@@ -291,7 +291,7 @@ async def test_a_closed_connection_is_asked_about_and_a_dead_master_replaced() -
     assert notice.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED
     assert (header.master_broker_id, header.master_epoch) == (group.master_id, group.master_epoch)
     assert SyncStateSet.from_json(notice.body).sync_state_set == {group.master_id}
-    assert bench.service.figures.questions["refused"] >= 1
+    assert bench.service.measurements.probes["refused"] >= 1
 
 
 async def test_a_master_that_answers_as_itself_stays() -> None:
@@ -305,7 +305,7 @@ async def test_a_master_that_answers_as_itself_stays() -> None:
         before = bench.machine.groups[GROUP]
 
         bench.service.connection_closed(connection)
-        await bench.until(lambda: bench.service.figures.questions.get("alive", 0) > 0)
+        await bench.until(lambda: bench.service.measurements.probes.get("alive", 0) > 0)
         await bench.until(lambda: bench.service.view(GROUP).alive(1))
 
     assert bench.machine.groups[GROUP] == before
@@ -320,12 +320,12 @@ async def test_a_master_whose_port_another_process_has_is_dead() -> None:
         await three(bench, ours=True)
         await bench.beat(1, "start-1", connection=connection)
         bench.net.brokers["10.0.0.1:10911"] = FakeBroker(1, "not committed")
-        assert "someone_else" not in bench.service.figures.questions
+        assert "someone_else" not in bench.service.measurements.probes
 
         bench.service.connection_closed(connection)
         await bench.until(lambda: bench.machine.groups[GROUP].master_id != 1)
 
-    assert bench.service.figures.questions["someone_else"] == 1
+    assert bench.service.measurements.probes["someone_else"] == 1
 
 
 async def test_the_end_of_a_replaced_connection_means_nothing() -> None:
@@ -358,7 +358,7 @@ async def test_silence_is_asked_about() -> None:
 
         await bench.until(lambda: bench.machine.groups[GROUP].master_id != 1)
 
-    assert bench.service.figures.questions["silent"] >= 1
+    assert bench.service.measurements.probes["silent"] >= 1
 
 
 async def test_a_new_leader_asks_everybody_it_has_not_heard_before_it_judges() -> None:

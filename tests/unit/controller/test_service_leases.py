@@ -59,7 +59,7 @@ async def test_the_master_gets_a_lease_behind_a_barrier() -> None:
 
     assert (answer.lease_ms, answer.lease_epoch, answer.fenced) == (3_000, EPOCH, False)
     assert bench.engine.barriers == before + 1
-    assert bench.service.figures.leases == 1
+    assert bench.service.measurements.leases == 1
     assert bench.service.view(GROUP).lease_seconds > 0
 
 
@@ -107,7 +107,7 @@ async def test_a_leader_that_is_deposed_meanwhile_gives_none() -> None:
     answer = read(await bench.beat(1, "n1"))
 
     assert answer == BrokerHeartbeatAnswer()
-    assert bench.service.figures.leases_refused == 1
+    assert bench.service.measurements.leases_refused == 1
 
 
 async def test_the_state_after_the_barrier_decides() -> None:
@@ -177,7 +177,7 @@ async def test_a_stuck_master_loses_its_lease_and_its_place() -> None:
         assert answer.lease_ms is None
         await bench.until(lambda: bench.machine.groups[GROUP].master_id != 1)
 
-    reasons = bench.service.figures.election_reasons
+    reasons = bench.service.measurements.election_reasons
     assert any("takes nothing any more" in reason for reason in reasons)
 
 
@@ -264,7 +264,7 @@ async def test_a_master_hands_over_and_everybody_is_told() -> None:
     assert [broker.asked for broker in bench.net.brokers.values()] == asked
     told = NotifyBrokerRoleChanged.from_ext(bench.net.told[0][1].ext)
     assert (told.master_broker_id, told.master_nonce) == (2, "n2")
-    assert bench.service.figures.hand_overs == 1
+    assert bench.service.measurements.hand_overs == 1
     assert (await bench.elect(3, designate_elect=True, handover_epoch=EPOCH, nonce="n1")).code == (
         ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
     )
@@ -283,7 +283,7 @@ async def test_a_fenced_replica_is_told_with_its_heartbeats() -> None:
     assert bench.machine.groups[GROUP].sync_state_set == {1, 2}
     told = NotifyBrokerRoleChanged.from_ext(bench.net.told[0][1].ext)
     assert (told.master_epoch, told.sync_state_set_epoch) == (EPOCH, 3)
-    assert bench.service.figures.fences == {"fenced": 1}
+    assert bench.service.measurements.fences == {"fenced": 1}
     assert (await fence(bench, 3, fenced=False)).code == 0
     assert (await bench.beat(3, "n3")).ext == {"fenced": "false"}
 

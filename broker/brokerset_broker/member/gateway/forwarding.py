@@ -173,7 +173,7 @@ class Forwarder:
         if target is None:
             raise _NotCarriedOut("no master is known")
         try:
-            await self._asker.tell(target, _marked(peer, command), self._seconds_max)
+            await self._asker.tell(target, _with_origin(peer, command), self._seconds_max)
         except ConnectionClosed as error:
             raise _NotCarriedOut(str(error)) from error
 
@@ -200,7 +200,7 @@ class Forwarder:
         if target is None:
             raise _NotCarriedOut("no master is known")
         try:
-            reply = await self._asker.ask(target, _marked(peer, command), self._seconds_max)
+            reply = await self._asker.ask(target, _with_origin(peer, command), self._seconds_max)
         except (ConnectionClosed, RequestTimeout) as error:
             if isinstance(error.__cause__, ConnectionRefusedError) or CLASSES[command.code] in REPEATABLE:
                 raise _NotCarriedOut(f"master {target}: {error}") from error
@@ -216,7 +216,7 @@ class Forwarder:
         return reply
 
 
-def _marked(peer: tuple[str, int], command: Command) -> Command:
+def _with_origin(peer: tuple[str, int], command: Command) -> Command:
     """A copy that the asker may number anew, with the marks."""
     return Command(
         command.code,

@@ -32,7 +32,7 @@ TIMEOUT_MS_DEFAULT: Final = 2_000
 
 TIMEOUT_MS_MAX: Final = 10_000
 
-WAITING_LOOK_SECONDS: Final = 0.005
+WAITING_CHECK_SECONDS: Final = 0.005
 """How often is looked whether all sends are answered: they end in many ways, and none tells."""
 
 HAND_OVER_PAUSE_SECONDS: Final = 0.1
@@ -44,12 +44,12 @@ RELIEF_PAUSE_SECONDS: Final = 0.4
 TAKEN_SECONDS_MAX: Final = 10.0
 """How long this broker may take to become a slave, while it holds sends; without a lease it refuses them."""
 
-TAKEN_LOOK_SECONDS: Final = 0.005
+TAKEN_CHECK_SECONDS: Final = 0.005
 
 SERVED_SECONDS_MAX: Final = 2.0
 """How long the successor is watched until it says that it serves; only `pauseMs` depends on it."""
 
-SERVED_LOOK_SECONDS: Final = 0.01
+SERVED_CHECK_SECONDS: Final = 0.01
 
 JAVA_MASTER_ROLE_ID: Final = 0
 """What a Java broker names as its id while it is master."""
@@ -212,8 +212,8 @@ class SwitchOver:
         log.warning("this master hears no replica and asks to be relieved", epoch=now.epoch)
         parts.set_switching(True)
         try:
-            told = await self._until_known(now, lambda: parts.be_relieved(now.epoch, needed))
-            log.info("relieved", master_id=told.master_id, epoch=told.epoch)
+            news = await self._until_known(now, lambda: parts.be_relieved(now.epoch, needed))
+            log.info("relieved", master_id=news.master_id, epoch=news.epoch)
             await self._wait_taken(now)
         finally:
             parts.set_switching(False)
@@ -298,19 +298,19 @@ class SwitchOver:
         parts.set_switching(True)
         try:
             await self._drain(now, target, began + seconds)
-            told = await self._hand_over(now, target)
-            if told.master_id is None or told.master_id == now.master_id:
+            news = await self._hand_over(now, target)
+            if news.master_id is None or news.master_id == now.master_id:
                 raise Rejected(ResponseCode.SYSTEM_ERROR, "the controllers did not name another master")
         except Exception:
             parts.set_switching(False)
             raise
         await self._wait_taken(now)
         parts.set_switching(False)
-        await self._wait_served(told)
+        await self._wait_served(news)
         return SwitchOverResponse(
-            master_broker_id=told.master_id,
-            master_address=told.master_address,
-            master_epoch=told.epoch,
+            master_broker_id=news.master_id,
+            master_address=news.master_address,
+            master_epoch=news.epoch,
             pause_ms=int((loop.time() - began) * 1000),
         )
 
@@ -324,7 +324,7 @@ class SwitchOver:
                     ResponseCode.SYSTEM_BUSY,
                     f"{parts.waiting()} sends still wait for other replicas; this broker serves on",
                 )
-            await asyncio.sleep(WAITING_LOOK_SECONDS)
+            await asyncio.sleep(WAITING_CHECK_SECONDS)
         await self._catch_up(target, deadline)  # what the broker itself has written meanwhile
         if (parts.now.role, parts.now.epoch) != (now.role, now.epoch):
             raise Rejected(ResponseCode.SYSTEM_BUSY, "the role has changed meanwhile; look who is master")
@@ -371,15 +371,15 @@ class SwitchOver:
             if loop.time() >= deadline:
                 log.error("the role that follows on a switch-over was not taken", epoch=now.epoch)
                 return
-            await asyncio.sleep(TAKEN_LOOK_SECONDS)
+            await asyncio.sleep(TAKEN_CHECK_SECONDS)
 
-    async def _wait_served(self, told: GroupNews) -> None:
+    async def _wait_served(self, news: GroupNews) -> None:
         """Until the successor says that it serves, so that `pauseMs` is the whole pause."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SERVED_SECONDS_MAX
-        if told.master_address is None or told.epoch is None:
+        if news.master_address is None or news.epoch is None:
             return
         while loop.time() < deadline:
-            if await self._parts.serves(told.master_address, told.epoch):
+            if await self._parts.serves(news.master_address, news.epoch):
                 return
-            await asyncio.sleep(SERVED_LOOK_SECONDS)
+            await asyncio.sleep(SERVED_CHECK_SECONDS)

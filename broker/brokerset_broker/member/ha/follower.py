@@ -12,7 +12,7 @@ import structlog
 from brokerset_broker.member.epoch_file import EpochFile
 from brokerset_broker.member.group_link import GroupLink, MasterTarget
 from brokerset_broker.member.ha import following
-from brokerset_broker.member.ha.following import CannotFollow, Cut, Follow, OwnLog, Refuse, StartAnew
+from brokerset_broker.member.ha.following import CannotFollow, Follow, FullResync, OwnLog, Refuse, Truncate
 from brokerset_broker.member.ha.links import HaNetwork, LinkClosed, MasterLink
 from brokerset_broker.member.ha.rebuilding import Rebuilding
 from brokerset_broker.member.ha.repairs import DAMAGE_ADVICE
@@ -45,7 +45,7 @@ SILENCE_MORE_SECONDS: Final = 1.0
 Before that it may hand over, as long as this replica's connection has not ended. The kernel sends again what
 was lost after 0.2, 0.6, 1.4, 3 and 6.2 s."""
 
-LOOK_AGAIN_SECONDS: Final = 0.05
+CHECK_AGAIN_SECONDS: Final = 0.05
 """After a silence: what had come already is read first."""
 
 PAUSE_SECONDS_MIN: Final = 0.02
@@ -81,7 +81,7 @@ class FollowerParts:
     run_blocking: RunBlocking
     identity: Callable[[], PeerIdentity | None]
     in_force: Callable[[], InForce]
-    on_cut: Callable[[int], None]
+    on_truncated: Callable[[int], None]
     """Told how many bytes were cut from the log."""
     may_join: Callable[[], bool] = lambda: True
     """Whether this replica may be taken into the in-sync set; while not, it follows as a learner."""
@@ -114,7 +114,7 @@ class _Session:
     """The master's epochs, as far as it has told them."""
     master_end: int
     """Where the master's log ended at the handshake."""
-    anew: bool
+    full_resync: bool
     """Whether the log begins with the next packet."""
     heard_at: float
     apart: bool = False
@@ -153,7 +153,7 @@ class Follower:
         """Whether it did not answer at all, which took its time."""
 
         self._rebuilding = Rebuilding(
-            parts.log, parts.epochs, parts.group, parts.run_blocking, parts.on_cut, parts.in_force
+            parts.log, parts.epochs, parts.group, parts.run_blocking, parts.on_truncated, parts.in_force
         )
         parts.log.on_acknowledged(self._on_disk)
 
@@ -264,7 +264,7 @@ class Follower:
         if highest > change.epoch:
             parts.group.ask_soon()
             raise LinkClosed(f"the epoch {highest} is known, so the master of {change.epoch} is an old one")
-        await self._whole(self._rebuilding.cut_damage(own.broker_id, change.epoch))
+        await self._whole(self._rebuilding.truncate_damage(own.broker_id, change.epoch))
         # While it is tried again what failed last is still told: who asks in that moment gets an answer.
         self._view = replace(self._view, state="looking")
         target, link = await self._connect(change)
@@ -284,14 +284,14 @@ class Follower:
             async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
                 answer = await link.shake_hands(hello)
             master = self._check(answer, own, change, is_ours=target.is_ours)
-            anew = await self._agree(master, answer.max_offset, own, change)
+            full_resync = await self._agree(master, answer.max_offset, own, change)
             session = _Session(
                 link,
                 change.epoch,
                 target.is_ours,
                 master,
                 answer.max_offset,
-                anew,
+                full_resync,
                 asyncio.get_running_loop().time(),
                 apart,
             )
@@ -370,7 +370,7 @@ class Follower:
             case Follow(_, history):
                 await self._whole(self._blocking(lambda: parts.epochs.replace(history)))
                 return False
-            case StartAnew(needs_proof):
+            case FullResync(needs_proof):
                 if needs_proof:
                     self._demand_proof(own.broker_id, change.epoch, "all of its log")
                 if not mine.empty:
@@ -381,7 +381,7 @@ class Follower:
                         confirmed=mine.confirmed,
                     )
                 return True
-            case Cut(offset, history, needs_proof):
+            case Truncate(offset, history, needs_proof):
                 if needs_proof:
                     self._demand_proof(own.broker_id, change.epoch, f"its log from {offset} on")
                 log.warning(
@@ -392,14 +392,14 @@ class Follower:
                     confirmed=mine.confirmed,
                     epoch=change.epoch,
                 )
-                await self._whole(self._cut(offset, history, keep_copy=needs_proof))
-                parts.on_cut(mine.end - offset)
+                await self._whole(self._truncate(offset, history, keep_copy=needs_proof))
+                parts.on_truncated(mine.end - offset)
                 return False
 
-    async def _cut(self, offset: int, history: EpochHistory, *, keep_copy: bool) -> None:
+    async def _truncate(self, offset: int, history: EpochHistory, *, keep_copy: bool) -> None:
         """The log first: epochs behind its end are dropped at the next start, the other way round they
         would be missing."""
-        await self._log.cut(offset, keep_copy=keep_copy)
+        await self._log.truncate(offset, keep_copy=keep_copy)
         await self._parts.run_blocking(lambda: self._parts.epochs.replace(history))
 
     def _demand_proof(self, own_id: int, epoch: int, what: str) -> None:
@@ -435,7 +435,7 @@ class Follower:
             "following the master",
             master=link.peer,
             epoch=change.epoch,
-            offset=0 if session.anew else self._log.received_end,
+            offset=0 if session.full_resync else self._log.received_end,
         )
         while True:
             silence = _silence_seconds(self._parts.settings(), is_ours=session.is_ours)
@@ -446,7 +446,7 @@ class Follower:
             except TimeoutError:
                 if loop.time() - session.heard_at <= silence:
                     continue
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)  # if this process stood still, something waits here
+                await asyncio.sleep(CHECK_AGAIN_SECONDS)  # if this process stood still, something waits here
                 if session.work:  # the disk keeps it from listening
                     session.heard_at = loop.time()
                 if loop.time() - session.heard_at > silence:
@@ -490,7 +490,7 @@ class Follower:
         if following.crosses_epoch(master, header.offset, header.size):
             raise LinkClosed(f"the bytes from {header.offset} on lie in two epochs")
         is_first, session.is_first = session.is_first, False
-        if is_first and not session.anew and header.offset > own_log.received_end and session.is_ours:
+        if is_first and not session.full_resync and header.offset > own_log.received_end and session.is_ours:
             identity = self._parts.identity()
             if identity is not None:
                 self._demand_proof(identity.broker_id, change.epoch, "all of its log")
@@ -499,8 +499,8 @@ class Follower:
                 end=own_log.received_end,
                 master_begin=header.offset,
             )
-            session.anew = True
-        if session.anew:
+            session.full_resync = True
+        if session.full_resync:
             if header.offset % own_log.segment_bytes:
                 raise CannotBegin(header.offset, own_log.segment_bytes)
             return self._begin(session, self._start_log(session, header))
@@ -523,10 +523,10 @@ class Follower:
         if header.offset != own_log.received_end or cut:
             await own_log.begin_at(header.offset)
             if cut:
-                self._parts.on_cut(cut)
+                self._parts.on_truncated(cut)
         history = EpochHistory(tuple(e for e in session.master.entries if e.start_offset <= header.offset))
         await self._parts.run_blocking(lambda: epochs.replace(history))
-        session.anew = False
+        session.full_resync = False
         if header.size == 0:
             session.ack_forced = True
             self._acknowledge_soon(session)
@@ -554,7 +554,7 @@ class Follower:
             session.ended = True
             session.link.close("another master was elected meanwhile")
             return
-        if not session.anew and session.apart is self._parts.may_join():
+        if not session.full_resync and session.apart is self._parts.may_join():
             session.ended = True
             session.link.close(
                 "this replica is complete now: it follows as one that may join"
@@ -568,13 +568,15 @@ class Follower:
             session.ended = True
             session.link.close(failure)
             return
-        if self._rebuilding.is_complete(session.master_end) and not (session.anew or session.completed):
+        if self._rebuilding.is_complete(session.master_end) and not (
+            session.full_resync or session.completed
+        ):
             session.completed = True
             task = asyncio.get_running_loop().create_task(self._rebuilding.note_complete(session.epoch))
             session.work.append(task)
             task.add_done_callback(session.work.remove)
-        end = 0 if session.anew else self._log.acknowledged_end
-        if session.acknowledged < 0 and not session.anew and end < self._log.received_end:
+        end = 0 if session.full_resync else self._log.acknowledged_end
+        if session.acknowledged < 0 and not session.full_resync and end < self._log.received_end:
             return  # the first one tells where to go on: it waits until the disk has everything
         if end > session.acknowledged or session.ack_forced:
             session.acknowledged = end

@@ -44,7 +44,7 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncate:
     """The log is to be cut at `offset`, and then has the epochs of `history`."""
 
     offset: int
@@ -54,7 +54,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class StartAnew:
+class FullResync:
     """The log begins with what the master sends first; what there is goes."""
 
     needs_proof: bool = False
@@ -68,13 +68,13 @@ class Refuse:
     advice: str
 
 
-Decision = Follow | Cut | StartAnew | Refuse
+Decision = Follow | Truncate | FullResync | Refuse
 
 
 def decide_following(own: OwnLog, master: EpochHistory, master_end: int) -> Decision:
     """How `own` becomes a prefix of the master's log, which ends at `master_end`."""
     if own.empty:
-        return StartAnew()
+        return FullResync()
     if not own.history.entries:
         return Refuse(
             f"the log, from {own.min_offset} to {own.end}, has no epochs: nobody knows whose it is",
@@ -84,26 +84,26 @@ def decide_following(own: OwnLog, master: EpochHistory, master_end: int) -> Deci
     common = common_entry(own.history, master)
     if point is None or common is None:
         if _is_older(own, master):
-            return StartAnew(needs_proof=True)
+            return FullResync(needs_proof=True)
         if own.confirmed <= own.min_offset:
             # The first master of a group wrote alone what nobody confirmed, and the next one began with an
             # empty log, in which an epoch without bytes is forgotten.
-            return Cut(own.min_offset, EpochHistory(), needs_proof=True)
-        if _began_anew(own, master):
-            return Cut(own.min_offset, EpochHistory(), needs_proof=True)
+            return Truncate(own.min_offset, EpochHistory(), needs_proof=True)
+        if _log_restarted(own, master):
+            return Truncate(own.min_offset, EpochHistory(), needs_proof=True)
         if _is_older(replace(own, end=min(own.end, own.confirmed)), master):
             # What we have behind that was never confirmed, and the master's log has something else there.
-            return StartAnew(needs_proof=True)
+            return FullResync(needs_proof=True)
         return Refuse(
             f"the log has no epoch in common with the master's: ours {_shown(own.history)},"
             f" the master's {_shown(master)}",
             REPLACE_ADVICE,
         )
     if point <= own.min_offset:
-        return StartAnew(needs_proof=own.confirmed > own.min_offset)
+        return FullResync(needs_proof=own.confirmed > own.min_offset)
     if point >= own.end:
         return Follow(own.end, own.history.truncate_from_epoch(common.epoch + 1))
-    return Cut(point, own.history.truncate_from_epoch(common.epoch + 1), point < own.confirmed)
+    return Truncate(point, own.history.truncate_from_epoch(common.epoch + 1), point < own.confirmed)
 
 
 def _is_older(own: OwnLog, master: EpochHistory) -> bool:
@@ -114,7 +114,7 @@ def _is_older(own: OwnLog, master: EpochHistory) -> bool:
     return own.history.last_epoch < first.epoch and own.end <= first.start_offset
 
 
-def _began_anew(own: OwnLog, master: EpochHistory) -> bool:
+def _log_restarted(own: OwnLog, master: EpochHistory) -> bool:
     """Whether the group began its log anew, in a newer epoch than any of ours and before our first byte.
 
     Its first master since then had nothing of what we have: the record of a possible loss says from where on.
@@ -150,9 +150,9 @@ def crosses_epoch(master: EpochHistory, offset: int, size: int) -> bool:
     return any(offset < e.start_offset < offset + size for e in master.entries)
 
 
-def proves_absence(own_id: int, epoch: int, told_epoch: int, told_set: frozenset[int]) -> bool:
+def proves_absence(own_id: int, epoch: int, known_epoch: int, known_set: frozenset[int]) -> bool:
     """Whether the controllers' last word says that we are not in sync under the master of `epoch`."""
-    return told_epoch == epoch and bool(told_set) and own_id not in told_set
+    return known_epoch == epoch and bool(known_set) and own_id not in known_set
 
 
 def _shown(history: EpochHistory) -> str:

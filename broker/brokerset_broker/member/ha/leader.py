@@ -281,10 +281,10 @@ class Leader:
             epoch=self.epoch,
         )
         self.progress.expect(sync_state_set, self._loop.time())
-        self._look()
+        self._check_replicas()
         self._wake.set()
 
-    def _look(self) -> None:
+    def _check_replicas(self) -> None:
         """Decide anew for whom confirming waits, then compute again."""
         now = self._loop.time()
         self._held = self.progress.hold(self.in_sync.electable(), self._log.confirmed_offset, now)
@@ -298,7 +298,7 @@ class Leader:
                 settings = self._parts.settings()
                 lag = settings.ha_max_time_slave_not_catchup / 1000
                 self._housekeep(settings.ha_housekeeping_interval / 1000)
-                self._look()
+                self._check_replicas()
                 now = self._loop.time()
                 states = self.progress.states(self._log.confirmed_offset, now, lag)
                 wanted = self.in_sync.decide(now, states)
@@ -505,7 +505,7 @@ class Leader:
             if self._confirms_more():
                 self.refresh()
         elif not slave.learner:
-            self._look()
+            self._check_replicas()
             self._wake.set()
         if self._reached:
             self._tell_reached()
@@ -527,7 +527,7 @@ class Leader:
         self.progress.disconnected(slave.broker_id)
         note = log.debug if slave.first_ack is None else log.info
         note("a slave's connection has ended", broker_id=slave.broker_id, reason=reason)
-        self._look()
+        self._check_replicas()
         self._wake.set()
 
     # -- sending ------------------------------------------------------------------------------------------

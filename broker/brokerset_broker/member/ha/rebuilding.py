@@ -46,15 +46,15 @@ class Rebuilding:
         epochs: EpochFile,
         group: GroupLink,
         run_blocking: RunBlocking,
-        on_cut: Callable[[int], None],
+        on_truncated: Callable[[int], None],
         in_force: Callable[[], Word],
     ) -> None:
-        """`on_cut` is told how many bytes were cut."""
+        """`on_truncated` is told how many bytes were cut."""
         self._log = own_log
         self._epochs = epochs
         self._group = group
         self._run_blocking = run_blocking
-        self._on_cut = on_cut
+        self._on_truncated = on_truncated
         self._in_force = in_force
         self.repairs = Repairs()
         self.words = 0
@@ -62,7 +62,7 @@ class Rebuilding:
         self._damage: tuple[str, int] | None = None
         """What is wrong, and how often the controllers had been heard when that was noticed."""
 
-    async def cut_damage(self, own_id: int, epoch: int) -> None:
+    async def truncate_damage(self, own_id: int, epoch: int) -> None:
         """Cut a damaged log behind its last whole record, with a copy, so that the master sends the rest.
 
         First it is written down that the log is incomplete: whatever happens next, it does not lead before it
@@ -94,7 +94,7 @@ class Rebuilding:
             )
         size = max(0, own_log.received_end - offset)
         kept = EpochHistory(tuple(e for e in epochs.history.entries if e.start_offset <= offset))
-        await own_log.cut(offset, keep_copy=True)
+        await own_log.truncate(offset, keep_copy=True)
         log.warning(
             "cut off what was damaged: the master sends it again",
             offset=offset,
@@ -104,7 +104,7 @@ class Rebuilding:
         self.repairs.made(epoch, offset, now)
         self._damage = None
         await self._run_blocking(lambda: epochs.replace(kept))
-        self._on_cut(size)
+        self._on_truncated(size)
 
     async def note_incomplete(self, failure: str) -> None:
         """Write down that the log lacks something: it must not lead. Raises `OSError`."""

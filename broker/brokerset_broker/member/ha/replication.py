@@ -40,7 +40,7 @@ LEAD_ADVICE = (
     " acceptDamagedStore=true to go on without what is missing, of which commitlog.damaged may have a copy"
 )
 
-END_LOOK_SECONDS: Final = 0.005
+END_CHECK_SECONDS: Final = 0.005
 """Between two looks at who still waits, when a broker ends."""
 
 Flushed = Callable[[int, Callable[[bool], None]], None]
@@ -105,7 +105,7 @@ class Replication:
                 run_blocking,
                 identity,
                 lambda: self._in_force,
-                self._cut,
+                self._truncate,
                 may_join,
             )
         )
@@ -237,7 +237,7 @@ class Replication:
         while (  # noqa: ASYNC110  # sends end in many ways, and none tells
             len(self._waiters) and loop.time() < deadline and self._may_be_acknowledged()
         ):
-            await asyncio.sleep(END_LOOK_SECONDS)
+            await asyncio.sleep(END_CHECK_SECONDS)
         self.close_replicas("this broker ends")
         self.answer_waiters(PutStatus.SERVICE_NOT_AVAILABLE)
 
@@ -356,7 +356,7 @@ class Replication:
             return
         self._tasks.create_task(leader.serve(link))
 
-    def _cut(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         self._truncated_bytes += size
 
     # -- state --------------------------------------------------------------------------------------------

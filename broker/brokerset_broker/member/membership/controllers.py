@@ -63,7 +63,7 @@ class Controllers:
         self._resolver = resolver
         self._resolved: dict[str, tuple[str, ...]] = {}
         self._failed: str | None = None
-        self._looking: asyncio.Task[str] | None = None
+        self._finding: asyncio.Task[str] | None = None
         self._quiet_names: dict[str, None] = {}
         self._members: tuple[str, ...] = ()
         self.leader: str | None = None
@@ -87,7 +87,7 @@ class Controllers:
 
     async def ask(self, command: Command, seconds: float = REQUEST_SECONDS) -> Command:
         """Ask the leader once. Raises `NoAnswer`, also when the answer is that it does not lead."""
-        address = self.leader or await self.look_up()
+        address = self.leader or await self.find_leader()
         try:
             reply = await self._asker.ask(address, command, seconds)
         except (ConnectionClosed, RequestTimeout) as error:
@@ -104,12 +104,12 @@ class Controllers:
             self.leader = None
         self._failed = address
 
-    async def look_up(self) -> str:
+    async def find_leader(self) -> str:
         """Find the leader; callers at the same time share one search. Raises `NoAnswer`."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look_up())
-            self._looking.add_done_callback(self._looked)
-        return await asyncio.shield(self._looking)
+        if self._finding is None:
+            self._finding = asyncio.create_task(self._find_leader())
+            self._finding.add_done_callback(self._found_leader)
+        return await asyncio.shield(self._finding)
 
     async def run(self, period_seconds: float) -> None:
         """Ask from time to time who leads, for as long as this task runs."""
@@ -117,29 +117,29 @@ class Controllers:
             while True:
                 await asyncio.sleep(period_seconds)
                 try:
-                    await self.look_up()
+                    await self.find_leader()
                 except NoAnswer as error:
                     log.debug("no leading controller found", reason=str(error))
         finally:
-            if self._looking is not None:
-                self._looking.cancel()
+            if self._finding is not None:
+                self._finding.cancel()
 
-    def _looked(self, task: asyncio.Task[str]) -> None:
-        self._looking = None
+    def _found_leader(self, task: asyncio.Task[str]) -> None:
+        self._finding = None
         if not task.cancelled():
             task.exception()  # whoever waits gets it; nobody may be waiting any more
 
-    async def _look_up(self) -> str:
+    async def _find_leader(self) -> str:
         if self._use_dns:
             await self._resolve_all()
         addresses = self.addresses
-        questions = [asyncio.create_task(self._question(address)) for address in addresses]
+        probes = [asyncio.create_task(self._probe(address)) for address in addresses]
         claims: list[str] = []
         named: list[str] = []
         reasons: list[str] = []
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
-                for answered in asyncio.as_completed(questions):
+                for answered in asyncio.as_completed(probes):
                     address, answer = await answered
                     if isinstance(answer, str):
                         reasons.append(answer)
@@ -153,9 +153,9 @@ class Controllers:
         except TimeoutError:
             reasons.append(f"no answer in {LOOK_UP_SECONDS:g} s")
         finally:
-            for question in questions:
-                question.cancel()
-            await asyncio.gather(*questions, return_exceptions=True)
+            for probe in probes:
+                probe.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
         candidates = [*(address for address in named if address != self._failed), *claims, *named]
         if candidates:
             return self._lead(max(candidates, key=candidates.count))
@@ -180,7 +180,7 @@ class Controllers:
             self.changed.set()
         return address
 
-    async def _question(self, address: str) -> tuple[str, GetMetaDataResponse | str]:
+    async def _probe(self, address: str) -> tuple[str, GetMetaDataResponse | str]:
         """What one controller says, or why it says nothing."""
         command = Command(RequestCode.CONTROLLER_GET_METADATA_INFO)
         try:

@@ -62,6 +62,6 @@ def identity_answer(
         master_epoch=role.epoch if leads else None,
         fenced=True if fenced else None,
         append_age_ms=append_age_ms,
-        lost_cache=registration.tells_loss or None,
+        lost_cache=registration.reports_loss or None,
     )
     return command.reply(ext=header.to_ext(), body=body.to_json())

@@ -36,7 +36,7 @@ from brokerset_broker.member.membership.registration import (
     StepDone,
 )
 from brokerset_broker.member.membership.registration_steps import RegistrationSteps, RunBlocking, ask_leader
-from brokerset_broker.member.refused_mastership import RETRY_SECONDS, UNABLE_AGE_MS
+from brokerset_broker.member.refused_mastership import CANNOT_LEAD_AGE_MS, RETRY_SECONDS
 from brokerset_broker.member.role import GroupNews, LogEnd, Role, RoleState
 from brokerset_broker.member.shell import MemberShell
 from brokerset_protocol.bodies.replicas import SyncStateSet
@@ -354,16 +354,16 @@ class Membership:
             reply = await ask_leader(self.controllers, RequestCode.CONTROLLER_ELECT_MASTER, header)
             if reply.code != ResponseCode.SUCCESS:
                 raise Rejected(reply.code, reply.remark or "the controllers refuse the hand-over")
-            told = news_of_election(reply)
+            news = news_of_election(reply)
         except (NoAnswer, Rejected):
             self.ask_soon()
             self._heartbeats.hurry()
             raise
         finally:
             self._shell.give_up_lease()
-        log.info("handed over", epoch=epoch, master_id=told.master_id, new_epoch=told.epoch)
-        self._shell.received(told)
-        return told
+        log.info("handed over", epoch=epoch, master_id=news.master_id, new_epoch=news.epoch)
+        self._shell.received(news)
+        return news
 
     # -- tasks --------------------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class Membership:
     # -- registration -------------------------------------------------------------------------------------
 
     async def _do_step(self, step: Step) -> None:
-        result, told = await self._steps.carry_out(step)
+        result, news = await self._steps.carry_out(step)
         self._registration.feed(result)
         if self._registration.problem is None:
             if self._step_done is not None:
@@ -445,8 +445,8 @@ class Membership:
         elif self._registration.problem.kind in _OVERTAKEN:
             self._shell.lost_identity()
             await self._shell.settled()
-        if isinstance(step, Register) and told is not None:
-            self._answered = told
+        if isinstance(step, Register) and news is not None:
+            self._answered = news
         if isinstance(step, FinishStart) and self.registered:
             await self._registered()
 
@@ -503,8 +503,8 @@ class Membership:
             reply = await ask_leader(self.controllers, RequestCode.CONTROLLER_GET_REPLICA_INFO, header)
             if reply.code == ResponseCode.SUCCESS:
                 answer = headers.GetReplicaInfoResponse.from_ext(reply.ext)
-                told = news_of(answer.master_epoch, answer, reply.body)
-                if await self._settled_by(told, asked=asked):
+                news = news_of(answer.master_epoch, answer, reply.body)
+                if await self._settled_by(news, asked=asked):
                     self._problem = None
                 else:
                     await self._elect()
@@ -520,7 +520,7 @@ class Membership:
         """Ask for an election (1002), after a heartbeat: who is not known to be alive is not elected."""
         leader = self.controllers.leader
         try:
-            await self._heartbeats.beat(leader or await self.controllers.look_up())
+            await self._heartbeats.beat(leader or await self.controllers.find_leader())
             header = headers.ElectMaster(
                 cluster_name=self._names.cluster_name,
                 broker_name=self._names.broker_name,
@@ -533,9 +533,9 @@ class Membership:
                 if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
                     self._registration.register_again()
                 return
-            told = news_of_election(reply)
+            news = news_of_election(reply)
             self._problem = None
-            self._shell.received(told)
+            self._shell.received(news)
             await self._shell.settled()
         except NoAnswer as error:
             self._problem = diagnosis.silent(self.controllers.addresses, str(error))
@@ -609,13 +609,13 @@ class Membership:
             nonce=self.nonce,
             append_age_ms=self._append_age_ms(),
             all_ack=self._broker.all_ack(),
-            lost_cache=self._registration.tells_loss or None,
+            lost_cache=self._registration.reports_loss or None,
         )
 
     def _append_age_ms(self) -> int | None:
         """For how long the log has taken nothing; without end when this broker could not lead."""
         cannot = self._member.cannot_lead(self._clock.monotonic()) or bool(self._epochs.incomplete)
-        return UNABLE_AGE_MS if cannot else self._broker.append_age_ms()
+        return CANNOT_LEAD_AGE_MS if cannot else self._broker.append_age_ms()
 
     def _heartbeat_answered(self, answer: headers.BrokerHeartbeatAnswer, sent_at: float) -> None:
         """What a controller of ours that leads says about a heartbeat."""

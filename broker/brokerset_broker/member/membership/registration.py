@@ -24,7 +24,7 @@ class ReadFiles:
 
 @dataclass(frozen=True, slots=True)
 class AskNextId:
-    """Ask for the group's next id (1012); feed `NextIdTold`."""
+    """Ask for the group's next id (1012); feed `NextIdReceived`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
-class NextIdTold:
+class NextIdReceived:
     """The answer to `AskNextId`."""
 
     next_broker_id: int
@@ -153,7 +153,9 @@ class Unanswered:
     problem: Problem
 
 
-Result = FilesRead | FilesUnusable | StepDone | NextIdTold | IdGranted | StartCommitted | Refused | Unanswered
+Result = (
+    FilesRead | FilesUnusable | StepDone | NextIdReceived | IdGranted | StartCommitted | Refused | Unanswered
+)
 
 TRANSIENT = (
     ResponseCode.SYSTEM_ERROR,
@@ -208,7 +210,7 @@ class Registration:
         self._record = StartRecord()
         self._claim: BrokerIdentity | None = None
         self._has_temp = False
-        self._told_next_id = 0
+        self._next_id_received = 0
         self._retry_id: int | None = None
 
     @property
@@ -228,7 +230,7 @@ class Registration:
                 self._refused(refused)
             case (FilesRead(identity, temp, start), ReadFiles()):
                 self._read(identity, temp, start)
-            case (NextIdTold(next_id), AskNextId()):
+            case (NextIdReceived(next_id), AskNextId()):
                 self._apply_for(next_id)
             case (StepDone(), WriteTemp(identity)):
                 self._claim, self._has_temp = identity, True
@@ -259,7 +261,7 @@ class Registration:
         return self._record.last_nonce is None and not self._record.check_code
 
     @property
-    def tells_loss(self) -> bool:
+    def reports_loss(self) -> bool:
         """Whether to tell whoever asks that the page cache is lost. Of a volume that another program made
         nothing is known."""
         return self.lost_cache and not self.adopts
@@ -304,7 +306,7 @@ class Registration:
         return (identity.cluster_name, identity.broker_name) == (names.cluster_name, names.broker_name)
 
     def _apply_for(self, broker_id: int) -> None:
-        self._told_next_id = max(self._told_next_id, broker_id)
+        self._next_id_received = max(self._next_id_received, broker_id)
         names = self._names
         self.step = WriteTemp(
             BrokerIdentity(names.cluster_name, names.broker_name, broker_id, self._new_check_code())
@@ -334,7 +336,7 @@ class Registration:
             old,
             next_nonce=self.nonce,
             tried_nonces=tried,
-            next_broker_id=max(old.next_broker_id, self._told_next_id),
+            next_broker_id=max(old.next_broker_id, self._next_id_received),
             group_epoch=max(old.group_epoch, self._known_epoch),
             boot_id=LOST_BOOT if self.lost_cache else self._boot_id,
         )
@@ -383,7 +385,7 @@ class Registration:
 
     def _refused(self, refused: Refused) -> None:
         step = self.step
-        self._told_next_id = max(self._told_next_id, refused.next_broker_id or 0)
+        self._next_id_received = max(self._next_id_received, refused.next_broker_id or 0)
         lost_claim = (ResponseCode.CONTROLLER_BROKER_ID_INVALID, ResponseCode.BROKERSET_ID_RETIRED)
         if isinstance(step, ApplyId) and refused.code in lost_claim:
             self._retry_id = refused.next_broker_id

@@ -20,7 +20,7 @@ from brokerset_broker.member.membership.registration import (
     FilesUnusable,
     FinishStart,
     IdGranted,
-    NextIdTold,
+    NextIdReceived,
     ReadFiles,
     Refused,
     Register,
@@ -139,7 +139,7 @@ class RegistrationSteps:
         if next_id is None:
             raise NoAnswer("an answer to 1012 without nextBrokerId")
         self._serve_ids = True
-        return NextIdTold(next_id)
+        return NextIdReceived(next_id)
 
     async def _apply_id(self, step: ApplyId) -> Result:
         header = headers.ApplyBrokerId(
@@ -189,5 +189,5 @@ class RegistrationSteps:
             return Refused(reply.code, reply.remark), None
         answer = headers.RegisterBrokerToControllerResponse.from_ext(reply.ext)
         epoch = answer.master_epoch if answer.master_epoch is not None else answer.group_epoch
-        told = news_of(epoch, answer, reply.body)
-        return StartCommitted(answer.incarnation, answer.next_broker_id, answer.group_epoch), told
+        news = news_of(epoch, answer, reply.body)
+        return StartCommitted(answer.incarnation, answer.next_broker_id, answer.group_epoch), news

@@ -153,7 +153,7 @@ class MetadataLog:
         self._turn_waiters: list[Callable[[PutStatus], None]] = []
         self._waiters: dict[int, list[Callable[[PutStatus], None]]] = {}
         self._ends: list[int] = []
-        self._told: deque[tuple[int, int]] = deque()
+        self._unapplied: deque[tuple[int, int]] = deque()
         self._written_end = 0
         self._later: dict[str, TopicConfig] = {}
         self._later_wanted = asyncio.Event()
@@ -184,10 +184,10 @@ class MetadataLog:
                 _, end, applier.snapshot_end = found
                 applier.snapshot_from = end.replay_from
         else:
-            self._begin_anew(store.confirmed_offset)
+            self._resume(store.confirmed_offset)
         log.info("metadata begins", stamp=stamp, applied=applier.applied, must_ask=self._must_ask)
 
-    def _begin_anew(self, limit: int) -> None:
+    def _resume(self, limit: int) -> None:
         """The state does not reach to where the log begins: restore a snapshot, or ask the master."""
         if self._applier.restore_newest(limit):
             self._must_ask = False
@@ -202,7 +202,7 @@ class MetadataLog:
             tasks.create_task(self._write_delay())
             tasks.create_task(self._write_stamps())
             tasks.create_task(self._carry_out_later())
-            tasks.create_task(self._look_regularly())
+            tasks.create_task(self._check_regularly())
 
     async def close(self) -> None:
         """Write the stamp a last time; the log is still open, nothing is changed any more."""
@@ -265,7 +265,7 @@ class MetadataLog:
         self._journal.clear()
         self._new_groups.clear()
         self._later.clear()
-        self._told.clear()
+        self._unapplied.clear()
         self._applier.own.clear()
         self._applier.exact = False
         waiting = [*self._turn_waiters]
@@ -299,7 +299,13 @@ class MetadataLog:
         """The log is confirmed up to `offset`: apply, and answer who waits for that."""
         if not self._following:
             return
-        if self._ends or self._told or self._must_ask or self._driving or not self._applier.pass_over(offset):
+        if (
+            self._ends
+            or self._unapplied
+            or self._must_ask
+            or self._driving
+            or not self._applier.pass_over(offset)
+        ):
             self._pump()
 
     def _pump(self) -> None:
@@ -325,13 +331,13 @@ class MetadataLog:
     def _turn(self, limit: int) -> bool:
         applier = self._applier
         if not self._leading and not applier.restoring and applier.has_gap():
-            self._begin_anew(limit)
+            self._resume(limit)
         more = applier.advance(limit)
         if applier.exact:
             self._must_ask = False
         applied = applier.applied
-        while self._told and self._told[0][1] <= applied:
-            self._told.popleft()
+        while self._unapplied and self._unapplied[0][1] <= applied:
+            self._unapplied.popleft()
         while self._ends and self._ends[0] <= applied:
             for callback in self._waiters.pop(heapq.heappop(self._ends), ()):
                 callback(PutStatus.PUT_OK)
@@ -361,7 +367,7 @@ class MetadataLog:
                 changes = decide()
                 self.flush()
                 # Without a change, what is there may have been changed a moment ago.
-                end = self._write_told(changes) if changes else self._written_end
+                end = self._write_answered_later(changes) if changes else self._written_end
                 await self._confirmed_at(end)
         except TimeoutError:
             raise rejection(PutStatus.FLUSH_SLAVE_TIMEOUT) from None
@@ -372,7 +378,7 @@ class MetadataLog:
         if not self._leading:
             raise rejection(PutStatus.SERVICE_NOT_AVAILABLE)
 
-    def _write_told(self, changes: Sequence[Change]) -> int:
+    def _write_answered_later(self, changes: Sequence[Change]) -> int:
         """Write records that will be applied when they are confirmed; the offset behind the last."""
         end = 0
         for change in changes:
@@ -381,7 +387,7 @@ class MetadataLog:
             try:
                 for kind, body in records.encode(change):
                     record = self._store.append(kind, body)
-                    self._told.append((record.offset, record.end))
+                    self._unapplied.append((record.offset, record.end))
                     end = self._written_end = record.end
                     written += 1
             except StoreRefused as refused:
@@ -421,7 +427,7 @@ class MetadataLog:
 
     # -- quiet changes ------------------------------------------------------------------------------------
 
-    def when_offsets_safe(self, callback: Callable[[PutStatus], None]) -> None:
+    def when_offsets_confirmed(self, callback: Callable[[PutStatus], None]) -> None:
         """Call back when all offsets committed so far are confirmed; they are written in this turn."""
         if not self._leading:
             callback(PutStatus.SERVICE_NOT_AVAILABLE)
@@ -521,7 +527,7 @@ class MetadataLog:
             self._check_leading()
             epoch = self.epoch
             self.flush()
-            replay_from = self._told[0][0] if self._told else -1
+            replay_from = self._unapplied[0][0] if self._unapplied else -1
             begin = self._append_own(SnapshotBegin(epoch, replay_from))
             if begin is None:
                 return False
@@ -668,7 +674,7 @@ class MetadataLog:
         current = self._tables.topics.get(topic.topic_name)
         return () if current is None or current == topic else (TopicsPut((topic,)),)
 
-    async def _look_regularly(self) -> None:
+    async def _check_regularly(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             await self._ask_master()

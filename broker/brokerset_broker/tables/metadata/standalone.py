@@ -81,7 +81,7 @@ class FileChanges:
         if kinds & {TopicsDeleted, OffsetsPut, ResetsPut, OffsetsRemoved}:
             await self._tables.offsets.saved()
 
-    def when_offsets_safe(self, callback: Callable[[PutStatus], None]) -> None:
+    def when_offsets_confirmed(self, callback: Callable[[PutStatus], None]) -> None:
         """Committed offsets are written down every few seconds, as Java's broker does; nobody waits."""
         callback(PutStatus.PUT_OK)
 

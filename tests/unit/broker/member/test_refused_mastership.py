@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from brokerset_broker.member.refused_mastership import (
-    HOLD_SECONDS_MAX,
-    HOLD_SECONDS_MIN,
+    PAUSE_SECONDS_MAX,
+    PAUSE_SECONDS_MIN,
     SETS_KNOWN_MAX,
     RefusedMastership,
     SetsKnown,
@@ -31,8 +31,8 @@ def test_one_failure_is_tried_again_before_anybody_is_told() -> None:
     assert unable.gives_up
     assert unable.told(100.5)
     unable.took(Role.SLAVE)
-    assert unable.told(100.5 + HOLD_SECONDS_MIN - 0.1)
-    assert not unable.told(100.5 + HOLD_SECONDS_MIN)
+    assert unable.told(100.5 + PAUSE_SECONDS_MIN - 0.1)
+    assert not unable.told(100.5 + PAUSE_SECONDS_MIN)
 
 
 def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
@@ -47,11 +47,11 @@ def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
             now += 1.0
         holds.append(now - begin)
 
-    assert holds == [5.0, 10.0, 20.0, 40.0, HOLD_SECONDS_MAX, HOLD_SECONDS_MAX]
+    assert holds == [5.0, 10.0, 20.0, 40.0, PAUSE_SECONDS_MAX, PAUSE_SECONDS_MAX]
     unable.took(Role.MASTER)
     unable.failed(9, now)
     unable.failed(9, now)
-    assert not unable.told(now + HOLD_SECONDS_MIN)
+    assert not unable.told(now + PAUSE_SECONDS_MIN)
 
 
 def test_rare_polls_keep_it_told_between_two_tries() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from brokerset_broker.requests.parked_pull_table import HOLD_MS_MAX, SLOT_MS, ParkedPull, ParkedPullTable
+from brokerset_broker.requests.parked_pull_table import PARK_MS_MAX, SLOT_MS, ParkedPull, ParkedPullTable
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_formats.hashing import java_hash
 from brokerset_runtime.clock import ManualClock
@@ -84,7 +84,7 @@ def test_no_pull_is_held_longer_than_the_limit_whatever_it_asks_for() -> None:
     table = ParkedPullTable()
     hold, _ = make(table, timeout_ms=10**12)
 
-    assert table.expired(HOLD_MS_MAX + SLOT_MS) == [hold]
+    assert table.expired(PARK_MS_MAX + SLOT_MS) == [hold]
 
 
 def test_a_negative_time_out_ends_at_once() -> None:
@@ -95,7 +95,7 @@ def test_a_negative_time_out_ends_at_once() -> None:
 
 
 def test_a_full_table_takes_no_more() -> None:
-    table = ParkedPullTable(holds_max=2)
+    table = ParkedPullTable(parked_max=2)
     make(table)
     make(table)
     third, _ = make(None)

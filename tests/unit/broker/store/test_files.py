@@ -122,7 +122,7 @@ def test_cutting_clears_what_is_behind(tmp_path: Path) -> None:
         file.map[:] = b"x" * SIZE
     view = files.files[1].view[:10]
 
-    removed = files.cut(5000)
+    removed = files.truncate(5000)
     files.files[0].clear(5000)
 
     assert [file.start for file in removed] == [SIZE]

@@ -204,8 +204,8 @@ async def test_old_files_are_deleted(stores: Stores) -> None:
     hour = time.localtime(stores.clock.now_ms() / 1000).tm_hour
     count = store.queue_max("T", 0)
 
-    assert await retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}").look() == 0
-    assert await retention(stores, store, delete_when=f"{hour:02d}").look() == 3
+    assert await retention(stores, store, delete_when=f"{(hour + 5) % 24:02d}").check() == 0
+    assert await retention(stores, store, delete_when=f"{hour:02d}").check() == 3
 
     assert store.min_offset == 3 * 65_536
     assert not (stores.root / "commitlog" / f"{0:020d}").exists()
@@ -231,8 +231,8 @@ async def test_an_administrator_can_ask_for_deletion(stores: Stores) -> None:
 
     task.request()
 
-    assert await task.look() == 1
-    assert await task.look() == 0
+    assert await task.check() == 1
+    assert await task.check() == 0
 
 
 async def test_a_nearly_full_disk(stores: Stores) -> None:
@@ -242,10 +242,10 @@ async def test_a_nearly_full_disk(stores: Stores) -> None:
     fill(stores, store, 3)
     touch(stores, store, 0, 0)
 
-    assert await retention(stores, store, used=95).look() > 0
+    assert await retention(stores, store, used=95).check() > 0
     with pytest.raises(StoreRefused, match="nearly full"):
         stores.append(store)
     assert len(store.log.files.files) >= 1
 
-    await retention(stores, store, used=50).look()
+    await retention(stores, store, used=50).check()
     stores.append(store)

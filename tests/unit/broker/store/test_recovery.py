@@ -95,7 +95,7 @@ def test_a_store_closed_without_the_mark_counts_as_not_closed(stores: Stores) ->
     """Everything is on the disk, but the next start is told of a crash that somebody still has to hear of."""
     store = stores.open()
     fill(stores, store, 0, 100)
-    asyncio.run(store.close(mark=False))
+    asyncio.run(store.close(cleanly=False))
 
     store = stores.open()
 

@@ -49,7 +49,7 @@ async def test_the_last_failure_is_told_while_the_next_try_goes_on() -> None:
             run_blocking=run_blocking,
             identity=lambda: PeerIdentity(CLUSTER, GROUP, 2, "nonce", 1),
             in_force=InForce,
-            on_cut=lambda _: None,
+            on_truncated=lambda _: None,
         )
     )
     running = asyncio.create_task(follower.run())

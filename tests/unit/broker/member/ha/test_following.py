@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from brokerset_broker.member.ha.following import (
-    Cut,
     Follow,
+    FullResync,
     OwnLog,
     Refuse,
-    StartAnew,
+    Truncate,
     crosses_epoch,
     decide_following,
     due_entries,
@@ -21,8 +21,8 @@ MASTER = history_of([(1, 0), (2, 100), (5, 200)])
 
 def test_an_empty_log_begins_with_what_comes() -> None:
     """Without bytes there is nothing to compare."""
-    assert decide_following(OwnLog(0, 0, 0, EpochHistory()), MASTER, 300) == StartAnew()
-    assert decide_following(OwnLog(500, 500, 0, history_of([(9, 500)])), MASTER, 300) == StartAnew()
+    assert decide_following(OwnLog(0, 0, 0, EpochHistory()), MASTER, 300) == FullResync()
+    assert decide_following(OwnLog(500, 500, 0, history_of([(9, 500)])), MASTER, 300) == FullResync()
 
 
 def test_a_prefix_is_followed_from_its_end() -> None:
@@ -45,35 +45,35 @@ def test_what_the_master_does_not_have_is_cut() -> None:
     own = OwnLog(0, 250, 180, history_of([(1, 0), (2, 100), (3, 180)]))
     longer = OwnLog(0, 250, 220, history_of([(1, 0), (2, 100)]))
 
-    assert decide_following(own, MASTER, 300) == Cut(180, history_of([(1, 0), (2, 100)]), False)
-    assert decide_following(longer, MASTER, 300) == Cut(200, history_of([(1, 0), (2, 100)]), True)
+    assert decide_following(own, MASTER, 300) == Truncate(180, history_of([(1, 0), (2, 100)]), False)
+    assert decide_following(longer, MASTER, 300) == Truncate(200, history_of([(1, 0), (2, 100)]), True)
 
 
 def test_the_same_offsets_of_another_epoch_are_cut() -> None:
     """Not lengths but epochs say what is common: the same end under another master is another log."""
     own = OwnLog(0, 300, 0, history_of([(1, 0), (2, 100), (4, 200)]))
 
-    assert decide_following(own, MASTER, 300) == Cut(200, history_of([(1, 0), (2, 100)]), False)
+    assert decide_following(own, MASTER, 300) == Truncate(200, history_of([(1, 0), (2, 100)]), False)
 
 
 def test_a_longer_log_of_the_same_epoch_is_cut_at_the_masters_end() -> None:
     """What we have behind the master's end goes."""
-    assert decide_following(OwnLog(0, 400, 0, MASTER), MASTER, 300) == Cut(300, MASTER, False)
+    assert decide_following(OwnLog(0, 400, 0, MASTER), MASTER, 300) == Truncate(300, MASTER, False)
 
 
 def test_a_cut_before_the_first_byte_is_a_new_beginning() -> None:
     """When nothing would be left, the log begins anew; with proof if something of it was confirmed."""
     own = OwnLog(200, 400, 300, history_of([(1, 0), (2, 100), (4, 200)]))
 
-    assert decide_following(own, MASTER, 300) == StartAnew(needs_proof=True)
-    assert decide_following(OwnLog(200, 400, 0, own.history), MASTER, 300) == StartAnew()
+    assert decide_following(own, MASTER, 300) == FullResync(needs_proof=True)
+    assert decide_following(OwnLog(200, 400, 0, own.history), MASTER, 300) == FullResync()
 
 
 def test_a_log_older_than_the_group_keeps_begins_anew() -> None:
     """When the master has dropped everything that we have, there is nothing to go on from."""
     own = OwnLog(0, 90, 90, history_of([(1, 0)]))
 
-    assert decide_following(own, history_of([(2, 100), (5, 200)]), 300) == StartAnew(needs_proof=True)
+    assert decide_following(own, history_of([(2, 100), (5, 200)]), 300) == FullResync(needs_proof=True)
 
 
 def test_a_tail_that_nobody_confirmed_does_not_keep_an_old_log() -> None:
@@ -82,7 +82,7 @@ def test_a_tail_that_nobody_confirmed_does_not_keep_an_old_log() -> None:
     master = history_of([(2, 100), (5, 200)])
     history = history_of([(1, 0)])
 
-    assert decide_following(OwnLog(0, 130, 90, history), master, 300) == StartAnew(needs_proof=True)
+    assert decide_following(OwnLog(0, 130, 90, history), master, 300) == FullResync(needs_proof=True)
     assert isinstance(decide_following(OwnLog(0, 130, 110, history), master, 300), Refuse)
 
 
@@ -134,7 +134,7 @@ def test_what_nobody_confirmed_is_no_reason_to_refuse() -> None:
     common with the master's: the first master of a group may have written alone."""
     own = OwnLog(0, 90, 0, history_of([(1, 0)]))
 
-    assert decide_following(own, history_of([(2, 0)]), 300) == Cut(0, EpochHistory(), True)
+    assert decide_following(own, history_of([(2, 0)]), 300) == Truncate(0, EpochHistory(), True)
     assert isinstance(decide_following(OwnLog(0, 90, 0, EpochHistory()), MASTER, 300), Refuse)
 
 
@@ -143,9 +143,9 @@ def test_a_group_that_began_anew_is_followed_with_proof_and_a_copy() -> None:
     has can never get into that log again. Nothing of it goes without proof, and a copy is kept."""
     own = OwnLog(0, 500, 400, history_of([(1, 0)]))
 
-    assert decide_following(own, history_of([(3, 0)]), 0) == Cut(0, EpochHistory(), True)
-    assert decide_following(own, history_of([(3, 0), (4, 900)]), 1_000) == Cut(0, EpochHistory(), True)
-    assert decide_following(OwnLog(200, 500, 400, own.history), history_of([(3, 100)]), 300) == Cut(
+    assert decide_following(own, history_of([(3, 0)]), 0) == Truncate(0, EpochHistory(), True)
+    assert decide_following(own, history_of([(3, 0), (4, 900)]), 1_000) == Truncate(0, EpochHistory(), True)
+    assert decide_following(OwnLog(200, 500, 400, own.history), history_of([(3, 100)]), 300) == Truncate(
         200, EpochHistory(), True
     )
 

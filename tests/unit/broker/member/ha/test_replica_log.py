@@ -214,7 +214,7 @@ async def test_consumers_read_only_what_is_confirmed(replicas: Replicas) -> None
     )
     assert (store.queue_max("T", 0), store.queue_end("T", 0)) == (0, 2)
     assert not store.query("T", "k", 10, 0, 2**62).records
-    assert store.read_told(0) is None
+    assert store.read_announced(0) is None
     assert store.earliest_store_time("T", 0) is None
     assert StoreQueries(store).units("T", 0, 0, 10) == []
     log.confirm(first)
@@ -227,7 +227,7 @@ async def test_consumers_read_only_what_is_confirmed(replicas: Replicas) -> None
     assert (store.queue_max("T", 0), log.confirmed_offset) == (1, first)
     assert store.queue_offset_by_time("T", 0, 2**62) == 1
     assert len(store.query("T", "k", 10, 0, 2**62).records) == 1
-    assert (store.read_told(0) is None, store.read_told(first) is None) == (False, True)
+    assert (store.read_announced(0) is None, store.read_announced(first) is None) == (False, True)
     assert store.earliest_store_time("T", 0) is not None
     assert len(StoreQueries(store).units("T", 0, 0, 10)) == 1
     assert arrivals[-1] == ("T", 1)
@@ -378,7 +378,7 @@ async def test_a_failed_log_can_be_cut_and_receives_again(replicas: Replicas) ->
     with pytest.raises(ReplicaLogFailed):
         await follower.finish_received()
 
-    await follower.cut(first, keep_copy=False)
+    await follower.truncate(first, keep_copy=False)
     send(leader, follower)
 
     assert_equal(leader, follower)
@@ -415,7 +415,7 @@ async def test_a_cut_removes_records_queues_and_index_for_good(replicas: Replica
     removed = bytes(log.view(ends[19], 500))
     log.follow()
 
-    await log.cut(ends[19], keep_copy=keep_copy)
+    await log.truncate(ends[19], keep_copy=keep_copy)
 
     store = store_of(log)
     assert (log.max_offset, log.received_end, log.confirmed_offset) == (ends[19],) * 3
@@ -444,7 +444,7 @@ async def test_a_cut_is_refused_where_no_record_begins(replicas: Replicas) -> No
 
     for offset in (first + 1, log.max_offset + 1):
         with pytest.raises(ReplicaLogFailed):
-            await log.cut(offset, keep_copy=False)
+            await log.truncate(offset, keep_copy=False)
 
     assert store_of(log).queue_end("T", 0) == 2
 
@@ -475,7 +475,7 @@ async def test_a_crash_in_a_cut_leaves_the_old_end_or_the_new_one(
         for name in ("unlink", "replace", "pwrite"):
             patches.setattr(os, name, dying(getattr(os, name)))
         with pytest.raises(ReplicaLogFailed):
-            await log.cut(ends[10], keep_copy=False)
+            await log.truncate(ends[10], keep_copy=False)
     store_of(log).abandon()
 
     again = replicas.open("a")
@@ -646,7 +646,7 @@ async def test_retention_keeps_what_is_still_needed(replicas: Replicas) -> None:
         os.utime(file.path, (0, 0))
     retention.request()
 
-    await retention.look()
+    await retention.check()
 
     assert log.min_offset == 2 * SEGMENT
 
@@ -715,7 +715,7 @@ async def test_damage_that_a_start_finds_is_left_and_repaired(replicas: Replicas
 
     found = replicas.open("a")
     found.follow()
-    await found.cut(found.max_offset, keep_copy=True)
+    await found.truncate(found.max_offset, keep_copy=True)
     assert found.failure() is None
     assert store_of(found).append_age_ms is None
     send(leader, found)
@@ -759,7 +759,7 @@ async def test_damage_is_found_again_though_the_machine_runs_on(
 
     found = replicas.open("a")
     found.follow()
-    await found.cut(found.max_offset, keep_copy=True)
+    await found.truncate(found.max_offset, keep_copy=True)
     store_of(found).abandon()
     again = replicas.open("a")
     assert again.failure() is None
@@ -790,7 +790,7 @@ async def test_files_missing_at_the_end_are_a_damage_that_is_cut(replicas: Repli
         await store_of(found).close()
     found = replicas.open("a")
     found.follow()
-    await found.cut(found.max_offset, keep_copy=True)
+    await found.truncate(found.max_offset, keep_copy=True)
 
     assert found.failure() is None
     assert not list(root.glob("commitlog.damaged/*"))
@@ -825,15 +825,15 @@ async def test_a_copy_without_room_leaves_nothing_behind(
         patched.setattr(os, "statvfs", full)
         for _ in range(2):
             with pytest.raises(ReplicaLogFailed, match="no room for a copy"):
-                await log.cut(ends[4], keep_copy=True)
+                await log.truncate(ends[4], keep_copy=True)
     with monkeypatch.context() as patched:
         patched.setattr(log_recovery, "_copy_data", broken)
         with pytest.raises(ReplicaLogFailed, match="Input/output"):
-            await log.cut(ends[4], keep_copy=True)
+            await log.truncate(ends[4], keep_copy=True)
     assert list(damaged.iterdir()) == []
     assert log.max_offset == ends[-1]
 
-    await log.cut(ends[4], keep_copy=True)
+    await log.truncate(ends[4], keep_copy=True)
 
     assert [path.name for path in damaged.iterdir()] == [f"{ends[4]:020d}"]
 
@@ -868,13 +868,13 @@ async def test_damage_that_a_cut_finds_is_named(replicas: Replicas) -> None:
     flip(path, ends[5] + 4)
 
     with pytest.raises(ReplicaLogFailed):
-        await follower.cut(ends[5], keep_copy=False)
+        await follower.truncate(ends[5], keep_copy=False)
 
     problem = follower.failure()
     assert problem is not None
     assert f"(offset {ends[2]} of the log)" in problem
     assert follower.max_offset == ends[2]
-    await follower.cut(follower.max_offset, keep_copy=True)
+    await follower.truncate(follower.max_offset, keep_copy=True)
     send(leader, follower)
     assert_equal(leader, follower)
 

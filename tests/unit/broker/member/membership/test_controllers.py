@@ -81,12 +81,12 @@ async def test_what_is_no_address_is_not_dialed(crowd: Crowd) -> None:
 
     crowd.metadata[C0] = {"isLeader": "false", "controllerLeaderAddress": "n0"}
     with pytest.raises(NoAnswer):
-        await Controllers([C0], crowd).look_up()
+        await Controllers([C0], crowd).find_leader()
 
     crowd.metadata[C1] = {"isLeader": "true", "peers": "n0:a:99999;n1:b:2;n2::7;"}
     controllers = Controllers([C0, C1], crowd)
 
-    assert await controllers.look_up() == C1
+    assert await controllers.find_leader() == C1
     assert controllers.addresses == (C0, C1, "b:2")
 
 
@@ -97,7 +97,7 @@ async def test_a_silent_controller_holds_nobody_up(crowd: Crowd) -> None:
     crowd.silent = {C0}
     begun = asyncio.get_running_loop().time()
 
-    assert await Controllers([C0, C1, C2], crowd).look_up() == C2
+    assert await Controllers([C0, C1, C2], crowd).find_leader() == C2
 
     assert asyncio.get_running_loop().time() == begun
 
@@ -109,7 +109,7 @@ async def test_nobody_answers(crowd: Crowd) -> None:
     begun = asyncio.get_running_loop().time()
 
     with pytest.raises(NoAnswer, match="cannot connect to c1:1"):
-        await Controllers([C0, C1], crowd).look_up()
+        await Controllers([C0, C1], crowd).find_leader()
 
     assert asyncio.get_running_loop().time() - begun <= LOOK_UP_SECONDS
 
@@ -120,7 +120,7 @@ async def test_no_leader_is_known(crowd: Crowd) -> None:
     crowd.metadata[C0] = {"isLeader": "false"}
 
     with pytest.raises(NoAnswer, match="none of them knows a leader"):
-        await Controllers([C0], crowd).look_up()
+        await Controllers([C0], crowd).find_leader()
 
 
 async def test_something_else_listens_there(crowd: Crowd) -> None:
@@ -132,7 +132,7 @@ async def test_something_else_listens_there(crowd: Crowd) -> None:
     crowd.ask = ask  # type: ignore[method-assign]  # another server
 
     with pytest.raises(NoAnswer, match="it may be no controller"):
-        await Controllers([C0], crowd).look_up()
+        await Controllers([C0], crowd).find_leader()
 
 
 async def test_one_that_does_not_lead_any_more_is_not_asked_again_first(crowd: Crowd) -> None:
@@ -140,7 +140,7 @@ async def test_one_that_does_not_lead_any_more_is_not_asked_again_first(crowd: C
 
     crowd.leads(C0)
     controllers = Controllers([C0, C1], crowd)
-    await controllers.look_up()
+    await controllers.find_leader()
     crowd.code[C0] = 2007
     crowd.leads(C1)
 
@@ -156,11 +156,11 @@ async def test_a_leader_that_hangs_is_given_up_for_another_that_claims_to_lead(c
 
     crowd.leads(C0)
     controllers = Controllers([C0, C1], crowd)
-    await controllers.look_up()
+    await controllers.find_leader()
     crowd.leads(C1)
     controllers.forget(C0)
 
-    assert await controllers.look_up() == C1
+    assert await controllers.find_leader() == C1
 
 
 async def test_the_only_one_is_asked_again(crowd: Crowd) -> None:
@@ -168,10 +168,10 @@ async def test_the_only_one_is_asked_again(crowd: Crowd) -> None:
 
     crowd.leads(C0)
     controllers = Controllers([C0], crowd)
-    await controllers.look_up()
+    await controllers.find_leader()
     controllers.forget(C0)
 
-    assert await controllers.look_up() == C0
+    assert await controllers.find_leader() == C0
 
 
 async def test_searches_at_the_same_time_are_one(crowd: Crowd) -> None:
@@ -180,7 +180,7 @@ async def test_searches_at_the_same_time_are_one(crowd: Crowd) -> None:
     crowd.leads(C0)
     controllers = Controllers([C0], crowd)
 
-    found = await asyncio.gather(*(controllers.look_up() for _ in range(5)))
+    found = await asyncio.gather(*(controllers.find_leader() for _ in range(5)))
 
     assert (found, len(crowd.asked)) == ([C0] * 5, 1)
 
@@ -190,7 +190,7 @@ async def test_the_leader_is_asked_for_from_time_to_time(crowd: Crowd) -> None:
 
     crowd.leads(C0, C1)
     controllers = Controllers([C0, C1], crowd)
-    await controllers.look_up()
+    await controllers.find_leader()
     task = asyncio.create_task(controllers.run(10))
     crowd.leads(C1, C0)
     controllers.changed.clear()
@@ -215,9 +215,9 @@ async def test_a_name_stands_for_all_its_records_and_a_failed_look_up_keeps_them
 
     crowd.leads("10.0.0.1:9878", "[::1]:9878", "10.0.0.2:9878")
     controllers = Controllers(["controllers:9878"], crowd, use_dns=True, resolver=resolver)
-    await controllers.look_up()
+    await controllers.find_leader()
     assert list(controllers.addresses) == ["10.0.0.1:9878", "[::1]:9878"]
-    await controllers.look_up()
+    await controllers.find_leader()
     assert list(controllers.addresses) == ["10.0.0.1:9878", "[::1]:9878"]
-    await controllers.look_up()
+    await controllers.find_leader()
     assert list(controllers.addresses) == ["10.0.0.2:9878", "10.0.0.1:9878"]

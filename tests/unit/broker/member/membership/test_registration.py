@@ -17,7 +17,7 @@ from brokerset_broker.member.membership.registration import (
     FilesUnusable,
     FinishStart,
     IdGranted,
-    NextIdTold,
+    NextIdReceived,
     ReadFiles,
     Refused,
     Register,
@@ -75,8 +75,8 @@ def test_a_new_broker_takes_all_steps_in_order() -> None:
     steps: list[object] = [found.step]
 
     results: tuple[Result, ...] = (
-        FilesRead(), NextIdTold(3), StepDone(), IdGranted(), StepDone(), StepDone(), StepDone(), COMMITTED,
-        StepDone(),
+        FilesRead(), NextIdReceived(3), StepDone(), IdGranted(), StepDone(), StepDone(), StepDone(),
+        COMMITTED, StepDone(),
     )  # fmt: skip
     for result in results:
         found.feed(result)
@@ -102,8 +102,8 @@ def test_a_new_broker_takes_all_steps_in_order() -> None:
 def test_a_lost_answer_repeats_the_same_step(count: int) -> None:
     """Whatever the step is, its repetition is equal: same id, same code, same nonce."""
     results: list[Result] = [
-        FilesRead(), NextIdTold(3), StepDone(), IdGranted(), StepDone(), StepDone(), StepDone(), COMMITTED,
-        StepDone(),
+        FilesRead(), NextIdReceived(3), StepDone(), IdGranted(), StepDone(), StepDone(), StepDone(),
+        COMMITTED, StepDone(),
     ]  # fmt: skip
     found = fed(machine(), *results[:count])
     step = found.step
@@ -137,7 +137,7 @@ def test_a_claim_under_other_names_is_dropped() -> None:
 @pytest.mark.parametrize("code", [2014, 2102])
 def test_an_id_that_another_broker_got_first_is_given_up(code: int) -> None:
     """The claim is deleted, and the id that the refusal names is claimed with a fresh code."""
-    found = fed(machine(), FilesRead(), NextIdTold(3), StepDone(), Refused(code, "taken", 5))
+    found = fed(machine(), FilesRead(), NextIdReceived(3), StepDone(), Refused(code, "taken", 5))
 
     assert step_of(found) == DeleteTemp()
     fed(found, StepDone())
@@ -147,7 +147,7 @@ def test_an_id_that_another_broker_got_first_is_given_up(code: int) -> None:
 
 def test_a_refusal_that_names_no_id_starts_over() -> None:
     """Java's controllers do not say which id to apply for."""
-    found = fed(machine(), FilesRead(), NextIdTold(3), StepDone(), Refused(2014), StepDone())
+    found = fed(machine(), FilesRead(), NextIdReceived(3), StepDone(), Refused(2014), StepDone())
 
     assert step_of(found) == AskNextId()
 
@@ -265,10 +265,10 @@ def test_a_lost_page_cache_is_remembered_until_a_master_is_known() -> None:
     assert isinstance(found.step, FinishStart)
     assert found.step.record.boot_id == LOST_BOOT
     fed(found, StepDone())
-    assert found.tells_loss
+    assert found.reports_loss
     assert found.settled == replace(found.record, boot_id="boot")
     found.loss_settled()
-    assert (found.record.boot_id, found.tells_loss) == ("boot", False)
+    assert (found.record.boot_id, found.reports_loss) == ("boot", False)
 
 
 def test_a_loss_is_registered_again_until_a_master_is_known() -> None:
@@ -287,10 +287,10 @@ def test_of_a_volume_of_another_program_nobody_is_told_a_loss() -> None:
     found = registering(None, closed_cleanly=False)
 
     assert isinstance(found.step, Register)
-    assert (found.step.adopt, found.step.lost_cache, found.tells_loss) == (True, True, False)
+    assert (found.step.adopt, found.step.lost_cache, found.reports_loss) == (True, True, False)
     fed(found, COMMITTED)
     assert isinstance(found.step, FinishStart)
-    assert (found.step.record.boot_id, found.tells_loss) == ("boot", False)
+    assert (found.step.record.boot_id, found.reports_loss) == ("boot", False)
 
 
 @pytest.mark.parametrize(("told", "known", "kept"), [(7, 9, 9), (7, 3, 7), (7, 0, 7)])
@@ -391,7 +391,7 @@ def test_a_refused_registration_says_why_and_tries_again(
 
 def test_a_refused_claim_keeps_its_file() -> None:
     """A group of another owner is no reason to forget the id."""
-    found = fed(machine(), FilesRead(), NextIdTold(3), StepDone(), Refused(2101, "theirs"))
+    found = fed(machine(), FilesRead(), NextIdReceived(3), StepDone(), Refused(2101, "theirs"))
 
     assert step_of(found) == ApplyId(3, CODE)
     assert found.problem is not None

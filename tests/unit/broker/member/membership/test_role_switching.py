@@ -12,7 +12,7 @@ from brokerset_broker.member.core import Step
 from brokerset_broker.member.group_link import ProposalEnd
 from brokerset_broker.member.ha.links import LinkClosed
 from brokerset_broker.member.membership.diagnosis import ProblemKind
-from brokerset_broker.member.refused_mastership import HOLD_SECONDS_MIN, UNABLE_AGE_MS
+from brokerset_broker.member.refused_mastership import CANNOT_LEAD_AGE_MS, PAUSE_SECONDS_MIN
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.member.shell import StepFailed
 from brokerset_protocol.bodies.replicas import EpochEntry, EpochEntryCache, SyncStateSet
@@ -355,7 +355,7 @@ async def test_who_cannot_lead_says_so_and_gives_the_set_back(tmp_path: Path) ->
         broker.notice(world.notice(3, 3, 7))
         await broker.until(lambda: broker.member.role is Role.SLAVE)
         assert world.beats[C0][-1].append_age_ms
-        await asyncio.sleep(HOLD_SECONDS_MIN + 1)
+        await asyncio.sleep(PAUSE_SECONDS_MIN + 1)
         assert world.beats[C0][-1].append_age_ms is None
         broker.notice(world.notice(1, 4, 8))
         await broker.until(lambda: broker.member.role is Role.MASTER)
@@ -414,8 +414,8 @@ async def test_an_incomplete_log_is_told_and_shown(tmp_path: Path) -> None:
     async with running(broker):
         await broker.until(lambda: broker.member.role is Role.SLAVE)
         await broker.until(lambda: bool(world.beats[C0]) and bool(world.beats[C0][-1].append_age_ms))
-        assert world.registrations[0].append_age_ms == UNABLE_AGE_MS
-        assert broker.epoch_cache()[0].append_age_ms == UNABLE_AGE_MS
+        assert world.registrations[0].append_age_ms == CANNOT_LEAD_AGE_MS
+        assert broker.epoch_cache()[0].append_age_ms == CANNOT_LEAD_AGE_MS
         problem = broker.member.problem
         assert problem is not None
         assert problem.kind is ProblemKind.INCOMPLETE

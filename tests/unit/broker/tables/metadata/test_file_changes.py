@@ -88,7 +88,7 @@ async def test_offsets_are_safe_enough_at_once_and_set_ones_on_the_disk(place: P
     """Commits are written every few seconds, as Java does; what an administrator sets is written first."""
 
     told: list[PutStatus] = []
-    place.changes.when_offsets_safe(told.append)
+    place.changes.when_offsets_confirmed(told.append)
     assert told == [PutStatus.PUT_OK]
 
     await place.changes.change([], lambda: [OffsetsPut({"t@g": {0: 7}})])

@@ -112,7 +112,7 @@ async def test_two_way_commits_of_a_turn_share_a_record(tmp_path: Path) -> None:
     told: list[PutStatus] = []
     for queue in range(5):
         replica.offsets.commit("g", "t", queue, 10 + queue)
-        replica.log.when_offsets_safe(told.append)
+        replica.log.when_offsets_confirmed(told.append)
     await settle()
 
     assert replica.offsets.query("g", "t", 3) == 13
@@ -121,7 +121,7 @@ async def test_two_way_commits_of_a_turn_share_a_record(tmp_path: Path) -> None:
     assert told == []
     replica.confirm()
     assert told == [PutStatus.PUT_OK] * 5
-    replica.log.when_offsets_safe(told.append)
+    replica.log.when_offsets_confirmed(told.append)
     assert len(told) == 6
 
 
@@ -131,10 +131,10 @@ async def test_a_commit_that_repeats_an_unconfirmed_one_waits_for_it(tmp_path: P
     replica = await leader(tmp_path)
     told: list[PutStatus] = []
     replica.offsets.commit("g", "t", 0, 5)
-    replica.log.when_offsets_safe(lambda _: None)
+    replica.log.when_offsets_confirmed(lambda _: None)
     await settle()
     replica.offsets.commit("g", "t", 0, 5)
-    replica.log.when_offsets_safe(told.append)
+    replica.log.when_offsets_confirmed(told.append)
     await settle()
 
     assert told == []
@@ -256,7 +256,7 @@ async def test_a_store_that_refuses_changes_nothing(tmp_path: Path) -> None:
     replica.store.refuses = "the disk is full"
     replica.offsets.commit("g", "t", 0, 5)
     told: list[PutStatus] = []
-    replica.log.when_offsets_safe(told.append)
+    replica.log.when_offsets_confirmed(told.append)
     assert replica.topics.create_retry("g", 1) is None
     with pytest.raises(Rejected):
         await replica.log.change(["t"], lambda: [TopicsDeleted(("t",))])

@@ -32,7 +32,7 @@ async def test_who_waits_for_what_was_truncated_is_told_at_once() -> None:
     await flusher.pause()
     flusher.when_flushed(200, lambda done: told.append((200, done)))
     flusher.when_flushed(300, lambda done: told.append((300, done)))
-    flusher.cut(200)
+    flusher.truncate(200)
     flusher.close()
 
     assert told == [(300, False)]
@@ -44,7 +44,7 @@ async def test_what_was_truncated_is_flushed_no_more() -> None:
     ends = Ends()
 
     flusher = Flusher(ends.log(), 10_000, on_flushed=lambda: None, on_failure=lambda _: None)
-    flusher.cut(150)
+    flusher.truncate(150)
     flusher.close()
 
     assert ends.flushed_offset == 150
