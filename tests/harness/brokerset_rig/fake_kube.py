@@ -147,6 +147,9 @@ class FakeKube:
         self.on_call: Callable[[Call], None] | None = None
         """Called with each request before it is carried out."""
 
+        self._gone: set[str] = set()
+        """UIDs of deleted objects: what they own is collected also when it is made afterwards."""
+
         self._by_place: dict[tuple[str, str, str], set[ObjectKey]] = {}
         self.absent = absent
         self._page_size_max = page_size_max
@@ -461,6 +464,9 @@ class FakeKube:
             return fresh
         self.objects[key] = fresh
         self._happened("ADDED" if before is None else "MODIFIED", key, fresh)
+        self._gone.discard(metadata["uid"])
+        if key in self.objects and not self._gone.isdisjoint(_owners(fresh)):
+            self._drop(key)
         return fresh
 
     def _drop(self, key: ObjectKey, *, orphan: bool = False) -> None:
@@ -472,7 +478,8 @@ class FakeKube:
         self._happened("DELETED", key, gone)
         if not orphan:
             uid = live["metadata"]["uid"]
-            for child in [other for other, item in self.objects.items() if _owned(item, uid)]:
+            self._gone.add(uid)
+            for child in [other for other, item in self.objects.items() if uid in _owners(item)]:
                 if child in self.objects:
                     self._drop(child)
 
@@ -614,8 +621,8 @@ def _merge_patch(target: Object, patch: Mapping[str, Any]) -> None:
             target[name] = copy.deepcopy(value)
 
 
-def _owned(live: Mapping[str, Any], uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+def _owners(live: Mapping[str, Any]) -> list[str]:
+    return [str(owner.get("uid")) for owner in live["metadata"].get("ownerReferences") or ()]
 
 
 def _verb(request: web.Request, name: str) -> str:
