@@ -71,7 +71,7 @@ layers: setup  ## who may import whom
 check: lint types layers  ## format, lint, types, layers
 
 test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
-	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 5 $(TESTS)
+	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 15 $(TESTS)
 
 test-long: setup  ## tests that take seconds to a minute each, and properties with all examples (WORKERS, TESTS as above; PROFILE=ci|full)
 	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile $(PROFILE) --timeout $(if $(filter full,$(PROFILE)),1800,300) \

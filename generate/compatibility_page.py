@@ -152,7 +152,7 @@ def namesrv_handlers() -> Mapping[int, Handler]:
 
 def controller_handlers() -> Mapping[int, Handler]:
     """The table of a controller as it serves."""
-    service: Any = SimpleNamespace(engine=None, clock=SystemClock(), figures=None)
+    service: Any = SimpleNamespace(engine=None, clock=SystemClock(), measurements=None)
     return ControllerProcessors(service, ControllerSettings()).handlers()
 
 

@@ -435,8 +435,8 @@ REPLICATION: Final = Dashboard(
                     kind="stat",
                 ),
                 Panel(
-                    "Planned switch-overs",
-                    "How many switch-overs were made, and how many did not come about?",
+                    "Planned switchovers",
+                    "How many switchovers were made, and how many did not come about?",
                     (
                         ("sum by (node_id) (brokerset_broker_switch_overs_total{<b>})", "{{node_id}} made"),
                         (

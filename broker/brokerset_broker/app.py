@@ -247,7 +247,7 @@ class Broker:
     # -- queries of metrics and administration ----------------------------------------------------------
 
     def waiting_sends(self) -> int:
-        """Requests in flight that are not held pulls: sends that wait for the disk or a replica."""
+        """Requests in flight that are not parked pulls: sends that wait for the disk or a replica."""
         server = self._server
         if server is None:
             return 0
@@ -280,8 +280,10 @@ class Broker:
                 sockets.append(_bound(settings.bind_address, settings.listen_port - VIP_PORT_OFFSET))
                 self.vip_port = sockets[1].getsockname()[1]
             if settings.enable_controller_mode:
-                beside = settings.listen_port + 1 if settings.listen_port else 0
-                ha_socket = _bound(settings.bind_address, settings.ha_listen_port or beside, "haListenPort")
+                next_port = settings.listen_port + 1 if settings.listen_port else 0
+                ha_socket = _bound(
+                    settings.bind_address, settings.ha_listen_port or next_port, "haListenPort"
+                )
                 self.ha_port = ha_socket.getsockname()[1]
         except PortTaken:
             for listener in sockets:

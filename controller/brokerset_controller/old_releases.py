@@ -17,7 +17,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.versions import is_address_based, release_text
 
 LINE_SECONDS: Final = 60.0
-"""Least time between two lines about one broker; such a broker asks every 5 s, for ever."""
+"""Least time between two lines about one broker; such a broker asks every 5 s, permanently."""
 
 BROKERS_KNOWN_MAX: Final = 256
 """Addresses that are remembered for that; with more, the one that is silent for the longest is forgotten."""

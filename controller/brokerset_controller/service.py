@@ -2,7 +2,7 @@
 
 Nothing is serialised: many requests are under way at once, also about one group. That is safe because every
 event carries guards that are checked again when it is applied; who comes second is `Superseded` and decides
-anew. An answer that depends on the state without changing it is given behind a read barrier, so a deposed
+again. An answer that depends on the state without changing it is given behind a read barrier, so a deposed
 leader never answers from the past.
 """
 

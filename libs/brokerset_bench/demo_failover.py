@@ -166,7 +166,7 @@ def kill_master(folder: DataFolder, topic: str, messages: Sequence[Message]) -> 
     )
     click.echo(
         f"All {len(messages):,} messages were acknowledged, {found.repeated:,} of them when they were sent "
-        f"anew; a reader that ran all the time got every one, {found.doubled:,} more than once."
+        f"again; a reader that ran all the time got every one, {found.doubled:,} more than once."
     )
 
 

@@ -146,7 +146,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind("killLeader", "the leading controller is killed", False, 5.0, 100, brokers_min=1, java=True),
         Kind("killBoth", "master and leading controller are killed", True, 3.0, 3000),
         Kind("hangSlave", "a slave stops for 5 s (SIGSTOP)", False, 5.0, 2500),
-        Kind("switchover", "a planned switch-over", False, 0.0, 200),
+        Kind("switchover", "a planned switchover", False, 0.0, 200),
     )
 }
 """By name. The goals are section 6 of the design; for `killLeader`, that the data path does not notice."""

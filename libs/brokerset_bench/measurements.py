@@ -90,7 +90,7 @@ class RunResult:
     None when nobody took over."""
 
     switch_pause_ms: int | None = None
-    """What a master said about how long it had held sends (planned switch-over)."""
+    """What a master said about how long it had held sends (planned switchover)."""
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ TOPIC_SECONDS_MAX: Final = 40.0
 
 POLL_SECONDS: Final = 0.02
 SWITCH_MS_MAX: Final = 10_000
-"""Time-out of a planned switch-over."""
+"""Time-out of a planned switchover."""
 
 
 class RunFailed(Exception):

@@ -158,7 +158,7 @@ async def _progress(admin: Admin, name: str) -> list[GroupProgress]:
 @yes_option
 @cluster_options
 def delete(name: str, at_cluster: str | None, yes: bool, cluster: Cluster) -> None:
-    """Delete the consumer group NAME and its offsets: a group of this name starts anew."""
+    """Delete the consumer group NAME and its offsets: a group of this name starts from scratch."""
 
     async def work(admin: Admin) -> None:
         if name not in await admin.groups(at_cluster):

@@ -245,7 +245,7 @@ def wished(memory: SetMemory, wish: Wish) -> SetMemory:
     if wish.controllers is not None:
         if guest is not None and guest.controllers:
             what = (
-                "runs some beside them, with no group in them" if memory.controllers else "runs none itself"
+                "runs some next to them, with no group in them" if memory.controllers else "runs none itself"
             )
             raise PlanRefused(
                 f"the brokers of this set belong to the controllers at {guest.controllers}; it {what}",
@@ -274,7 +274,7 @@ def _with_own_controllers(memory: SetMemory, number: int) -> SetMemory:
         )
     if not 1 <= number <= CONTROLLERS_MAX:
         raise PlanRefused(
-            f"{number} controllers are to run beside those of the other cluster",
+            f"{number} controllers are to run next to those of the other cluster",
             f"run 1 to {CONTROLLERS_MAX}; three survive the loss of one",
         )
     return memory if memory.controllers else memory.with_first_controllers(number)

@@ -45,7 +45,7 @@ class Assignment:
     ) -> None:
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.wanted = asyncio.Event()
-        """Set to divide anew at once."""
+        """Set to divide again at once."""
         self._instance = instance
         self._group = group
         self._settings = settings

@@ -27,7 +27,7 @@ TROUBLE = Backoff(first_ms=50, factor=2.0, max_ms=3000)
 """Waits after pulls that failed; Java waits 3 s always."""
 
 EMPTY_ANSWERS_MAX = 8
-"""Empty answers in a row without a held pull after which the loop slows down: the broker has no long
+"""Empty answers in a row without a parked pull after which the loop slows down: the broker has no long
 polling."""
 
 EMPTY_PAUSE_SECONDS = 0.2

@@ -59,7 +59,7 @@ TURN_MESSAGES = 64
 """One-way sends after which the loop gets a turn, so that what was queued can leave."""
 
 TOPIC_RINGS_MAX = 10_000
-"""Topics for which the producer remembers whose turn it is; then it forgets them all and starts anew."""
+"""Topics for which the producer remembers whose turn it is; then it forgets them all."""
 
 _STATUS: Final = {int(status.value): status for status in SendStatus}
 

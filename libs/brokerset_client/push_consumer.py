@@ -240,12 +240,12 @@ class PushConsumer(InstanceUser):
         )
 
     def route_changed(self, topic: str) -> None:
-        """Divide anew if it is one of our topics."""
+        """Divide again if it is one of our topics."""
         if topic in self._subscriptions and self._assignment is not None:
             self._assignment.wanted.set()
 
     def members_changed(self) -> None:
-        """Divide anew."""
+        """Divide again."""
         if self._assignment is not None:
             self._assignment.wanted.set()
 

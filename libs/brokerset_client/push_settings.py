@@ -85,7 +85,7 @@ class PushSettings:
     """How often offsets are stored."""
 
     rebalance_seconds: float = 20.0
-    """How often queues are divided anew without an occasion."""
+    """How often queues are divided again without an occasion."""
 
     lock_seconds: float = 20.0
     """How often orderly consumers renew their queue locks; brokers give them away after 60 s."""

@@ -1,4 +1,4 @@
-"""Gives failed messages back: to the broker that has them, else by sending them anew to the retry topic.
+"""Gives failed messages back: to the broker that has them, else by sending them again to the retry topic.
 
 Sources: `DefaultMQPushConsumerImpl.sendMessageBack`, `ConsumeMessageOrderlyService.sendMessageBack`.
 """
@@ -31,7 +31,7 @@ class Redelivery:
         self._max_reconsume_times = max_reconsume_times
         self._producer = Producer(INNER_PRODUCER_GROUP, instance=instance)
         self.fallbacks = 0
-        """Messages that no broker took back, and that were sent anew."""
+        """Messages that no broker took back, and that were sent again."""
 
     async def start(self) -> None:
         """Be able to send."""
@@ -56,7 +56,7 @@ class Redelivery:
             )
         except ClientError as error:
             log.warning(
-                "message was not taken back, it is sent anew", message=str(message), reason=str(error)
+                "message was not taken back, it is sent again", message=str(message), reason=str(error)
             )
             self.fallbacks += 1
             return await self.send_again(message, message.reconsume_times + 1)
@@ -67,7 +67,7 @@ class Redelivery:
         try:
             await self._producer.send(self.copy_of(message, reconsume_times))
         except ClientError as error:
-            log.warning("message could not be sent anew", message=str(message), reason=str(error))
+            log.warning("message could not be sent again", message=str(message), reason=str(error))
             return False
         return True
 

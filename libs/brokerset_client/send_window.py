@@ -60,7 +60,7 @@ class SendWindow:
             self._admit()
 
     def _fits(self, size: int) -> bool:
-        # One message always fits: a limit below its size must not block for ever.
+        # One message always fits: a limit below its size must not block permanently.
         return self.messages < self._limits.messages_max and (
             self.messages == 0 or self.bytes + size <= self._limits.bytes_max
         )

@@ -1,4 +1,4 @@
-"""A watch that goes on for ever: list, follow, go on after breaks, list again when that is too late.
+"""A watch that goes on permanently: list, follow, go on after breaks, list again when that is too late.
 
 Nothing is kept but a resource version: who is told of an event looks for himself.
 """
@@ -22,14 +22,14 @@ WATCH_SECONDS_MIN: Final = 240
 """Shortest time after which the server ends a watch request; the longest is nearly twice that."""
 
 SILENCE_SECONDS: Final = 70.0
-"""A watch on which nothing comes for so long is made anew; bookmarks come about once a minute."""
+"""A watch on which nothing comes for so long is made again; bookmarks come about once a minute."""
 
 RETRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS_MAX: Final = 30.0
 """Longest pause between two attempts to watch."""
 
 BREAK_SECONDS: Final = 0.2
-"""Pause before a watch that has ended is made anew, lest a server that ends each at once is flooded."""
+"""Pause before a watch that has ended is made again, lest a server that ends each at once is flooded."""
 
 STALE_SECONDS: Final = 180.0
 """A watch that has heard nothing for longer is told as dead."""

@@ -1,6 +1,6 @@
 """Keeps a node's log, hard state and snapshots in one folder of a `Disk`, and reads them again after a crash.
 
-Every method blocks, and none may run beside another: the driver calls them one after the other, from one
+Every method blocks, and none may run next to another: the driver calls them one after the other, from one
 thread. Any error of the disk while writing is final: what is on the disk is unknown then, so everything is
 refused after it.
 """
@@ -23,7 +23,7 @@ from brokerset_runtime.disk import Disk, replace_file
 log = structlog.get_logger(__name__)
 
 SEGMENT_BYTES = 16 << 20
-"""A segment that has so many bytes is closed before the next save. A start writes the last anew."""
+"""A segment that has so many bytes is closed before the next save. A start writes the last again."""
 
 SNAPSHOTS_KEPT = 2
 """The newest, and one to fall back on; the log is kept from the oldest of them on."""
@@ -136,7 +136,7 @@ class Storage:
 
         What a process wrote and did not sync before it died is still readable, but a power failure would take
         it; and what a failed sync left in the page cache is not on the disk although it can be read. So the
-        segment that was written last is written anew.
+        segment that was written last is written again.
         Raises `LogDamaged`, `OSError`.
         """
         names = self._disk.names()
@@ -396,7 +396,9 @@ class Storage:
             self._load_segment(sequence, entries)
         if not self._sequences and self._snapshots:
             name = _snapshot_name(self._snapshots[-1].index)
-            raise LogDamaged(name, 0, "there is no segment beside the snapshot, so the node's votes are lost")
+            raise LogDamaged(
+                name, 0, "there is no segment next to the snapshot, so the node's votes are lost"
+            )
         return entries
 
     def _load_segment(self, sequence: int, entries: list[Entry]) -> None:
@@ -427,7 +429,7 @@ class Storage:
             self._tail = content[: scan.end]
 
     def _repair(self, names: Sequence[str]) -> None:
-        """Once it is clear that nothing is missing: remove what is left over, write the last segment anew."""
+        """Once it is clear that nothing is missing: remove leftovers, write the last segment again."""
         kept = {_segment_name(sequence) for sequence in self._sequences}
         for name in names:
             stale = name.startswith(SEGMENT_PREFIX) and name not in kept

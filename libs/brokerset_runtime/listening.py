@@ -18,7 +18,7 @@ def listen_host(bind_address: str, own_ip: str) -> str:
 
 
 def listen_hosts(host: str, port: int) -> str | Sequence[str]:
-    """Return what `create_server` is to be given: for `::` it takes IPv6 alone, so IPv4 is named beside it.
+    """Return what `create_server` is to be given: for `::` it takes IPv6 alone, so IPv4 is named next to it.
 
     Not with a free port, which would be another one for each.
     """

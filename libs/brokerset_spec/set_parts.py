@@ -175,7 +175,7 @@ class Update(Part):
     """How a change reaches the brokers."""
 
     strategy: Literal["automatic", "supervised"] = "automatic"
-    """Whether the switch-over of each group waits for a person.
+    """Whether the switchover of each group waits for a person.
 
     `supervised`: it waits for the annotation `brokerset.io/approve-switchover`.
     """

@@ -84,7 +84,7 @@ class Queues(Part):
         json_schema_extra=ruled(
             rule(
                 "!has(self.write) || !has(self.read) || self.write <= self.read",
-                "more queues are written than read, and messages in the rest would wait for ever; raise "
+                "more queues are written than read, and messages in the rest would wait permanently; raise "
                 "read or "
                 "lower write",
             )

@@ -22,7 +22,7 @@ from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 
 RECONCILE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds in seconds: without a change it takes tens of milliseconds, with a switch-over a second."""
+"""Bounds in seconds: without a change it takes tens of milliseconds, with a switchover a second."""
 
 CALL_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

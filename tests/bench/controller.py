@@ -1,6 +1,6 @@
 """Three controllers of ours and three of Java's, one after the other, under the same fake brokers: `controller.py [--size small|full]`.
 
-Registrations, elections, the wait for one commit beside the disk's floor, memory, restart, and the loss of the leader (kill -9). Fake brokers are
+Registrations, elections, the wait for one commit next to the disk's floor, memory, restart, and the loss of the leader (kill -9). Fake brokers are
 raw connections that register, send heartbeats and ask for elections. Writes figures as JSON and prints a table. Exit status 1 only
 if an answer was wrong; nothing is judged by time.
 """

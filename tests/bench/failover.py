@@ -48,7 +48,7 @@ def judged_again(histories: Path) -> list[str]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Ours beside Java's."""
+    """Ours next to Java's."""
     javas: dict[str, Any] = results.get("java", {})
     columns = [("ours", results), *((f"Java, {variant}", found) for variant, found in javas.items())]
     heads = [f"{who}: p50 / p99 / max ms" for who, _ in columns]

@@ -1,7 +1,7 @@
 """Copying a log to a replica, ours and Java's AutoSwitchHA one after the other: `replication.py [--size small|full] [--only ours|java]`.
 
 Three things: an empty replica until it has caught up; how far it is behind while the master is written to; sends that are answered when all
-of three replicas have them. Beside them what sendfile over loopback, and cp, do without any broker. Uses the scripts and the load generator of
+of three replicas have them. Next to them what sendfile over loopback, and cp, do without any broker. Uses the scripts and the load generator of
 `tests/peers`. Only ratios of one run mean something. Exit status 1 when an answer was wrong.
 """
 
@@ -100,7 +100,7 @@ def start(bench: BenchSet, brokers: Sequence[ServerProcess]) -> GroupView:
 
 
 def store_of(broker: ServerProcess) -> Path:
-    """Both makes have the store beside the settings, which are the last argument."""
+    """Both makes have the store next to the settings, which are the last argument."""
     return Path(broker.arguments[-1]).parent / "store"
 
 

@@ -1,4 +1,4 @@
-"""The links of the HA port beside the kernel's floor: `replication_links.py [--size small|full]`.
+"""The links of the HA port next to the kernel's floor: `replication_links.py [--size small|full]`.
 
 Two processes on loopback. The floor is a loop of blocking `sendfile` on one side and `recv_into` into the mapped files on the other;
 the links send the same files through `TcpHaNetwork`, with chunks of several sizes. Both receive into new files with and without

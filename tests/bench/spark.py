@@ -30,7 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-spark_store: Any = import_module("spark_store")  # both are beside this file, in no package
+spark_store: Any = import_module("spark_store")  # both are next to this file, in no package
 spark_cases: Any = import_module("spark_cases")
 
 SIZES = {"small": 128 << 20, "full": 1 << 30}

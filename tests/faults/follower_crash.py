@@ -272,7 +272,7 @@ async def run(options: argparse.Namespace, group: OwnGroup) -> None:
 
 
 def make_topic(address: str) -> None:
-    """The topic of what is sent beside the judged load."""
+    """The topic of what is sent next to the judged load."""
     ext = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
     with wire.Client(int(address.rpartition(":")[2]), 10.0) as client:

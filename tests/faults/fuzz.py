@@ -96,7 +96,7 @@ class Share:
 
 
 class Healthy(threading.Thread):
-    """A well-behaved client beside all that."""
+    """A well-behaved client next to all that."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)

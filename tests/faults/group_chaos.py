@@ -1,7 +1,7 @@
 """A group of three brokers and three controllers under random faults and load: `group_chaos.py [--rounds 20] [--seed N]`.
 
 Each round does one to three things at once: kill -9, SIGTERM, or SIGSTOP for a while, of brokers, controllers, or all of a kind;
-a switch-over; a fence. `--only-stops` has all or most of them stopped together in every round, and nothing else. Two raw writers, which go on sending to old masters as well, and a consumer work all the time. After each round all brokers
+a switchover; a fence. `--only-stops` has all or most of them stopped together in every round, and nothing else. Two raw writers, which go on sending to old masters as well, and a consumer work all the time. After each round all brokers
 must be in sync again while the load goes on. After every few rounds the load stops, everything is read to the end, and the history of
 what was sent, acknowledged and read is judged from outside (`brokerset_bench.history`); the logs of all brokers must have the same bytes
 up to the confirmed offset, which must be their end.
@@ -203,12 +203,12 @@ class Chaos:
         return f"{process.name} hung for {seconds:.1f} s"
 
     async def _switch_over(self) -> str:
-        self.counts["switch-overs"] += 1
+        self.counts["switchovers"] += 1
         try:
             done = await self._admin.switch_over(self._group.set.group, timeout=SWITCH_SECONDS)
         except ClientError as error:
-            return f"no switch-over ({type(error).__name__})"
-        return f"switch-over to {done.master_broker_id}"
+            return f"no switchover ({type(error).__name__})"
+        return f"switchover to {done.master_broker_id}"
 
     async def _fence(self, process: ServerProcess) -> str:
         self.counts["fences"] += 1

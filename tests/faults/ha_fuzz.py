@@ -38,7 +38,7 @@ LIE_EVERY_MAX = 40
 """A lie at the latest after so many heads of a connection."""
 
 FRAMES_OF_A_LIE = 2_000
-"""One head is changed for so many frames of strangers: after each a slave connects anew, which takes a while."""
+"""One head is changed for so many frames of strangers: after each a slave connects again, which takes a while."""
 
 LIES_MAX = 1_000
 FOLLOWS_AGAIN_SECONDS = 20.0

@@ -2,7 +2,7 @@
 
 Each round does a few things at once: kill -9 of brokers or controllers (also all of them), ends after a named step of a registration, orderly
 stops, starts on new ports. Meanwhile every process is asked who it is. Judged from outside, from the identity files, 1007 and 21005: an id
-belongs to one check code and one volume for ever; ids, epochs and incarnations never shrink; a volume has one identity, whole or
+belongs to one check code and one volume permanently; ids, epochs and incarnations never shrink; a volume has one identity, whole or
 none; in an epoch at most one process says that it is master; after each round everybody is registered and messages are served again.
 """
 

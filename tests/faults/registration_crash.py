@@ -495,7 +495,7 @@ WHEN = {"request": "before it gets", "underway": "while it works on", "reply": "
 
 
 def controller_cases(place: Place) -> list[tuple[str, Callable[[], None]]]:
-    """These end the controller that all cases share, so nothing else may run beside them."""
+    """These end the controller that all cases share, so nothing else may run next to them."""
     return [
         (f"the controller dies {WHEN[what]} {code}", partial(controller_dies, place, code, what))
         for code in (NEXT_ID, APPLY, REGISTER)

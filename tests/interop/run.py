@@ -7,7 +7,7 @@ our broker under Java's, volumes handed over), `replication` (groups of our brok
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
 servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
-gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 beside ours: what is served, and what
+gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 next to ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).

@@ -213,7 +213,7 @@ class Checker:
         if action.ref.kind == "PersistentVolumeClaim":
             keeper, _, ordinal = name.removeprefix(f"{names.VOLUME}-").rpartition("-")
             kept = world.sets.get(keeper)
-            # A StatefulSet may be on its way to be made anew, around the pods that are wanted.
+            # A StatefulSet may be on its way to be made again, around the pods that are wanted.
             stay = kept["spec"]["replicas"] if kept is not None else world.manifest.spec.replicas
             if keeper not in self.claims_asked or int(ordinal) < stay:
                 raise Unsafe(f"claim {name} is deleted, and nobody asked for that")

@@ -36,7 +36,7 @@ operations = st.one_of(
 
 
 class Model:
-    """Queues as lists of (body, tags), beside the real store."""
+    """Queues as lists of (body, tags), next to the real store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -40,7 +40,7 @@ COUNTS_SHOWN = (
     "answer: 1003 ",
     "answer: 21011 ",
     "attempt stored twice",
-    "begun anew",
+    "started from scratch",
     "cache lost",
     "cut",
     "elected: ",
@@ -62,7 +62,7 @@ COUNTS_SHOWN = (
     "role: ",
     "shrunk",
     "snapshot: ",
-    "switch-over ",
+    "switchover ",
     "told ",
     "weak send ",
 )

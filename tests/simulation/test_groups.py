@@ -19,7 +19,7 @@ SEND = int(RequestCode.SEND_MESSAGE)
 SWITCH_OVER = int(RequestCode.BROKERSET_SWITCH_OVER)
 HAPPENS = (
     "acknowledged",
-    "begun anew",
+    "started from scratch",
     "cache lost",
     "cut",
     "elected: handed over",
@@ -46,8 +46,8 @@ HAPPENS = (
     "retention with a slave behind",
     "role: master",
     "shrunk",
-    "switch-over done",
-    "switch-over failed",
+    "switchover done",
+    "switchover failed",
     "told where the log ends",
     "unfenced",
     "weak send handed over",

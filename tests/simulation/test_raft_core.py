@@ -36,7 +36,7 @@ def test_safe_under_faults_and_live_after_them(seed: int) -> None:
 
 @pytest.mark.parametrize("regression", REGRESSIONS)
 def test_seeds_that_once_failed(regression: int) -> None:
-    """What failed once is tried for ever.
+    """What failed once is tried permanently.
 
     7011: a joined node that was removed, but not yet by all, did not campaign after a restart.
     8870: an acknowledgement left though its entries were cut before they were synced.

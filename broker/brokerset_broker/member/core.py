@@ -299,7 +299,7 @@ class Member:
         self._switch: _Switch | None = None
         self._waiting: _News | None = None
         self.hands_over = False
-        """Whether a switch-over is tried: sends are held."""
+        """Whether a switchover is tried: sends are held."""
 
         self._holds = False
         self._closing = False
@@ -457,7 +457,7 @@ class Member:
         return True
 
     def hand_over(self, on: bool) -> None:
-        """A switch-over is tried, or that is over: sends are held meanwhile."""
+        """A switchover is tried, or that is over: sends are held meanwhile."""
         self.hands_over = on
         self._refresh()
 
@@ -596,7 +596,7 @@ class Member:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Decide anew what is served."""
+        """Decide again what is served."""
         if self._closing:
             return
         facts = self._facts()

@@ -82,7 +82,7 @@ class SetsKnown:
             return
         epoch = told.epoch or 0
         if any(known > told.set_epoch and (word.epoch or 0) < epoch for known, word in self._sets.items()):
-            self._sets.clear()  # the group was rebuilt: set epochs began anew
+            self._sets.clear()  # the group was rebuilt: set epochs started from scratch
         self._sets[told.set_epoch] = told
         while len(self._sets) > SETS_KNOWN_MAX:
             del self._sets[min(self._sets)]

@@ -126,7 +126,7 @@ class ServiceFacts:
     `allAckInSyncStateSet` is false and `inSyncReplicas` is 1."""
 
     switching: bool = False
-    """A change of role is being carried out, or a switch-over is asked for."""
+    """A change of role is being carried out, or a switchover is asked for."""
 
     fenced: bool = False
     master_address: str | None = None

@@ -118,7 +118,7 @@ class MemberShell:
         self._input(lambda: self.member.in_sync_changed(enough=enough, epoch_confirmed=epoch_confirmed))
 
     def hand_over(self, on: bool) -> None:
-        """A switch-over is tried, or that is over."""
+        """A switchover is tried, or that is over."""
         self._input(lambda: self.member.hand_over(on))
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class MemberMetadata(Protocol):
 
 
 class SwitchSteps:
-    """What each step of `core.plan_switch` does. `run` is a task beside it."""
+    """What each step of `core.plan_switch` does. `run` is a task next to it."""
 
     def __init__(
         self,

@@ -225,11 +225,11 @@ class Registrar:
             others = [each for each in stay if not _same_peer(each.connection, connection)]
             group.create_task(self._part(server, connection, others))
         server.registered = False
-        assert server.task is not None, "it was created beside its server"
+        assert server.task is not None, "it was created next to its server"
         server.task.cancel()
 
     async def _part(self, server: _Server, connection: Connection, others: Sequence[_Server]) -> None:
-        """Say goodbye and close the connection. Then register anew with all but `others`.
+        """Say goodbye and close the connection. Then register again with all but `others`.
 
         Whoever came since may be the same name server by another address, or again: it may have forgotten
         the broker just now.

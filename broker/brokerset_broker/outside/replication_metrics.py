@@ -135,9 +135,9 @@ def _service(member: GroupMember, make: _Families) -> Iterator[Metric]:
     )
     yield make.counter("forwards_failed", "Forwarded requests that no master carried out.", forwarded.failed)
     yield make.counter("forwards_unclear", "Forwarded requests without an answer.", forwarded.unclear)
-    yield make.counter("switch_overs", "Planned switch-overs from this broker.", member.switch_over.completed)
+    yield make.counter("switch_overs", "Planned switchovers from this broker.", member.switch_over.completed)
     yield make.counter(
-        "switch_overs_failed", "Switch-overs that did not come about.", member.switch_over.failed
+        "switch_overs_failed", "Switchovers that did not come about.", member.switch_over.failed
     )
     took = member.shell.last_switch_ms
     yield make.gauges(

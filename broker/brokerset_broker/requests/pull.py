@@ -236,7 +236,7 @@ class PullProcessor:
         return code, result.next_queue_offset
 
     def _resume(self, pull: _Pull) -> None:
-        """Run a held pull again and answer it, whatever it yields."""
+        """Run a parked pull again and answer it, whatever it yields."""
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             pull.connection.answer(self._reset_reply(pull, reset))

@@ -173,7 +173,7 @@ class SendProcessor:
         self._suffix = encode_properties(self._injected).decode()
 
     def forget_facts(self) -> None:
-        """Look every topic up anew; called now and then, because counters of quiet topics are dropped."""
+        """Look every topic up again; called now and then, because counters of quiet topics are dropped."""
         self._facts.clear()
 
     def handlers(self) -> dict[int, Handler]:
@@ -539,7 +539,7 @@ class SendProcessor:
     async def _send_again(self, connection: Connection, command: Command) -> Command | bytes | None:
         reply = self.send(connection, command)
         if reply is DEFERRED:
-            connection.in_flight += 1  # beside the one of this coroutine, which ends here
+            connection.in_flight += 1  # next to the one of this coroutine, which ends here
             return None
         return await reply if isinstance(reply, Coroutine) else reply
 

@@ -63,7 +63,7 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, connection: Connection, command: Command) -> Reply:
-        """Store the message anew under its next topic."""
+        """Store the message again under its next topic."""
         header = ConsumerSendMsgBack.from_ext(command.ext)
         self._admission.check_writes()
         config = self._groups.get_or_create(header.group)

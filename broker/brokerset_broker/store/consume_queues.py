@@ -64,7 +64,7 @@ class ConsumeQueues:
         """Drop the units of records at or behind `offset`, and whatever a crash may have left behind them.
 
         What stays may be in the page cache only, so the next `sync` takes every queue from its beginning.
-        What is put anew goes into pages that are read from the disk, see `mapping.settle`; `cache_wrong`:
+        What is put again goes into pages that are read from the disk, see `mapping.settle`; `cache_wrong`:
         that counts for all queues.
         """
         for queue in self:
@@ -82,7 +82,7 @@ class ConsumeQueues:
         """Delete all queues of a topic with their files; an unknown name is no folder to look into.
 
         `before`: only those whose last message ends at or before that offset of the log; others were begun
-        anew since.
+        again since.
         """
         queues = self._topics.pop(topic, None)
         if queues is None:

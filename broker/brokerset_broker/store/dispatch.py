@@ -215,7 +215,7 @@ class Dispatcher:
     def put(self, head: RecordHead, *, from_master: bool = False) -> ConsumeQueue | None:
         """Put a record that was read from the log; returns its queue if that has grown.
 
-        `from_master`: a master numbers a queue from 0 only when it has none, so then ours begins anew, too.
+        `from_master`: a master numbers a queue from 0 only when it has none, so then ours starts again, too.
         StoreRefused if the disk has no room.
         """
         try:
@@ -240,7 +240,7 @@ class Dispatcher:
         if queue.next_offset == 0:
             self._begun.add(queue)
         elif head.queue_offset == 0 and (from_master or queue in self._begun):
-            log.info("a queue began anew", topic=topic, queue_id=head.queue_id, offset=head.offset)
+            log.info("a queue started from scratch", topic=topic, queue_id=head.queue_id, offset=head.offset)
             queue.restart()
         if head.queue_offset < queue.next_offset:
             log.error(

@@ -396,7 +396,7 @@ class _IndexFile:
 
     @classmethod
     def open(cls, path: Path, slots: int, units: int) -> _IndexFile:
-        """An existing file; a file without bytes (the process died while it was made) is made anew."""
+        """An existing file; a file without bytes (the process died while it was made) is made again."""
         wanted = file_size(slots, units)
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -36,7 +36,7 @@ from brokerset_runtime.files import sync_folder
 log = structlog.get_logger(__name__)
 
 DAMAGED_FOLDER = "commitlog.damaged"
-"""Beside the log, not in it: what had to be cut off although whole records follow."""
+"""Next to the log, not in it: what had to be cut off although whole records follow."""
 
 PARTIAL_SUFFIX = ".partial"
 """Of a copy that is not complete; there is one at most."""

@@ -350,7 +350,7 @@ class StoreReplicaLog:
         return step is Step.MORE
 
     def _failed(self, problem: str) -> None:
-        """Take nothing more until the log is cut at `max_offset`, or begins anew."""
+        """Take nothing more until the log is cut at `max_offset`, or starts from scratch."""
         self._failure = self._store.damage = problem
         log.error("the log has a record that is wrong", problem=problem, offset=self._log.max_offset)
 
@@ -453,7 +453,7 @@ class StoreReplicaLog:
                     raise ReplicaLogFailed(
                         f"the disk does not take what a new begin needs: {error}"
                     ) from error
-                log.warning("beginning the log anew", offset=offset, end=self._log.max_offset)
+                log.warning("beginning the log again", offset=offset, end=self._log.max_offset)
                 self._end_at(offset)
                 self._log.flushed_offset, self._log.flushed_timestamp = offset, 0
                 self._log.files.files = []

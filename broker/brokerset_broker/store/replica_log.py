@@ -109,7 +109,7 @@ class ReplicaLog(Protocol):
 
     def failure(self) -> str | None:
         """What is wrong behind `max_offset` (a record that was received, or one that the start found); None
-        while all is well. Nothing is received then before the log is cut at `max_offset`, or begins anew."""
+        while all is well. Nothing is received then before the log is truncated there, or fully resynced."""
 
     async def finish_received(self) -> int:
         """Dispatch everything that was received, drop a record that is not whole; returns `max_offset`.

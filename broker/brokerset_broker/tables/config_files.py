@@ -27,7 +27,7 @@ class ConfigDamaged(Exception):
 
 
 class ConfigFile:
-    """A file with `.bak` beside it, as Java's `ConfigManager` keeps them.
+    """A file with `.bak` next to it, as Java's `ConfigManager` keeps them.
 
     `snapshot` is called on the loop's thread and returns the work of encoding, which runs in a thread
     together with the write; what it returns must therefore not change later.

@@ -222,7 +222,7 @@ class TopicManager(ConfigTable[TopicConfig]):
         return True
 
     def bump(self) -> None:
-        """Let the data version grow without a change of topics, so that name servers take everything anew."""
+        """Let the data version grow without a change of topics: name servers take everything again."""
         self._changed(())
 
     def take_over(self, topics: Mapping[str, TopicConfig]) -> bool:

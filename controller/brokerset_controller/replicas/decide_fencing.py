@@ -12,7 +12,7 @@ from brokerset_protocol.headers.controller import FenceReplica
 def decide_fence(group: Group | None, header: FenceReplica) -> Decision:
     """Answer 21007; a repetition is granted without an event.
 
-    The master is not fenced: a switch-over comes first. Without `force` another replica than the master must
+    The master is not fenced: a switchover comes first. Without `force` another replica than the master must
     stay in sync, if there was one; the last in-sync replica is never fenced, for nobody could be elected.
     """
     name, broker_id = header.broker_name, header.broker_id

@@ -1,7 +1,7 @@
 """What is agreed on: each event carries the guards that are checked again when it is applied.
 
 Between a decision and its commit other events may be applied. An event whose guard no longer holds
-changes nothing, on every controller alike; the leader then decides anew.
+changes nothing, on every controller alike; the leader then decides again.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ NO_REPLICAS: Mapping[int, Replica] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One broker of a group: its id for ever, and where it is now."""
+    """One broker of a group: its id permanently, and where it is now."""
 
     broker_id: int
     address: str

@@ -20,7 +20,7 @@ WAIT_SECONDS: Final = 30
 def is_asked(seen: SetView, group: GroupView, pods: Sequence[PodView]) -> bool:
     """Whether the operator waits for a word about this group in its epoch of now; `pods` are the group's.
 
-    The condition's reason says that something waits. It is this group if its slaves were made anew and its
+    The condition's reason says that something waits. It is this group if its slaves were made again and its
     master was not: of a group whose turn has not come, or is over, all pods are alike.
     """
     found = seen.condition(names.PROGRESSING)

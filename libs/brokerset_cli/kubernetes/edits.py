@@ -34,7 +34,7 @@ def edit(kubectl: Kubectl, name: str, change: Change) -> SetView:
     """Change annotations as `change` says; returns the set as it was before.
 
     What is written depends on what was read, so it is written only if nobody changed the set in between;
-    else everything begins anew. Raises `KubectlFailed`.
+    else everything starts from scratch. Raises `KubectlFailed`.
     """
     for _ in range(EDITS_MAX):
         seen = look(kubectl, name)

@@ -36,7 +36,7 @@ AT_ONCE_MAX: Final = 4
 """kubectls that run at the same time when logs are read once."""
 
 RECHECK_SECONDS: Final = 2.0
-"""How soon a new pod, or a container that started anew, is followed."""
+"""How soon a new pod, or a container that started again, is followed."""
 
 LINE_BYTES_MAX: Final = 1 << 20
 ENDING_SECONDS: Final = 5.0

@@ -19,7 +19,7 @@ WAIT_SECONDS: Final = 60
 
 
 def answer_of(seen: SetView, value: str) -> Request | None:
-    """The operator's answer to the switch-over `value`, for good or not."""
+    """The operator's answer to the switchover `value`, for good or not."""
     found = seen.requests.get(names.SWITCH_OVER_REQUEST)
     return found if found is not None and found.value == value else None
 
@@ -43,7 +43,7 @@ def _ask(kubectl: Kubectl, name: str, value: str, *, instead: bool, seconds: flo
         going = other is not None and other.open and other.value == there
         if other is not None and going and other.value != value and not instead:
             fail(
-                f"the operator is still at another switch-over of {name}, {other.value}: {other.message}",
+                f"the operator is still at another switchover of {name}, {other.value}: {other.message}",
                 "wait for it, or give --instead to drop it",
             )
         return {names.SWITCH_OVER: value}
@@ -53,7 +53,7 @@ def _ask(kubectl: Kubectl, name: str, value: str, *, instead: bool, seconds: flo
             kubectl, name, lambda seen: None if is_answered(seen) else True, max(seconds, 1.0)
         )
         if gone is None:
-            no_answer(seen, name, "the end of the switch-over before this one", max(seconds, 1.0))
+            no_answer(seen, name, "the end of the switchover before this one", max(seconds, 1.0))
     edit(kubectl, name, write)
 
 
@@ -77,9 +77,9 @@ def _await(kubectl: Kubectl, name: str, value: str, seconds: float) -> tuple[Req
         return found, seen
     waiting = answer_of(seen, value) if seen is not None else None
     if seen is None or waiting is None:
-        no_answer(seen, name, f"the switch-over to {value}", seconds)
+        no_answer(seen, name, f"the switchover to {value}", seconds)
     fail(
-        f"no switch-over within {seconds:.0f} s: {waiting.message}",
+        f"no switchover within {seconds:.0f} s: {waiting.message}",
         f"the operator goes on trying for {names.PATIENCE_SECONDS // 60} minutes; `kubectl brokerset status "
         f"{seen.place}` shows it. To take it back: `kubectl annotate brokerset {seen.place}"
         f" {names.SWITCH_OVER}-`",
@@ -103,7 +103,7 @@ def _check(seen: SetView, given: str, to: int | None) -> GroupView:
 @click.option(
     "--to", type=click.IntRange(0), metavar="ID", help="The new master. [default: who has most of the log]"
 )
-@click.option("--instead", is_flag=True, help="Drop another switch-over that the operator is still at.")
+@click.option("--instead", is_flag=True, help="Drop another switchover that the operator is still at.")
 @timeout_option(WAIT_SECONDS, "Wait so long for the answer; 0 asks and does not wait.")
 @kubectl_options
 @json_option

@@ -153,14 +153,16 @@ def plan_finish(facts: FinishFacts) -> tuple[Step, ...]:
     """The steps from a set that is whole, and joined to another cluster, to an ordinary one."""
     again = f"clients get {facts.java_name_servers} again, then `--back --clients-moved`"
     before, clients = ("", "") if facts.past_joined else ("`--back`, as before", again)
-    beside = "Controllers of ours, each with a name server, start beside; our brokers register there, too."
+    alongside = (
+        "Controllers of ours, each with a name server, start alongside; our brokers register there, too."
+    )
     own = f"Our brokers stop for a moment, and start under our own controllers. {NO_WAY_BACK}"
     leave = "Our brokers leave Java's name servers, and Java's controllers forget ours."
     left = facts.owner is Owner.ORDINARY and not facts.remembered
     return in_order(
         [
             Step(WHOLE, "Every group is ours: no Java broker runs.", *_whole(facts), back=before),
-            Step(NAME_SERVERS, beside, *_name_servers(facts), back=before),
+            Step(NAME_SERVERS, alongside, *_name_servers(facts), back=before),
             Step(CLIENTS, "Clients get our name servers.", *_clients(facts), back=clients),
             Step(OWN, own, *(_stopping(facts) if facts.owner is Owner.JOINED else _under_ours(facts))),
             Step(LEAVE, leave, *(done() if left else ready())),

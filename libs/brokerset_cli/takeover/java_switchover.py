@@ -65,7 +65,7 @@ HEARD_SECONDS_MAX: Final = 15.0
 
 ELECT_SECONDS_MAX: Final = 35.0
 """No election begins later than this after the Java master was closed: it opens by itself (`CLOSED_MS`), and
-a command that was halted in between would elect beside a master that takes messages."""
+a command that was halted in between would elect next to a master that takes messages."""
 
 ELECTION_SECONDS_MAX: Final = 10.0
 """How long it is tried to ask for one: to find who leads the controllers, and to get an answer."""

@@ -179,7 +179,7 @@ def _zero(file: LogFile, offset: int) -> None:
 
 
 def put_aside(folder: Path) -> Path:
-    """Rename a folder of old controllers to one beside it."""
+    """Rename a folder of old controllers to one next to it."""
     target = check_aside(folder)
     folder.rename(target)
     sync_folder(folder.parent)

@@ -3,7 +3,7 @@
 Source: RocketMQ's documents on persistent broker ids ("upgrade from 5.0.0, 5.1.0") and on the upgrade to
 controller mode, with one step of our own: what was written before the upgrade becomes one epoch, number 0, on
 every store. Brokers of both makes then see that a slave's log is the beginning of its master's, copy nothing
-twice, and go on where it ends. Without it a Java slave that is behind its master waits for ever, and one of
+twice, and go on where it ends. Without it a Java slave that is behind its master waits, and one of
 ours does not follow, because nobody can know whose log it has.
 """
 

@@ -58,7 +58,7 @@ class ConnectionLimits:
     """Larger frame: the connection is closed."""
 
     in_flight_max: int = 8192
-    """Requests being served, held pulls among them; the next is answered `SYSTEM_BUSY [OVERLOAD]`."""
+    """Requests being served, parked pulls among them; the next is answered `SYSTEM_BUSY [OVERLOAD]`."""
 
     waiting_max: int = 65_536
     """Own requests that wait for an answer; the next `call` raises `LocalProtocolError`."""
@@ -66,7 +66,7 @@ class ConnectionLimits:
     write_buffer_high: int = 1024 * 1024
     """Bytes that the peer has not taken yet; above it no request of this peer is answered, and from the first
     one that waits on nothing is read. Answers to our own requests are read until then: two peers that
-    both waited for the other one to read would wait for ever."""
+    both waited for the other one to read would wait permanently."""
 
     outgoing_max: int = 64 * 1024 * 1024
     """Bytes unread by the peer at which it is taken for dead and the connection is aborted."""
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
     def serve_deferred(self, commands: Sequence[Command]) -> None:
         """Give requests that were answered with `DEFERRED` to the handlers that their codes have now.
 
-        Instead of an answer to each of them: they begin anew, as if they had come now, in this order.
+        Instead of an answer to each of them: they start from scratch, as if they had come now, in this order.
         """
         self.in_flight -= len(commands)
         if self.is_open:

@@ -62,7 +62,7 @@ class ResizeClaim:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """A planned switch-over: the master hands over."""
+    """A planned switchover: the master hands over."""
 
     group: str
     """Broker name."""

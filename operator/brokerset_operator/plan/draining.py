@@ -33,7 +33,7 @@ def _left(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[int]:
             # It was being made again around its pods: only with it can they be drained and go.
             yield steps.remember(group, replicas=left)
             yield steps.GoesOn(
-                reasons.DRAINING_GROUP, f"StatefulSet {group.resource} is made anew around its pods"
+                reasons.DRAINING_GROUP, f"StatefulSet {group.resource} is made again around its pods"
             )
             return left
         # Its objects go with its last pod. What is remembered stays: its volumes do too.

@@ -53,7 +53,7 @@ def read_target(given: str) -> Target | None:
     return Target(group, int(number) if slash else None)
 
 
-# -- switch-over -----------------------------------------------------------------------------------------
+# -- switchover -----------------------------------------------------------------------------------------
 
 
 def _switch_over(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]]:

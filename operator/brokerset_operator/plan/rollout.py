@@ -94,7 +94,7 @@ def _go_on(roll: Roll, begun: Replacing) -> Finding[Replacing | None]:
         if ordinal >= roll.current:
             yield roll.remember(None)
             return None
-        yield steps.GoesOn(reasons.ROLLING, f"{begun.pod} is made anew")
+        yield steps.GoesOn(reasons.ROLLING, f"{begun.pod} is made again")
     elif pod.uid == begun.uid:
         return (yield from _take_down(roll, pod, begun))
     elif roll.is_back(pod, begun):
@@ -207,7 +207,7 @@ class ControllerRoll(_Pods):
         if not known.led:
             return "no leader was confirmed"
         if known.keeper is None or known.keeper.deleting:
-            return "their StatefulSet is being made anew"
+            return "their StatefulSet is being made again"
         if known.current != known.wanted or not known.whole:
             return "not every one votes and has everything"
         for ordinal in range(known.wanted):
@@ -307,7 +307,7 @@ class BrokerRoll(_Pods):
         if group.contested is not None:
             return group.contested
         if group.keeper is None or group.keeper.deleting:
-            return f"StatefulSet {group.resource} is being made anew"
+            return f"StatefulSet {group.resource} is being made again"
         if group.virgin:
             return None if never_starts(facts, group) else f"{group.name} gets its first master"
         if group.master is None or group.state is None:

@@ -124,7 +124,7 @@ class Answers:
 class Takes:
     """Nothing that is `Unless` this scope is done in the rest of the reconcile.
 
-    Scopes are `CONTROLLERS`, `BROKERS`, and a group's name, which its switch-overs and fences take.
+    Scopes are `CONTROLLERS`, `BROKERS`, and a group's name, which its switchovers and fences take.
     """
 
     scope: str

@@ -44,13 +44,13 @@ def keep_volumes(facts: Facts, stateful_sets: Mapping[str, Object]) -> Finding[f
         meta = part(found, "metadata")
         if meta.get("deletionTimestamp") is not None:
             held.add(name)
-            yield steps.Waits(f"StatefulSet {name} is being deleted; it is made anew then")
+            yield steps.Waits(f"StatefulSet {name} is being deleted; it is made again then")
         elif _is_fixed_otherwise(found, wanted):
             held.add(name)
             uid = meta.get("uid")
             ref = ObjectRef("apps/v1", "StatefulSet", name, str(uid) if uid else None)
             yield DeleteObject(ref, "its claim template cannot be changed; its pods stay", orphan=True)
-            yield steps.GoesOn(reasons.CHANGING_VOLUMES, f"StatefulSet {name} is made anew around its pods")
+            yield steps.GoesOn(reasons.CHANGING_VOLUMES, f"StatefulSet {name} is made again around its pods")
     return frozenset(held)
 
 

@@ -90,7 +90,7 @@ _REPORT_OPTIONS: Final = (
         "--page",
         type=LocalPath(dir_okay=False),
         metavar="FILE",
-        help="Write the page there. [default: beside the report, or audit.html]",
+        help="Write the page there. [default: next to the report, or audit.html]",
     ),
     click.option("--no-page", is_flag=True, help="Write no page."),
 )

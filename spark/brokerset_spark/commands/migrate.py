@@ -19,7 +19,7 @@ _TARGETS: Final = ("controller", "commitlog", "dledger")
 @click.option(
     "--rewrite",
     is_flag=True,
-    help="Write records anew where files could be copied; to a DLedger: entries only, no old files.",
+    help="Write records again where files could be copied; to a DLedger: entries only, no old files.",
 )
 @click.option(
     "--file-size", type=ByteCount(), metavar="BYTES", help="Size of the log's files. [default: as before]"

@@ -165,7 +165,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """DataLost, or a warning."""
         if self._options.fail_on_data_loss:
             raise DataLost(
-                f"{text}. Look at the store, then begin anew with another checkpointLocation, or go on "
+                f"{text}. Inspect the store, then start again with another checkpointLocation, or go on "
                 "with what there is with failOnDataLoss=false"
             )
         _LOG.warning("%s; going on with what there is (failOnDataLoss=false)", text)

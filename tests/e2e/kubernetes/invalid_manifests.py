@@ -749,7 +749,7 @@ TOPICS: Final = (
     ),
     _topic(
         "queues that nobody would read",
-        "spec.queues: Forbidden: more queues are written than read, and messages in the rest would wait for ever; "
+        "spec.queues: Forbidden: more queues are written than read, and messages in the rest would wait permanently; "
         "raise read or lower write",
         "spec.queues: 16 are written and only 8 read; use 16 or more for read, or fewer for write",
         queues={"write": 16},

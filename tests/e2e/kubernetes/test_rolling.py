@@ -28,7 +28,7 @@ def replaced_in_order(orders: Deployed, before: dict[str, str], seconds: float =
 
 @pytest.mark.slow
 def test_a_changed_setting_is_rolled_out_without_a_failed_send(cluster: Cluster, namespace: str) -> None:
-    """Slaves first, then a switch-over, the old master last; and the setting is in force."""
+    """Slaves first, then a switchover, the old master last; and the setting is in force."""
     orders = Deployed(cluster, namespace)
     orders.create()
     orders.wait_settled()

@@ -225,7 +225,7 @@ def chart(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark_image")
 def test_spark_executors_rewrite_a_store_in_pods_of_their_own(chart: Cluster, namespace: str) -> None:
-    """Once the chart allows it: beside the driver, with rights on pods alone, and the new store has every message."""
+    """Once the chart allows it: next to the driver, with rights on pods alone, and the new store has every message."""
     old = put_old_store(chart, namespace)
     stop_old_broker(chart, namespace)
     small = {"rewrite": True, "fileSize": "512Ki"}

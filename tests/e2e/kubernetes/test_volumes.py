@@ -33,7 +33,7 @@ def test_volumes_grow_while_brokers_run(cluster: Cluster, namespace: str) -> Non
         sizes = {name: size for name, size in capacities.items() if "controller" not in name}
         keeper = cluster.get("statefulset", "orders-0", namespace)
         if keeper is None:
-            raise ValueError("the StatefulSet is being made anew with its new template")
+            raise ValueError("the StatefulSet is being made again with its new template")
         template = keeper["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
         if set(sizes.values()) == {"2Gi"} and template == "2Gi" and own == {"3Gi"}:
             return True

@@ -69,7 +69,8 @@ def stop_command(case: Case, java: list[Member]) -> str:
 
 def beside(add: Add, case: Case, producers: Producers) -> None:
     with step(
-        add, "`--finish` starts controllers and name servers beside Java's; brokers are known to both at once"
+        add,
+        "`--finish` starts controllers and name servers next to Java's; brokers are known to both at once",
     ) as problems:
         began = time.monotonic()
         answer = case.finish().sure(YOURS)

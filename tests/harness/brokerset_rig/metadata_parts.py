@@ -30,7 +30,7 @@ from brokerset_runtime.peer_requests import Asker
 from brokerset_spec.broker_settings import BrokerSettings
 
 HEAD_BYTES = 100
-"""Of a record beside its body."""
+"""Of a record next to its body."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class MemoryStore:
 
     @property
     def metadata(self) -> list[Stored]:
-        """Records of the metadata topic; found anew when `records` has become others."""
+        """Records of the metadata topic; found again when `records` has become others."""
         found, count = self.records, self._count
         grown = found is self._seen and count <= len(found)
         if not grown or (count and found[count - 1] is not self._seen_last):

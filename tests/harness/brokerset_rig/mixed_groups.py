@@ -44,7 +44,7 @@ PAIR, OF_OURS, OF_JAVA, BOTH = (OURS, JAVA), (OURS, OURS, JAVA), (OURS, JAVA, JA
 MIXES = (
     Mix(OURS, PAIR, (OURS,), "one broker of each make under our controllers: whoever leads, and however it ends, nothing acknowledged is lost"),
     Mix(JAVA, PAIR, (JAVA,), "one broker of ours in a cluster that is Java's otherwise: it leads and follows as Java's do"),
-    Mix(OURS, OF_OURS, BOTH, "a Java broker beside two of ours: clients that know a name server of each make go on while either is gone"),
+    Mix(OURS, OF_OURS, BOTH, "a Java broker next to two of ours: clients that know a name server of each make go on while either is gone"),
     Mix(JAVA, OF_JAVA, BOTH, "the first broker of ours in a Java group, registered at name servers of both makes, of which either may be gone"),
     Mix(OURS, OF_JAVA, (JAVA,), "our controllers lead two Java brokers and one of ours; clients still ask Java's name server only"),
     Mix(JAVA, OF_OURS, (OURS,), "the last Java broker of a group under Java's controllers; clients ask our name server only"),

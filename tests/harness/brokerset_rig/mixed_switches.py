@@ -106,7 +106,7 @@ def next_switch(add: Add, found: Group, name: str, work: Work, where: str = "") 
 
 def change(found: Group, way: str, master: Member, heir: Member, epoch: int) -> None:
     """Take the role from the master in one of the ways."""
-    if way == "switch-over":
+    if way == "switchover":
         found.switch_over(heir)
     elif way == "elect":
         found.elect(heir)
@@ -131,7 +131,7 @@ def taking_nothing(master: Member) -> Iterator[None]:
     """A Java master refuses sends in the block (code 1, or 16), and takes them again afterwards, whatever its role is then.
 
     `brokerPermission=4` alone would not do: with it Java's broker refuses ordered topics and what consumers give back
-    (`AbstractSendMessageProcessor.msgCheck`); other sends go on until their clients read routes anew.
+    (`AbstractSendMessageProcessor.msgCheck`); other sends go on until their clients read routes again.
     """
     later = time.time_ns() // 1_000_000 + REFUSING_MS_MAX
     configure(master, startAcceptSendRequestTimeStamp=later, brokerPermission=READ_ONLY)

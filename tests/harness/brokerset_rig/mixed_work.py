@@ -11,12 +11,12 @@ from brokerset_rig.replicated_group import Group, Load
 from brokerset_rig.replication_clients import Flow
 
 WAYS = (
-    {"ours": ("switch-over", "kill", "elect", "stop"), "Java": ("relieve", "stop", "relieve", "kill")},
-    {"ours": ("elect", "stop", "switch-over", "kill"), "Java": ("relieve", "kill", "relieve", "stop")},
+    {"ours": ("switchover", "kill", "elect", "stop"), "Java": ("relieve", "stop", "relieve", "kill")},
+    {"ours": ("elect", "stop", "switchover", "kill"), "Java": ("relieve", "kill", "relieve", "stop")},
 )
 """How a master of each make loses its role, in turn; every second mix in the other order, for a Java broker that starts again takes long.
 
-switch-over: it hands over by itself (21011); elect: the controllers elect another one while it lives; relieve: it is told to refuse
+switchover: it hands over by itself (21011); elect: the controllers elect another one while it lives; relieve: it is told to refuse
 sends, the heir gets everything, then the controllers elect, which is how a living Java master hands over without losing anything;
 stop: it ends in order; kill: `kill -9` after the others stood still for a moment, so that what it acknowledged alone is gone and missed.
 """

@@ -51,7 +51,7 @@ def end_of(places: list[Place]) -> int:
 
 
 def tree(path: Path) -> dict[str, str]:
-    """What a store holds, but for what an upgrade keeps beside."""
+    """What a store holds, but for what an upgrade keeps alongside."""
     return {
         str(each.relative_to(path)): hashlib.sha256(each.read_bytes()).hexdigest()
         for each in sorted(path.rglob("*"))

@@ -98,7 +98,9 @@ def _our_slave(
         ) as problems:
             words = ("not following the master", f"is of RocketMQ {BY_ADDRESS}", "upgrade the master")
             until("the words", lambda: _line(ours.log.read_text(), words), SECONDS_MAX)
-            if not connections or _connections(master) != connections:  # its own slave's, which may come anew
+            if (
+                not connections or _connections(master) != connections
+            ):  # its own slave's, which may come again
                 problems.append(f"slaves connected {connections} times before, {_connections(master)} after")
             if log_of(ours):
                 problems.append("it has bytes of that master")

@@ -1,4 +1,4 @@
-"""Older releases of Java RocketMQ beside ours: each cell of "Releases" in `docs/compatibility.md`, with real processes.
+"""Older releases of Java RocketMQ next to ours: each cell of "Releases" in `docs/compatibility.md`, with real processes.
 
 Brokers are of 4.9.7 (no controllers), 5.1.0 (known by address), 5.1.1 (the first with persistent ids), 5.5.0 and ours; controllers of
 5.1.0, 5.1.1, 5.5.0 and ours.

@@ -108,7 +108,7 @@ def switches(add: Add, found: Group, members: list[Member], count: int) -> None:
     turns = [
         ("kill", java),
         ("elect", second),
-        ("switch-over", java),
+        ("switchover", java),
         ("elect", first),
         ("kill", second),
         ("kill", first),
@@ -123,7 +123,7 @@ def switches(add: Add, found: Group, members: list[Member], count: int) -> None:
                 master, epoch = found.master()
                 if to is master:
                     to = next(m for m in members if m is not master)
-                if way == "switch-over" and not master.is_ours:
+                if way == "switchover" and not master.is_ours:
                     way = "elect"
                 found.wait_in_sync(*members)
                 began = time.monotonic()

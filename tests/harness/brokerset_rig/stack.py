@@ -28,7 +28,7 @@ PORTS = (range(11_500, 15_000), range(61_000, 65_000))
 
 PORTS_BLOCK = 500
 PORTS_EDGE = 4
-"""Left free at both ends of a block: what servers open right beside the port they are given."""
+"""Left free at both ends of a block: what servers open right next to the port they are given."""
 _last_given = [0]
 
 
@@ -251,7 +251,7 @@ def java_broker(folder: Path, port: int, namesrv: str, settings: Mapping[str, st
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """Three controllers (or as many as asked for) and the name servers beside them. A context manager, as servers are."""
+    """Three controllers (or as many as asked for) and the name servers next to them. A context manager, as servers are."""
 
     servers: list[Server]
     others: list[Server]
@@ -321,7 +321,7 @@ def our_controllers(
 def java_controllers(
     folder: Path, ports: list[int], name_server_ports: list[int], settings: Mapping[str, str] | None = None
 ) -> Controllers:
-    """Java controllers (DLedger), and one name server of ours beside them on the first port."""
+    """Java controllers (DLedger), and one name server of ours next to them on the first port."""
     given = [f"{key}={value}" for key, value in (settings or {}).items()]
     servers = [
         Server(f"java-controller-{i}",

@@ -495,7 +495,7 @@ def bodies_right(base: Base, given: Given) -> list[str]:
 
 
 def state_of(given: Given) -> list[tuple[int, int]]:
-    """Ranges that a reading names beside damage: what a crash tore or took, and what is held back."""
+    """Ranges that a reading names next to damage: what a crash tore or took, and what is held back."""
     bound, found = given.bound, list(given.reported)
     if bound is None:
         return found

@@ -1,4 +1,4 @@
-"""Two lanes of suites side by side: those that mostly wait (for Java to start, for a client's timers) beside those that work.
+"""Two lanes of suites side by side: those that mostly wait (for Java to start, for a client's timers) next to those that work.
 
 Each lane is a process of its own, so that a suite that hangs or dies takes no other one along. Nothing is shared but free ports.
 """

@@ -21,7 +21,7 @@ from brokerset_rig.replication_checks import (
 from brokerset_rig.replication_clients import CONSUMED_SECONDS_MAX, Flow
 
 NUMBERS = {"core": 10, "all": 50}
-WAYS = ("switch-over", "kill", "elect")
+WAYS = ("switchover", "kill", "elect")
 CONSUMERS = 2
 QUANTILE = 0.5
 

@@ -354,7 +354,7 @@ def change_last_message(store: Path) -> int:
 
 
 def tree_digest(store: Path) -> str:
-    """Over all files of a store but its lock and what the command keeps beside."""
+    """Over all files of a store but its lock and what the command keeps alongside."""
     found = hashlib.sha256()
     for path in sorted(each for each in store.rglob("*") if each.is_file()):
         name = path.relative_to(store)

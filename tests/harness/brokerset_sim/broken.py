@@ -119,7 +119,7 @@ def _torn_tail_stays() -> list[Patch]:
 
 
 def _read_counts_as_durable() -> list[Patch]:
-    """A start syncs what can be read of the last segment, and does not write it anew."""
+    """A start syncs what can be read of the last segment, and does not write it again."""
     real = disk.replace_file
 
     def trusting(folder: Disk, name: str, data: bytes) -> None:

@@ -193,7 +193,7 @@ class BrokerNode:
         self.nonces.clear()
         self.backups.clear()
         self._ids.clear()
-        self.lineage = Lineage(f"{self.name} anew")
+        self.lineage = Lineage(f"{self.name} again")
 
     def back_up(self) -> None:
         """Keep a copy of the volume."""

@@ -70,7 +70,7 @@ class RoutedClient:
         return self.dice.choice(known) if known else None
 
     def _forget_route(self, chance: float) -> None:
-        """Ask for the route anew, or stay with the old one."""
+        """Ask for the route again, or stay with the old one."""
         if self.dice.random() < chance:
             self._route = None
 

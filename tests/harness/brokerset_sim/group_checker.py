@@ -19,7 +19,7 @@ from brokerset_controller.replicas.state import Group
 from brokerset_sim.history import Violation
 from brokerset_sim.survivors import Survived
 
-ID_FOR_EVER = "1 an id belongs to one check code for ever"
+ID_FOR_EVER = "1 an id belongs to one check code permanently"
 ID_USED = "2 an id that was granted is used"
 ID_ONCE = "1 ids are given once"
 IDENTITY_FILES = "2 identity files are whole or absent"

@@ -194,7 +194,7 @@ class Kubernetes:
         self.generation += 1
 
     def delete_set(self, **spec: Any) -> None:
-        """Delete it, with volumes that stay, and apply it anew with some fields changed."""
+        """Delete it, with volumes that stay, and apply it again with some fields changed."""
         for name in self.pods:
             assert not self.pods[name].volume.follows_set, "its volumes go with it"
         self.pods, self.sets, self.config_maps, self.slices = {}, {}, {}, {}
@@ -291,7 +291,7 @@ class Kubernetes:
         )
 
     def crash(self, pod: Pod) -> None:
-        """Its process ends, and starts anew in the same pod; the file there may be an old one for a while."""
+        """Its process ends, and starts again in the same pod; its file there may be old for a while."""
         pod.runs_at, pod.registered = self.now + self.rng.randint(1, 4), False
         settings = settings_of(self.config_maps.get(pod.keeper, {}))
         pod.permission = permission_of(settings)

@@ -326,7 +326,7 @@ class LogChecker:
 
     def cut(self, who: str, offset: int, confirmed: int, in_sync: bool, *, anew: bool) -> None:
         """A slave cuts its log at `offset`, or throws all of it away."""
-        self.counts["begun anew" if anew else "cut"] += 1
+        self.counts["started from scratch" if anew else "cut"] += 1
         if offset < confirmed:
             self.counts["cut below confirmed"] += 1
             if in_sync:

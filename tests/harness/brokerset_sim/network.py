@@ -80,7 +80,7 @@ class SimConnection:
             self.answer(reply)
 
     def serve_deferred(self, commands: Sequence[Command]) -> None:
-        """Hand deferred requests to the handlers anew."""
+        """Hand deferred requests to the handlers again."""
         for command in commands:
             again = self.again.pop(command.opaque, None)
             self.waiting.pop(command.opaque, None)

@@ -169,7 +169,7 @@ class SimReplicaLog:
         self._on_truncated = on_truncated
         self._on_append = on_append
         self.on_removed: Callable[[int], None] = lambda offset: None
-        """Told where the log was cut, or begins anew, once that is done."""
+        """Told where the log was cut, or starts from scratch, once that is done."""
 
         self.metadata: list[MetadataUnit] = []
         """Records of metadata, their numbers without gaps."""

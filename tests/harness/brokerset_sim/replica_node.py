@@ -103,8 +103,8 @@ class ReplicaNode(BrokerNode):
         counts["forwarded"] += running.forwarder.counters.forwarded
         counts["forward repeated"] += running.forwarder.counters.repeated
         counts["forward unclear"] += running.forwarder.counters.unclear
-        counts["switch-over done"] += running.switch_over.completed
-        counts["switch-over failed"] += running.switch_over.failed
+        counts["switchover done"] += running.switch_over.completed
+        counts["switchover failed"] += running.switch_over.failed
         counts["lease lapsed"] += running.lapses
         counts["refused"] += running.gateway.refused
 

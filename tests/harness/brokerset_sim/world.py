@@ -381,7 +381,7 @@ class World:
         return any(self._is_master(node, group) for node in nodes) and len(group.sync_state_set) >= needed
 
     def _check_unanswered(self, node: ReplicaNode) -> None:
-        """Nobody waits for an answer for ever."""
+        """Nobody waits for an answer permanently."""
         running = node.running
         if running is None:
             return

@@ -1,4 +1,4 @@
-"""What administrators and consumers ask of a live broker beside messages: changes, refusals, relays."""
+"""What administrators and consumers ask of a live broker next to messages: changes, refusals, relays."""
 
 from __future__ import annotations
 

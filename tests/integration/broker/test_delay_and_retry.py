@@ -169,7 +169,7 @@ async def test_a_message_tried_too_often_becomes_a_dead_letter_at_once(
 
 
 async def test_a_delayed_message_that_cannot_be_stored_any_more_lets_later_ones_pass(setup: Setup) -> None:
-    """A smaller maxMessageSize after a restart must not stop a level for ever."""
+    """A smaller maxMessageSize after a restart must not stop a level permanently."""
 
     async with setup.pair(message_delay_level="1s") as (_, client):
         await client.create_topic("t")

@@ -195,7 +195,7 @@ async def test_the_lease_is_asked_before_each_guarded_request() -> None:
 
 
 async def test_a_master_that_gave_up_its_lease_reads_on_for_a_moment() -> None:
-    """A switch-over gives the lease up: reads go on as a slave's do, until the role changes or time is up."""
+    """A switchover gives the lease up: reads go on as a slave's do, until the role changes or time is up."""
 
     given_up = ServiceFacts(
         role=Role.MASTER, lease_required=True, lease_valid=False, switching=True, lease_lost_for_ms=700

@@ -596,7 +596,7 @@ async def test_a_master_that_ends_with_its_slaves_answers_who_waits_for_them_soo
         assert asyncio.get_running_loop().time() - began < first.settings.slave_timeout / 1000 / 2
 
 
-@pytest.mark.parametrize("handed_over", [False, True], ids=["while it leads", "after a switch-over"])
+@pytest.mark.parametrize("handed_over", [False, True], ids=["while it leads", "after a switchover"])
 async def test_behind_a_service_a_master_that_ends_passes_requests_on_until_it_leads_elsewhere(
     setup: Setup, place: Place, monkeypatch: pytest.MonkeyPatch, handed_over: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""A set that joined another cluster, with real processes: controllers of its own beside, and leaving.
+"""A set that joined another cluster, with real processes: controllers of its own alongside, and leaving.
 
 The other cluster is a set of ours. What is told there of Java's controllers and name servers holds for any.
 """

@@ -47,6 +47,7 @@ def asked(process: subprocess.Popen[bytes]) -> bytes:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("again", ["--yes", "--back"])
 def test_a_second_call_is_refused_until_the_first_has_ended(tmp_path: Path, again: str) -> None:
     """Also while a person is asked; those that only look work. A killed one stands in nobody's way."""

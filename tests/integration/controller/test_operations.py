@@ -1,4 +1,4 @@
-"""Leases, fences and switch-overs over real sockets, as brokers and administrators ask for them."""
+"""Leases, fences and switchovers over real sockets, as brokers and administrators ask for them."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ async def test_garbage_ends_only_its_own_connection(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"", GREETING[:5], GREETING, GREETING + encode(Heartbeat(1, 1, 1))[:6]])
 async def test_silent_and_stuck_connections_are_closed(data: bytes) -> None:
-    """Whoever says nothing, or does not end a frame, is not kept for ever."""
+    """Whoever says nothing, or does not end a frame, is not kept permanently."""
 
     node = Peer(2)
     async with listening(node):
@@ -206,7 +206,7 @@ async def test_silent_and_stuck_connections_are_closed(data: bytes) -> None:
 
 
 async def test_a_trickling_frame_is_given_up() -> None:
-    """Bytes that come one by one keep a connection alive, but not for ever."""
+    """Bytes that come one by one keep a connection alive, but not permanently."""
 
     node = Peer(2)
     async with listening(node):

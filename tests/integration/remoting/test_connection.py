@@ -431,7 +431,7 @@ async def test_oneway_requests_are_served_while_the_peer_does_not_read() -> None
 
 
 async def test_a_closed_connection_whose_peer_does_not_read_ends_nevertheless() -> None:
-    """Closing waits for the peer for a limited time, or descriptors and memory would stay for ever."""
+    """Closing waits for the peer for a limited time, or descriptors and memory would stay permanently."""
 
     limits = ServerLimits(connection=ConnectionLimits(close_seconds_max=0.1))
     async with serving(limits) as (endpoint, address):

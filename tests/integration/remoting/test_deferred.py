@@ -1,4 +1,4 @@
-"""Requests that were deferred and are handed to their handlers anew, or ended without an answer."""
+"""Requests that were deferred and are handed to their handlers again, or ended without an answer."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def content(target: Path) -> dict[str, bytes]:
 
 
 def record(target: Path) -> object:
-    """Sizes and digests of all files, as they stand beside the target."""
+    """Sizes and digests of all files, as they stand next to the target."""
     return orjson.loads(target.with_name(f"{target.name}.brokerset-migration.json").read_bytes())["files"]
 
 
@@ -87,13 +87,13 @@ def record(target: Path) -> object:
     [
         pytest.param(["--to", "controller"], id="copied"),
         pytest.param(["--to", "dledger", "--rewrite"], id="rewritten"),
-        pytest.param(["--to", "commitlog", "--file-size", "128K"], id="cut-anew"),
+        pytest.param(["--to", "commitlog", "--file-size", "128K"], id="cut-again"),
     ],
 )
 def test_the_target_is_the_same_as_from_processes(
     spark: SparkSession, source: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
-    """Byte by byte, and so is what the record beside it says of every file."""
+    """Byte by byte, and so is what the record next to it says of every file."""
     common = [str(source), *arguments, "--index-slots", "64", "--index-units", "256", "--workers", "2"]
     codes = []
     for engine in ("processes", "spark"):

@@ -1,4 +1,4 @@
-"""What elections keep of acknowledged messages when page caches are lost: a model of logs beside the rules.
+"""What elections keep of acknowledged messages when page caches are lost: a model of logs next to the rules.
 
 The model knows nothing of the rules. A process dies, a host loses what was not synced, replicas fall behind,
 come back, are elected; the real decisions and the real state say who leads. Whatever was acknowledged is in

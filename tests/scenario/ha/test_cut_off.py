@@ -70,7 +70,7 @@ async def test_slaves_that_are_gone_relieve_nobody() -> None:
 
 
 async def test_sends_are_acknowledged_again_within_a_second_when_the_network_is_mended() -> None:
-    """Slaves do not wait until the kernel sends once more what was lost: they connect anew."""
+    """Slaves do not wait until the kernel sends once more what was lost: they connect again."""
     async with group_of(3, min_in_sync_replicas=2, ha_max_time_slave_not_catchup=LAG_MS) as group:
         await cut_off(group)
         await asyncio.sleep(9.7)

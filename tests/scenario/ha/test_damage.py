@@ -173,8 +173,8 @@ async def test_who_is_elected_with_a_damaged_record_writes_it_down() -> None:
 
 
 async def test_a_replica_of_before_a_new_beginning_follows_with_a_copy() -> None:
-    """When the group began anew at offset 0, as everything may have been lost, an older replica cuts all it
-    has once it is surely out of sync, and keeps a copy."""
+    """When the group started again at offset 0, as everything may have been lost, an older replica cuts
+    all it has once it is surely out of sync, and keeps a copy."""
     async with group_of(2) as group:
         await group[2].lead(RoleState(Role.MASTER, 1, 1, 2, "2", frozenset((2,))))
         group[2].send("of before")

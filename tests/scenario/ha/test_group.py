@@ -301,7 +301,7 @@ async def test_news_of_another_master_ends_acknowledgements() -> None:
 
 
 async def test_a_slave_far_behind_begins_anew() -> None:
-    """A slave that ends before the master's first byte begins anew there."""
+    """A slave that ends before the master's first byte starts from scratch there."""
     async with group_of(2) as group:
         await group.elect(1)
         await group.in_sync(1, 2)

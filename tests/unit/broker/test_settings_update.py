@@ -36,7 +36,7 @@ def test_a_change_takes_effect_and_is_told() -> None:
     ],
 )
 def test_a_refused_change_changes_nothing(name: str, value: str, code: int, words: str) -> None:
-    """Also the good settings beside it stay as they were."""
+    """Also the good settings next to it stay as they were."""
     live = LiveSettings(BrokerSettings())
     before = live.current
 

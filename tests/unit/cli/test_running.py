@@ -104,7 +104,7 @@ def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together
 
 @pytest.mark.parametrize("number", [0, 8])
 def test_a_guest_runs_no_more_controllers_than_any_set(number: int) -> None:
-    with pytest.raises(PlanRefused, match=f"{number} controllers are to run beside"):
+    with pytest.raises(PlanRefused, match=f"{number} controllers are to run next to"):
         wished(_guest(), Wish(own_controllers=number))
 
 
@@ -121,7 +121,7 @@ def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them
 
     with pytest.raises(PlanRefused, match="controllers at c:1; it runs none itself"):
         wished(alone, Wish((0, 1)))
-    with pytest.raises(PlanRefused, match="controllers at c:1; it runs some beside them"):
+    with pytest.raises(PlanRefused, match="controllers at c:1; it runs some next to them"):
         wished(beside, Wish((0, 1)))
     assert [each.node_id for each in wished(own, Wish((0, 1))).controllers] == [0, 1]
 

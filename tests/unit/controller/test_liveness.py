@@ -178,7 +178,7 @@ def test_java_processes_are_taken_at_their_word_after_a_break() -> None:
     [(0, TIMEOUT_MS_DEFAULT), (-5, TIMEOUT_MS_DEFAULT), (10**12, TIMEOUT_MS_MAX), (300, 300)],
 )
 def test_time_outs_are_bounded(asked: int, given: int) -> None:
-    """Nobody counts as alive for ever."""
+    """Nobody counts as alive permanently."""
     table = Liveness()
     table.heard(ONE, beat(timeout_ms=asked), "c", 0.0)
 

@@ -107,7 +107,7 @@ async def test_a_deposed_leader_answers_2007_at_the_barrier() -> None:
 
 
 async def test_two_who_apply_for_the_same_id_at_once_get_different_answers() -> None:
-    """Both are decided on the same state; the second event is superseded and decided anew."""
+    """Both are decided on the same state; the second event is superseded and decided again."""
 
     bench = make_bench()
 

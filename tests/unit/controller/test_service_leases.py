@@ -289,7 +289,7 @@ async def test_a_fenced_replica_is_told_with_its_heartbeats() -> None:
 
 
 async def test_a_fence_that_is_refused_says_why() -> None:
-    """The master first needs a switch-over."""
+    """The master first needs a switchover."""
 
     bench = make_bench()
     await three(bench)

@@ -28,7 +28,7 @@ def documents() -> list[Path]:
 
 
 def missing(document: Path) -> list[str]:
-    """Named paths that lead nowhere: from the root, from the broker, or from beside the document."""
+    """Named paths that lead nowhere: from the root, from the broker, or from next to the document."""
     found = []
     for name in NAMED.findall(document.read_text()):
         if "/" not in name or (not name.endswith((".py", ".md")) and not name.startswith(FOLDERS)):

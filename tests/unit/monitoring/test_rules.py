@@ -206,6 +206,7 @@ def test_promtool_has_no_complaints(tmp_path: Path) -> None:
 
 
 @needs_promtool
+@pytest.mark.long
 def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     """At each time of the table exactly those alerts fire that stand there, and none before it is due."""
     tests = []

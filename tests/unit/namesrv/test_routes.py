@@ -191,7 +191,7 @@ def test_equal_state_version_takes_the_id_over() -> None:
 
 
 def test_an_address_that_another_name_used_before_moves() -> None:
-    """A pod address that is given to another group does not stay in the old group's routes for ever."""
+    """A pod address that is given to another group does not stay in the old group's routes permanently."""
     table = new_table()
     table.register(registration(), 0)
 

@@ -217,7 +217,7 @@ class Forwarder:
 
 
 def _with_origin(peer: tuple[str, int], command: Command) -> Command:
-    """A copy that the asker may number anew, with the marks."""
+    """A copy that the asker may number again, with the marks."""
     return Command(
         command.code,
         {**command.ext, FORWARDED: "1", BORN_HOST: peer_text(peer)},

@@ -28,7 +28,7 @@ from brokerset_runtime.remoting import Connection, ConnectionClosed, Handler, Re
 log = structlog.get_logger(__name__)
 
 TIMEOUT_MS_DEFAULT: Final = 2_000
-"""How long the successor may take to catch up; then the switch-over is given up."""
+"""How long the successor may take to catch up; then the switchover is given up."""
 
 TIMEOUT_MS_MAX: Final = 10_000
 
@@ -66,7 +66,7 @@ ANSWER_SECONDS: Final = 5.0
 
 
 class SwitchOverParts(Protocol):
-    """What a switch-over needs of the broker."""
+    """What a switchover needs of the broker."""
 
     @property
     def now(self) -> RoleState:
@@ -155,7 +155,7 @@ def choose_successor(wanted: int | None, own_id: int | None, replicas: Sequence[
 
 
 class SwitchOver:
-    """Serves switch-overs, one at a time."""
+    """Serves switchovers, one at a time."""
 
     def __init__(self, broker_name: str, parts: SwitchOverParts) -> None:
         self._broker_name = broker_name
@@ -163,7 +163,7 @@ class SwitchOver:
         self._task: asyncio.Task[Any] | None = None
         self._relief_not_before = 0.0
         self.completed = 0
-        """Switch-overs that succeeded since the start."""
+        """Switchovers that succeeded since the start."""
 
         self.failed = 0
 
@@ -194,7 +194,7 @@ class SwitchOver:
     def relieve(self, needed: int, *, begin: bool) -> bool:
         """Hand over to whomever the controllers choose, for this master hears no replica.
 
-        Returns whether that, or another switch-over, is being tried.
+        Returns whether that, or another switchover, is being tried.
         """
         if self._task is not None:
             return True
@@ -246,11 +246,11 @@ class SwitchOver:
             known = f"ask {now.master_address}" if now.master_address else "no master is known"
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"this broker is not master of its group: {known}")
         if self._task is not None:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, "a switch-over is being carried out already")
+            raise Rejected(ResponseCode.SYSTEM_BUSY, "a switchover is being carried out already")
         target = choose_successor(header.to_broker_id, now.master_id, self._parts.replicas())
         timeout_ms = header.timeout_ms if header.timeout_ms is not None else TIMEOUT_MS_DEFAULT
         seconds = max(1, min(timeout_ms, TIMEOUT_MS_MAX)) / 1000
-        log.info("switch-over begins", to=target.broker_id, epoch=now.epoch, by=connection.peer)
+        log.info("switchover begins", to=target.broker_id, epoch=now.epoch, by=connection.peer)
         task = asyncio.get_running_loop().create_task(self._carry_out(now, target.broker_id, seconds))
         task.add_done_callback(self._ended)
         self._task = task
@@ -280,7 +280,7 @@ class SwitchOver:
             self.completed += 1
             answer = task.result()
             log.info(
-                "switch-over done",
+                "switchover done",
                 master_id=answer.master_broker_id,
                 epoch=answer.master_epoch,
                 pause_ms=answer.pause_ms,
@@ -288,9 +288,9 @@ class SwitchOver:
             return
         self.failed += 1
         if isinstance(error, Rejected):
-            log.warning("switch-over failed", reason=error.remark)
+            log.warning("switchover failed", reason=error.remark)
         else:
-            log.error("switch-over failed", exc_info=error)
+            log.error("switchover failed", exc_info=error)
 
     async def _carry_out(self, now: RoleState, target: int, seconds: float) -> SwitchOverResponse:
         parts, loop = self._parts, asyncio.get_running_loop()
@@ -369,7 +369,7 @@ class SwitchOver:
         deadline = loop.time() + TAKEN_SECONDS_MAX
         while (parts.now.role, parts.now.epoch) == (now.role, now.epoch):
             if loop.time() >= deadline:
-                log.error("the role that follows on a switch-over was not taken", epoch=now.epoch)
+                log.error("the role that follows on a switchover was not taken", epoch=now.epoch)
                 return
             await asyncio.sleep(TAKEN_CHECK_SECONDS)
 

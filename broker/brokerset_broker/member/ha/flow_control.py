@@ -37,7 +37,7 @@ class TokenBucket:
     def wait_seconds(self, now: float) -> float:
         """How long to wait until something may be taken; 0 when it may be now.
 
-        Less than one byte is no debt: so short a wait could be lost in the clock's precision, for ever.
+        Less than one byte is no debt: so short a wait could be lost in the clock's precision, permanently.
         """
         self._fill(now)
         return -self._tokens / self._rate if self._tokens <= -1 else 0.0

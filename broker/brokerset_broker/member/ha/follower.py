@@ -41,7 +41,7 @@ AGAIN_SECONDS_MAX: Final = 0.5
 is away. A new attempt finds it back sooner than the kernel does, which waits longer after each packet."""
 
 SILENCE_MORE_SECONDS: Final = 1.0
-"""A master of ours that is silent for `haMaxTimeSlaveNotCatchup` and so much longer is connected to anew.
+"""A master of ours that is silent for `haMaxTimeSlaveNotCatchup` and so much longer is connected to again.
 Before that it may hand over, as long as this replica's connection has not ended. The kernel sends again what
 was lost after 0.2, 0.6, 1.4, 3 and 6.2 s."""
 
@@ -358,7 +358,7 @@ class Follower:
     async def _agree(
         self, master: EpochHistory, master_end: int, own: PeerIdentity, change: RoleState
     ) -> bool:
-        """Make our log a prefix of the master's; returns whether it begins anew with the next packet."""
+        """Make our log a prefix of the master's; returns whether the next packet begins a full resync."""
         parts, own_log = self._parts, self._log
         mine = OwnLog(
             own_log.min_offset, own_log.received_end, own_log.confirmed_offset, parts.epochs.history
@@ -375,7 +375,7 @@ class Follower:
                     self._demand_proof(own.broker_id, change.epoch, "all of its log")
                 if not mine.empty:
                     log.warning(
-                        "the log begins anew: the group keeps nothing that it could go on from",
+                        "the log starts from scratch: the group keeps nothing that it could go on from",
                         begin=mine.min_offset,
                         end=mine.end,
                         confirmed=mine.confirmed,
@@ -495,7 +495,7 @@ class Follower:
             if identity is not None:
                 self._demand_proof(identity.broker_id, change.epoch, "all of its log")
             log.warning(
-                "the log begins anew: the master's begins behind our end",
+                "the log starts from scratch: the master's begins behind our end",
                 end=own_log.received_end,
                 master_begin=header.offset,
             )
@@ -587,7 +587,7 @@ class Follower:
         if self._session is not None:
             self._acknowledge_soon(self._session)
 
-    # -- beside -------------------------------------------------------------------------------------------
+    # -- next to -------------------------------------------------------------------------------------------
 
     async def _blocking(self, work: Callable[[], None]) -> None:
         await self._parts.run_blocking(work)

@@ -285,7 +285,7 @@ class Leader:
         self._wake.set()
 
     def _check_replicas(self) -> None:
-        """Decide anew for whom confirming waits, then compute again."""
+        """Decide again for whom confirming waits, then compute again."""
         now = self._loop.time()
         self._held = self.progress.hold(self.in_sync.electable(), self._log.confirmed_offset, now)
         self.refresh()
@@ -579,11 +579,11 @@ class Leader:
         )
         if first >= own.min_offset:
             return first
-        if slave.is_ours:  # it sees the gap, and begins anew there
+        if slave.is_ours:  # it sees the gap, and starts from scratch there
             return own.min_offset
         raise LinkClosed(
             f"the log begins at {own.min_offset}, the slave ends at {acknowledged}:"
-            " empty the slave's store so that it begins anew"
+            " empty the slave's store so that it starts from scratch"
         )
 
     def _next_chunk(self, slave: _Slave, settings: BrokerSettings) -> Chunk:

@@ -32,7 +32,7 @@ AHEAD_BYTES: Final = 64 * 1024
 """Read at once where a header is due: many small packets, or the beginning of a big one, which is copied."""
 
 TURN_BYTES_MAX: Final = 1024 * 1024
-"""What one turn of the loop receives, so that everything else goes on beside a slave that catches up."""
+"""What one turn of the loop receives, so that everything else goes on next to a slave that catches up."""
 
 assert AHEAD_BYTES >= MASTER_HANDSHAKE_SIZE_MAX
 

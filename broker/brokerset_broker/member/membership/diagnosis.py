@@ -74,7 +74,7 @@ def silent(addresses: tuple[str, ...], reason: str) -> Problem:
 
 
 def damaged(path: str, reason: str, ways_out: str) -> Problem:
-    """A file beside the identity cannot be read."""
+    """A file next to the identity cannot be read."""
     return Problem(ProblemKind.IDENTITY_DAMAGED, f"{path} cannot be read: {reason}", ways_out)
 
 
@@ -82,7 +82,7 @@ def disk(path: str, reason: str) -> Problem:
     """The system refuses to read or write the identity files."""
     return Problem(
         ProblemKind.DISK,
-        f"files beside {path} cannot be read or written: {reason}",
+        f"files next to {path} cannot be read or written: {reason}",
         "check the folder's permissions and free space",
     )
 

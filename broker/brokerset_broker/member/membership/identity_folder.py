@@ -1,4 +1,4 @@
-"""The files beside `storePathBrokerIdentity`: replaced whole, and synced before anything depends on them."""
+"""The files next to `storePathBrokerIdentity`: replaced whole, and synced before anything depends on them."""
 
 from __future__ import annotations
 

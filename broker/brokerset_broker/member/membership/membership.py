@@ -1,7 +1,7 @@
 """The conversation with the controllers: registration, heartbeats, polls, elections, notices, proposals.
 
 What controllers say goes to the member machine (`core`), which decides; what it wants asked comes back by
-`ask`. One coroutine works on registration and polls; heartbeats run beside it, so that neither a slow
+`ask`. One coroutine works on registration and polls; heartbeats run next to it, so that neither a slow
 controller nor an unreachable one delays the others.
 """
 
@@ -73,7 +73,7 @@ _OVERTAKEN: Final = (
 
 
 def identity_path(settings: BrokerSettings) -> Path:
-    """Where the identity is; its other files lie beside it."""
+    """Where the identity is; its other files lie next to it."""
     return settings.store_path_broker_identity or settings.store_path_root_dir / "brokerIdentity"
 
 

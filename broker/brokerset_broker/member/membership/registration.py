@@ -19,7 +19,7 @@ from brokerset_protocol.codes import ResponseCode
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """Read the files beside the identity; feed `FilesRead` or `FilesUnusable`."""
+    """Read the files next to the identity; feed `FilesRead` or `FilesUnusable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ApplyId:
 
 @dataclass(frozen=True, slots=True)
 class WriteIdentity:
-    """Replace the identity file: the id is this broker's for ever."""
+    """Replace the identity file: the id is this broker's permanently."""
 
     identity: BrokerIdentity
 

@@ -287,7 +287,7 @@ class Applier:
         return None if data is None else records.decode(data)
 
     def _restore(self, end_number: int, end: SnapshotEnd, behind: int) -> Iterator[int]:
-        """Read a snapshot, replay what lies beside it, take that over; yields the size of what was read."""
+        """Read a snapshot, replay what lies next to it, take that over; yields the size of what was read."""
         assembly = Assembly(end.begin)
         later: list[tuple[int, Change]] = []
         try:

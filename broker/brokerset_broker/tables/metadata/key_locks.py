@@ -1,4 +1,4 @@
-"""Locks by name: one change of a topic or group at a time, those of others beside it."""
+"""Locks by name: one change of a topic or group at a time, those of others next to it."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def rejection(status: PutStatus) -> Rejected:
 class MetadataLog:
     """The journal of one broker. All methods are called on the loop.
 
-    Life: `load` once the store and the managers are loaded; then `run` as a task beside `start_following`,
+    Life: `load` once the store and the managers are loaded; then `run` as a task next to `start_following`,
     `lead`, `stop_leading` as the role changes.
     """
 
@@ -278,7 +278,7 @@ class MetadataLog:
             callback(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`, or begins there anew."""
+        """The log was cut at `offset`, or begins there again."""
         applier = self._applier
         if applier.applied <= offset and not applier.restoring:
             applier.begin_at(applier.applied, exact=applier.exact)

@@ -32,7 +32,7 @@ PAGE: Final = 1_000
 """Topics or groups that are asked for at once."""
 
 PAGES_MAX: Final = 1_000
-"""Requests for one table, with those that began anew because the table changed meanwhile."""
+"""Requests for one table, with those that started from scratch because the table changed meanwhile."""
 
 
 FAILED_SECONDS: Final = 30.0
@@ -175,13 +175,13 @@ def _add(
     answer: Command,
     total_name: str,
 ) -> tuple[DataVersion, dict[str, object], bool]:
-    """Version, what was found so far, and whether that is all. A changed table begins with this page anew."""
+    """Version, what was found so far, whether that is all. A changed table begins again with this page."""
     now = DataVersion.of_table(page)
     entries = fields.get_object(page, name)
     asked_from_start = not found
     if version is not None and now != version:
         found = {}
-        if not asked_from_start:  # the master began anew, too, when it saw the old version
+        if not asked_from_start:  # the master started from scratch, too, when it saw the old version
             return now, dict(entries), _is_all(entries, entries, answer, total_name)
     found = {**found, **entries}
     return now, found, _is_all(found, entries, answer, total_name)

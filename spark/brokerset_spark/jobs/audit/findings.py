@@ -168,7 +168,7 @@ def check_truncations(
         if cut.point is None:
             if cut.replica < cut.master and replica.last > replica.first and master.last > master.first:
                 text = f"{replica.name} and {master.name} have no epoch in common: neither can follow the "
-                text += "other, a handshake fails for ever. Rebuild the one that is wrong from the other"
+                text += "other, a handshake fails permanently. Rebuild the one that is wrong from the other"
                 yield Finding("truncate-point", Level.ERROR, text)
         elif cut.forked:
             if cut.replica < cut.master:

@@ -105,7 +105,7 @@ class _Export:
         if found["options"]["endingTimestamp"] is not None:
             raise JobFailed(
                 f"{path} is of an export that ended at a time, so messages before its end are not in it",
-                "export those in between with --from and --until, or everything anew",
+                "export those in between with --from and --until, or everything again",
             )
         return found
 

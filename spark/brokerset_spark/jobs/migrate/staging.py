@@ -131,7 +131,7 @@ class Staging:
                     if same
                     else f"it holds another migration, of {known.get('source')}"
                 )
-                raise JobFailed(f"{self.root}: {what}", "remove that folder to begin anew")
+                raise JobFailed(f"{self.root}: {what}", "remove that folder to start from scratch")
             self.resumed = True
         else:
             write_atomically(manifest, orjson.dumps(self.key))

@@ -37,7 +37,7 @@ CODES: Final[dict[str, tuple[Level, str]]] = {
     "time-back": (_W, "A record was stored earlier than the one before it."),
     "record-queue": (_E, "Topic, queue or queue offset of a record differ from where its queue unit is."),
     "queue-gap": (_E, "Queue offsets that no record has, between others of the same queue."),
-    "queue-restart": (_I, "A queue begins again at 0: its topic was deleted and made anew."),
+    "queue-restart": (_I, "A queue begins again at 0: its topic was deleted and made again."),
     "topic-deleted": (_I, "Records of a topic that has neither queues nor settings: it was deleted."),
     "queue-missing": (_E, "Records of a known topic whose queue has no folder. After a crash: a warning."),
     "cq-missing": (_E, "A record has no unit in its queue. At the end of a queue after a crash: a warning."),

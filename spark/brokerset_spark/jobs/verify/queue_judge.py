@@ -164,7 +164,7 @@ class _PlainJudge(_Judge):
             return
         if claims.restart >= 0:
             place = f"the record at {claims.restart}"
-            text = f"queue {name} begins again at 0 with {place}: its topic was made anew"
+            text = f"queue {name} begins again at 0 with {place}: its topic was made again"
             self._say_of_record("queue-restart", text, claims.restart)
         claimed = claims.claimed()
         tail = claimed[-1][1] if claimed else 0
@@ -250,7 +250,7 @@ class _BatchJudge(_Judge):
         if first is not None and first[1]["base"] == 0 and row["last"] < first[1]["offset"]:
             text = (
                 f"queue {_name(queue)} begins again at 0 behind the record at {row['last']}: "
-                "its topic was made anew"
+                "its topic was made again"
             )
             self._say("queue-restart", text, queue, first[0])
             return

@@ -58,7 +58,7 @@ def test_after_half_of_the_lease_heartbeats_hurry() -> None:
 
 
 def test_who_gave_up_its_lease_needs_one_that_was_asked_for_later() -> None:
-    """An answer to an earlier heartbeat says nothing about a switch-over that came between."""
+    """An answer to an earlier heartbeat says nothing about a switchover that came between."""
     lease = Lease()
     lease.granted(0.0, 5_000, 3)
 

@@ -36,7 +36,7 @@ def test_one_failure_is_tried_again_before_anybody_is_told() -> None:
 
 
 def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
-    """Two brokers that both fail do not take turns all the time; who has led begins anew."""
+    """Two brokers that both fail do not take turns all the time; who has led starts from scratch."""
     unable, now, holds = RefusedMastership(1.0), 0.0, []
     for epoch in range(6):
         unable.failed(epoch, now)

@@ -1,4 +1,4 @@
-"""The table of held pulls: what wakes a pull, when its time is over, and what it costs at most."""
+"""The table of parked pulls: what wakes a pull, when its time is over, and what it costs at most."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def test_pages_written_out_of_order_are_a_tail(stores: Stores) -> None:
 
 
 def forget_boot(stores: Stores) -> None:
-    """As if the machine had been started anew since."""
+    """As if the machine had been started again since."""
     (stores.root / "abort").write_text("1\nanother boot\n")
 
 

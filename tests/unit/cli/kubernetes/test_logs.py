@@ -59,7 +59,7 @@ def test_a_pod_that_is_gone_is_a_remark(cluster: FakeCluster) -> None:
 
 
 def test_no_log_at_all_is_an_error(cluster: FakeCluster) -> None:
-    """As when containers before a restart are asked for, and none has started anew."""
+    """As when containers before a restart are asked for, and none has started again."""
     result = cluster.run("logs", "orders", "orders-0", "-p")
 
     assert result.exit_code == 1

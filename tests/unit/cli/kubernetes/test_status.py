@@ -194,7 +194,7 @@ def test_controllers_of_another_set_are_named() -> None:
 def test_watching_goes_on_while_the_api_server_is_away(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look is written anew, an outage is a remark, and Ctrl-C is no error."""
+    """Each look is written again, an outage is a remark, and Ctrl-C is no error."""
     looks = 0
 
     def look(kubectl: Kubectl, name: str) -> SetView:

@@ -131,7 +131,7 @@ def test_another_switch_over_is_not_dropped_silently(cluster: FakeCluster) -> No
     forced = cluster.run("switchover", "orders", "orders-0", "--to", "2", "--instead", "--timeout", "0")
 
     assert refused.exit_code == 1
-    assert "still at another switch-over of orders, orders-0/3: soon" in refused.output
+    assert "still at another switchover of orders, orders-0/3: soon" in refused.output
     assert forced.exit_code == 0, forced.output
     assert cluster.annotations == {SWITCH_OVER: "orders-0/2"}
 

@@ -43,7 +43,7 @@ WHOLE_NOW = FinishFacts(
 
 SEEN = replace(WHOLE_NOW, whole_seen=True)
 BESIDE = replace(SEEN, name_servers="o:9876;o:9886")
-"""Our name servers run beside."""
+"""Our name servers run alongside."""
 
 MOVED = replace(BESIDE, clients_moved=True)
 """All is ready for `own`."""

@@ -130,7 +130,7 @@ class World(FinishActs):
 
     async def run_name_servers(self, facts: FinishFacts) -> None:
         for _ in self.act("name-servers"):
-            assert self.runs, "controllers are started beside brokers that run"
+            assert self.runs, "controllers are started next to brokers that run"
             self.folder.write_memory(replace(self.folder.memory(), controllers=CONTROLLERS))
 
     def stop(self) -> None:

@@ -116,7 +116,7 @@ def test_only_a_store_of_this_call_can_be_allowed_to_be_cut(tmp_path: Path, name
 
 
 def test_what_has_no_effect_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that says yes and does not do it ends the command, which else went on for ever."""
+    """A broker that says yes and does not do it ends the command, which else went on permanently."""
     store, asked = made(tmp_path / "a"), list[str]()
     call, done = flow_of(store, monkeypatch, lambda done: CutLog(str(store), 1), yes=False)
     monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))

@@ -367,7 +367,7 @@ def test_an_empty_log_gets_no_epoch(tmp_path: Path) -> None:
 
 
 def test_controller_data_is_renamed_never_over_something(tmp_path: Path) -> None:
-    """It lies beside; a second folder of the same name is not taken for it."""
+    """It lies alongside; a second folder of the same name is not taken for it."""
     (tmp_path / "controller").mkdir()
 
     target = upgrade_files.put_aside(tmp_path / "controller")

@@ -113,7 +113,7 @@ def test_old_losses_give_way_to_new_ones() -> None:
     ],
 )
 def test_a_guard_that_does_not_hold_changes_nothing(event: Event) -> None:
-    """Other events came in between: the leader decides anew."""
+    """Other events came in between: the leader decides again."""
     after, outcome = apply(GROUP, event)
 
     assert after is GROUP

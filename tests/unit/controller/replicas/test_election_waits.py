@@ -122,7 +122,7 @@ def test_brokers_without_leases_are_not_waited_for() -> None:
 
 
 def test_a_named_successor_waits_for_the_lease_of_a_living_master() -> None:
-    """Where the master alone acknowledges; a switch-over needs no waiting."""
+    """Where the master alone acknowledges; a switchover needs no waiting."""
     named = ElectMaster(broker_name=NAME, broker_id=2, designate_elect=True)
     view = view_of(1, 2, lease_seconds=5.0, r2=ALONE)
 

@@ -183,7 +183,7 @@ def test_a_process_that_lives_keeps_its_identity() -> None:
 
 
 def test_ids_that_were_cleaned_are_retired_for_ours_and_unknown_for_java() -> None:
-    """2102 says that the id is gone for ever; Java gets the code that RocketMQ has for it."""
+    """2102 says that the id is gone permanently; Java gets the code that RocketMQ has for it."""
     group = group_of(2)
 
     assert decide_register(group, OURS, NOBODY).code == ResponseCode.BROKERSET_ID_RETIRED

@@ -95,7 +95,7 @@ def test_volumes_of_a_set_that_never_began_do_not_keep_it_from_beginning() -> No
 
 
 def test_a_new_volume_between_retained_ones_does_not_vote_until_it_is_added() -> None:
-    """The model refuses a controller that begins a group of its own beside one that has data."""
+    """The model refuses a controller that begins a group of its own next to one that has data."""
     world = with_controllers(3)
     world.delete_set(controllers={"replicas": 3})
     del world.volumes["data-orders-controller-1"]

@@ -294,7 +294,7 @@ def test_a_replica_that_cannot_be_read_makes_a_run_incomplete() -> None:
 
 
 def test_a_broker_that_moves_is_waited_for() -> None:
-    """Its Job is made anew when it runs again; after a while the run goes on without it."""
+    """Its Job is made again when it runs again; after a while the run goes on without it."""
     gone = tuple(replica(ordinal, running=ordinal != 1) for ordinal in range(3))
     audited = AuditedSet(name="orders", uid="5e7", replicas=gone)
     world = AuditWorld()

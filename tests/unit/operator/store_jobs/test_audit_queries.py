@@ -61,7 +61,7 @@ def command(world: AuditWorld, name: str) -> list[str]:
 
 
 def test_replicas_that_differ_are_asked_for_records_and_then_for_the_first_that_differs() -> None:
-    """Each beside its broker, its volume read-only; then the comparison is made anew, with the answers."""
+    """Each next to its broker, its volume read-only; then the comparison is made again, with the answers."""
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
     assert world.observed.status["workflow"]["run"]["step"] == "look"  # type: ignore[index]
 

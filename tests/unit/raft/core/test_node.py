@@ -271,7 +271,7 @@ def test_vote_needs_a_log_that_is_as_complete(last_index: int, last_term: int, g
     ],
 )
 def test_outdated_leaders_and_candidates_are_shown_the_newer_term(body: Body) -> None:
-    """Otherwise they would go on for ever."""
+    """Otherwise they would go on permanently."""
     node = make(term=5)
 
     hear(node, 2, body)
@@ -556,7 +556,7 @@ def test_committed_entries_are_never_replaced() -> None:
 
 
 def test_a_snapshot_on_its_way_goes_on_while_the_disk_still_has_it() -> None:
-    """Snapshots that are taken faster than one can be sent do not keep a follower out for ever."""
+    """Snapshots that are taken faster than one can be sent do not keep a follower out permanently."""
     node = lead(make(kept_entries=0))
 
     def snapshot() -> SnapshotMeta:

@@ -44,7 +44,7 @@ def apart(stores: Sequence[Path], rounds: int = 3) -> tuple[Report, int]:
         if not report.further:
             return report, number
         answers += [answer(each) for each in json.loads(report.summary())["further"]]
-    raise AssertionError(f"it asks for ever: {report.further}")
+    raise AssertionError(f"it asks permanently: {report.further}")
 
 
 def answer(asked: dict[str, Any]) -> Answer:

@@ -66,7 +66,7 @@ def test_a_file_is_made_of_pieces_of_several_source_files() -> None:
 
 
 def test_a_record_that_fits_no_file_is_named() -> None:
-    """Instead of a file without records, and for ever."""
+    """Instead of a file without records, and permanently."""
     with pytest.raises(RecordTooLong, match="a record of 93 bytes does not fit into files of 100"):
         place(Placer(0, 100, target_head=0), [50, 93])
 

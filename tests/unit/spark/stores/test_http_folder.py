@@ -147,7 +147,7 @@ def test_two_states_of_a_file_are_never_mixed(served: Stream, folder: HttpFolder
 
 
 def test_a_file_that_always_changes_is_given_up(served: Stream, folder: HttpFolder) -> None:
-    """Beginning a piece anew is bounded, also when each connection brings something."""
+    """Beginning a piece again is bounded, also when each connection brings something."""
     served.answers = [lambda handler, number: whole(handler, 5_000, tag=str(number))]
 
     with pytest.raises(StreamFailed, match="changes whenever"):
@@ -171,7 +171,7 @@ def test_a_server_that_brings_nothing_is_given_up(
 
 
 def test_nobody_there_is_an_error_after_a_few_attempts(slept: list[float]) -> None:
-    """A refused connection is tried again, not for ever."""
+    """A refused connection is tried again, not permanently."""
     with closing(Stream()) as gone:
         url = gone.url
 
@@ -294,7 +294,7 @@ def test_a_token_that_cannot_be_sent_is_told_and_not_shown(
 
 
 def test_an_answer_without_bytes_ends_the_reading(served: Stream, folder: HttpFolder) -> None:
-    """A server that answers ranges with nothing is not asked for ever."""
+    """A server that answers ranges with nothing is not asked permanently."""
 
     def empty(handler: BaseHTTPRequestHandler, _: int) -> None:
         handler.send_response(206)

@@ -66,7 +66,7 @@ def test_a_migration_to_what_is_not_served_is_refused(store: Path, target: str) 
 
 @pytest.mark.parametrize("option", ["--report", "--findings", "--summary"])
 def test_a_report_to_what_is_not_served_is_refused(store: Path, option: str) -> None:
-    """Files that a job writes beside its result, too."""
+    """Files that a job writes next to its result, too."""
     assert call("inspect", store, option, "s3a://bucket/report.json").exit_code == 2
 
 

@@ -35,6 +35,7 @@ def read(folder: LocalFolder, wanted: Range, **options: object) -> tuple[list[in
     return offsets, outcome
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entries", [False, True])
 def test_every_cut(tmp_path: Path, entries: bool) -> None:
     """Two ranges that meet at any byte have every record of the file once, and meet at a record."""

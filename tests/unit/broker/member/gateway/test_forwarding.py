@@ -166,7 +166,7 @@ async def test_one_way_requests_are_told_once() -> None:
 
 
 async def test_closing_gives_up_what_is_on_its_way() -> None:
-    """Its clients are answered; what never began is not counted for ever."""
+    """Its clients are answered; what never began is not counted permanently."""
 
     master, client = Master(asyncio.CancelledError()), Client()
     forwarder = Forwarder(master)

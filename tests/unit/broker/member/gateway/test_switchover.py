@@ -181,7 +181,7 @@ async def test_an_unclear_end_is_asked_for_again_and_nothing_is_served_meanwhile
 
 
 async def test_an_administrator_is_told_when_the_controllers_stay_silent() -> None:
-    """The request ends, the asking goes on, and no second switch-over begins."""
+    """The request ends, the asking goes on, and no second switchover begins."""
 
     parts = Parts()
     parts.answers = [NoAnswer("silent") for _ in range(1000)]

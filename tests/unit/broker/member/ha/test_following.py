@@ -62,7 +62,7 @@ def test_a_longer_log_of_the_same_epoch_is_cut_at_the_masters_end() -> None:
 
 
 def test_a_cut_before_the_first_byte_is_a_new_beginning() -> None:
-    """When nothing would be left, the log begins anew; with proof if something of it was confirmed."""
+    """When nothing would be left, the log is resynced; with proof if something of it was confirmed."""
     own = OwnLog(200, 400, 300, history_of([(1, 0), (2, 100), (4, 200)]))
 
     assert decide_following(own, MASTER, 300) == FullResync(needs_proof=True)

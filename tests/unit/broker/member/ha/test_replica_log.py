@@ -1,4 +1,4 @@
-"""The message store as a replica: leading, following, confirming, cutting, beginning anew."""
+"""The message store as a replica: leading, following, confirming, cutting, beginning again."""
 
 from __future__ import annotations
 

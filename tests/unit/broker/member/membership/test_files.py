@@ -1,4 +1,4 @@
-"""The files beside the identity, and the epoch file, on real folders and on one that forgets."""
+"""The files next to the identity, and the epoch file, on real folders and on one that forgets."""
 
 from __future__ import annotations
 

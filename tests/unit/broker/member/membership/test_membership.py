@@ -42,7 +42,7 @@ async def test_a_new_broker_becomes_master_at_once(world: World, tmp_path: Path)
 
 
 async def test_a_restarted_master_serves_in_a_later_epoch_only(world: World, tmp_path: Path) -> None:
-    """Its registration takes the mastership away, and it is elected anew."""
+    """Its registration takes the mastership away, and it is elected again."""
 
     async with running(Broker(world, tmp_path)) as first:
         await first.until(lambda: first.member.role is Role.MASTER)

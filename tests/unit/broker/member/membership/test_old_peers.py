@@ -1,4 +1,4 @@
-"""Our broker beside controllers and masters of RocketMQ 5.0 and 5.1.0, which know brokers by address."""
+"""Our broker next to controllers and masters of RocketMQ 5.0 and 5.1.0, which know brokers by address."""
 
 from __future__ import annotations
 

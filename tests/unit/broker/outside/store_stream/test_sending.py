@@ -106,7 +106,7 @@ def test_a_file_that_shrinks_ends_the_part(pair: tuple[socket.socket, socket.soc
 def test_a_peer_that_takes_nothing_is_given_up(
     pair: tuple[socket.socket, socket.socket], source: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that stalls does not keep its turn for ever."""
+    """A reader that stalls does not keep its turn permanently."""
     monkeypatch.setattr(sending, "STALL_SECONDS_MAX", 0.05)
     monkeypatch.setattr(sending, "_POLL_MS", 20)
 

@@ -68,7 +68,7 @@ class OneEnd:
 def test_a_snapshot_whose_beginning_was_deleted_does_not_count(
     begin: int, replay_from: int, counts: bool
 ) -> None:
-    """Its first pieces, or the changes beside it, are gone with old files of the log."""
+    """Its first pieces, or the changes next to it, are gone with old files of the log."""
     source = OneEnd(SnapshotEnd(begin, replay_from, 1, 1, 0))
     applier = Applier(source, cast(Target, None))
 
