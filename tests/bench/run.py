@@ -1,6 +1,6 @@
 """Our broker and Java's, one after the other in one run, through the load generator of `tests/peers`.
 
-`run.py [--size small|full] [--out FILE] [--only ours|java]` prints a table with the ratio of each figure and the goal of the design. Only the ratios
+`run.py [--size small|full] [--out FILE] [--only ours|java]` prints a table with the ratio of each figure and the goal. Only the ratios
 mean something: both brokers had the same machine, the same hour, the same load. Then the controllers (`controller.py`). Exit status 1 only
 if an answer was wrong.
 """
