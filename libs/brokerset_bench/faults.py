@@ -149,7 +149,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind("switchover", "a planned switchover", False, 0.0, 200),
     )
 }
-"""By name. The goals are those of docs/benchmarks.md; for `killLeader`, that the data path does not notice."""
+"""By name. docs/benchmarks.md has the goals; that of `killLeader` is that the data path does not notice."""
 
 
 def inject(kind: Kind, bench: BenchSet, view: GroupView) -> Mend:

@@ -13,6 +13,9 @@ from brokerset_formats.errors import FormatError
 OBJECT_KEYS_SIZE_MAX = 4 * 1024 * 1024
 """Characters of JSON with objects as keys, which is parsed slowly: the statistics of about 25,000 queues."""
 
+INT64_MIN = -(2**63)
+"""orjson writes no smaller integer; a smaller number is a float."""
+
 DEPTH_MAX = 128
 """Nesting that the tolerant parser follows; real bodies have fewer than ten levels."""
 
@@ -154,7 +157,8 @@ class _Parser:
         self.position = match.end()
         text = match[0]
         digits = text.lstrip("-")
-        return int(text) if digits.isdigit() and len(digits) < 20 else float(text)
+        number = int(text) if digits.isdigit() and len(digits) < 20 else float(text)
+        return number if number >= INT64_MIN else float(text)
 
     def _key(self, depth: int) -> str:
         character = self._peek()

@@ -98,8 +98,13 @@ def load_access(kubeconfig: Path | None = None, environment: Mapping[str, str] |
     )
 
 
-def from_account(environment: Mapping[str, str], folder: Path = ACCOUNT_FOLDER) -> Access:
-    """The access of a pod. Raises `CredentialsProblem`."""
+def from_account(
+    environment: Mapping[str, str], folder: Path = ACCOUNT_FOLDER, *, namespace: str | None = None
+) -> Access:
+    """The access of a pod. Raises `CredentialsProblem`.
+
+    `namespace` is the pod's where it is known; else its file is read, which brokers' pods do not have.
+    """
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -107,11 +112,14 @@ def from_account(environment: Mapping[str, str], folder: Path = ACCOUNT_FOLDER) 
     shown = f"[{host}]" if ":" in host else host
     try:
         ca_data = (folder / "ca.crt").read_bytes()
-        namespace = (folder / "namespace").read_text("utf-8").strip()
+        if namespace is None:
+            namespace = (folder / "namespace").read_text("utf-8").strip()
     except OSError as error:
         raise CredentialsProblem(
             f"the pod's service account cannot be read: {error}; set automountServiceAccountToken: true"
         ) from None
+    if not ca_data.strip():
+        raise CredentialsProblem(f"{folder / 'ca.crt'} is empty: the API server cannot be known by it")
     return Access(
         server=f"https://{shown}:{port}",
         namespace=namespace or "default",
@@ -178,7 +186,7 @@ def tls_context(
 ) -> ssl.SSLContext:
     """What encrypts our connections. Raises `CredentialsProblem` for certificates that cannot be read."""
     try:
-        context = ssl.create_default_context(cadata=ca_data.decode("ascii") if ca_data else None)
+        context = ssl.create_default_context(cadata=ca_data.decode("ascii", "ignore") if ca_data else None)
         if insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -32,6 +32,9 @@ REQUEST_SECONDS: Final = 30.0
 PAGE_SIZE: Final = 500
 """Objects that are listed at once."""
 
+END_SECONDS_MAX: Final = 5.0
+"""Longest wait for tasks of kopf that were cancelled; the Lease is to be given back in time."""
+
 RETRY_DELAYS: Final = (1, 2, 4, 8, 15, 30)
 """Pauses in seconds between the tries of one request, after which kopf gives up and the process ends."""
 
@@ -94,9 +97,16 @@ class KopfSession:
         """End all of kopf's tasks: first its root tasks, then the watches that a failure has left behind."""
         self._ending = True
         for tasks in (root_tasks, self._tasks):
-            for task in tasks:
+            ending = set(tasks)
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if ending:
+                done, left = await asyncio.wait(ending, timeout=END_SECONDS_MAX)
+                for task in done:
+                    task.cancelled() or task.exception()  # what they failed with is of no use any more
+                if left:
+                    names = sorted(task.get_name() for task in left)
+                    log.error("tasks of kopf do not end, and are left behind", tasks=names)
 
 
 def make_registry(
@@ -185,7 +195,7 @@ class _ToStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tell = log.error if record.levelno >= logging.ERROR else log.warning
-        tell("kopf says", text=record.getMessage(), logger=record.name)
+        tell("kopf says", text=record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
 def _pass_logs_on() -> None:

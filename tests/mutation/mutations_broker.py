@@ -210,7 +210,7 @@ BROKER = (
         caught_by="tests/unit/broker/tables/metadata/test_applying.py::test_a_snapshot_whose_beginning_was_deleted_does_not_count",
     ),
     Mutation(
-        name="changes-next to-a-snapshot-lost",
+        name="changes-next-to-a-snapshot-lost",
         breaks="Changes that were made while a snapshot was written are lost.",
         path="broker/brokerset_broker/tables/metadata/applier.py",
         old=(

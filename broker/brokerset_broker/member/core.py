@@ -44,7 +44,7 @@ LEASE_MISSING_SECONDS: Final = 1.0
 
 
 class Step(StrEnum):
-    """What a change of role consists of; `ha/DESIGN.md` says why in this order."""
+    """What a change of role consists of; `DESIGN.md` says why in this order."""
 
     HOLD_WRITES = "HoldWrites"
     """Let sends wait; none is appended from here to `SERVE`, not even one that was admitted before."""
@@ -133,6 +133,7 @@ def plan_switch(before: RoleState, after: RoleState) -> tuple[Step, ...]:
 def plan_failure(*, gives_back: bool) -> tuple[Step, ...]:
     """The steps to no role, after one on the way to another role has failed."""
     return (
+        Step.STOP_SERVICES,
         Step.CLOSE_REPLICAS,
         Step.ANSWER_WAITERS,
         Step.TAKE_ROLE,
@@ -325,12 +326,19 @@ class Member:
         return self._switch is not None
 
     @property
+    def failing(self) -> bool:
+        """Whether a step of the change on its way has failed, and what is left leads to no role."""
+        return self._switch is not None and bool(self._switch.failed)
+
+    @property
     def holds_writes(self) -> bool:
         """Whether sends are held because of a change of role."""
         return self._holds
 
     def deadline(self) -> float | None:
-        """When `tick` is due, if nothing happens before: a lease ends, or a hold."""
+        """When `tick` is due, if nothing happens before: a lease ends, or a hold. Never when closed."""
+        if self._closing:
+            return None
         times = [] if self._modes_end_at is None else [self._modes_end_at]
         if self._served and self.lease.required:
             times.append(self.lease.ends_at)

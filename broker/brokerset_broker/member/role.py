@@ -90,7 +90,7 @@ NOTHING = Verdict()
 
 
 def decide_role(now: RoleState, news: GroupNews, own_id: int, own_nonce: str | None = None) -> Verdict:
-    """What `told` means for the broker with `own_id`, started with `own_nonce`, whose role is `now`.
+    """What `news` means for the broker with `own_id`, started with `own_nonce`, whose role is `now`.
 
     A master with our id and another nonce is a process that was registered after this one with a copy of its
     store: its mastership is not ours.

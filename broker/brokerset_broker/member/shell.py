@@ -82,6 +82,7 @@ class MemberShell:
 
         self._took: dict[str, float] = {}
         self._problem = ""
+        self._broken: Exception | None = None
 
     # -- inputs -------------------------------------------------------------------------------------------
 
@@ -150,6 +151,10 @@ class MemberShell:
             while actions := self.member.take_actions():
                 for action in actions:
                     self._act(action)
+        except Exception as error:  # the rest of the actions is lost: `run` ends the broker
+            self._broken = error
+            self._step_given.set()
+            raise
         finally:
             self._advancing = False
         if not self.member.switching:
@@ -209,6 +214,8 @@ class MemberShell:
             while True:
                 await self._step_given.wait()
                 self._step_given.clear()
+                if self._broken is not None:
+                    raise self._broken
                 while self._step is not None:
                     given, self._step = self._step, None
                     await self._carry_out(given)
@@ -222,7 +229,8 @@ class MemberShell:
             await self._effects.carry_out(given.step, given.role)
         except StepFailed as failed:
             problem = str(failed) or "it failed"
-        self._took[given.step.value] = round(1000 * (self._clock.monotonic() - began), 3)
+        if not self.member.failing:
+            self._took[given.step.value] = round(1000 * (self._clock.monotonic() - began), 3)
         self._input(lambda: self.member.step_ended(problem))
 
     # -- what people read ---------------------------------------------------------------------------------

@@ -539,7 +539,7 @@ class SendProcessor:
     async def _send_again(self, connection: Connection, command: Command) -> Command | bytes | None:
         reply = self.send(connection, command)
         if reply is DEFERRED:
-            connection.in_flight += 1  # next to the one of this coroutine, which ends here
+            connection.in_flight += 1  # in addition to the one of this coroutine, which ends here
             return None
         return await reply if isinstance(reply, Coroutine) else reply
 

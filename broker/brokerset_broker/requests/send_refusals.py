@@ -1,4 +1,4 @@
-"""How sends are refused: codes and remarks of Java, and the requests next to sending that are not served."""
+"""How sends are refused: codes and remarks of Java, and the requests other than sends that are not served."""
 
 from __future__ import annotations
 

@@ -39,9 +39,11 @@ class RoleServices:
         self.running = False
         """Whether they run."""
 
+        self._ended = False
+
     def start(self) -> None:
-        """Start each, unless they run."""
-        if self.running:
+        """Start each, unless they run, or the broker ends."""
+        if self.running or self._ended:
             return
         self.running = True
         for service in self._services:
@@ -58,11 +60,15 @@ class RoleServices:
                     await service.drain()
             except TimeoutError:
                 log.warning("a service is stopped in the middle of its work", service=service.name)
+            except Exception:  # the edge of a service: the others are stopped all the same
+                log.error(
+                    "a service could not finish its work, and is stopped", service=service.name, exc_info=True
+                )
             finally:
                 service.stop()
 
     def stop_now(self) -> None:
-        """Stop each without waiting: the broker ends."""
-        self.running = False
+        """Stop each without waiting: the broker ends, and starts none again."""
+        self.running, self._ended = False, True
         for service in reversed(self._services):
             service.stop()

@@ -215,7 +215,7 @@ class Dispatcher:
     def put(self, head: RecordHead, *, from_master: bool = False) -> ConsumeQueue | None:
         """Put a record that was read from the log; returns its queue if that has grown.
 
-        `from_master`: a master numbers a queue from 0 only when it has none, so then ours starts again, too.
+        `from_master`: a master numbers a queue from 0 only when it has none, so then ours is emptied.
         StoreRefused if the disk has no room.
         """
         try:

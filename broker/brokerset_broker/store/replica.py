@@ -453,7 +453,7 @@ class StoreReplicaLog:
                     raise ReplicaLogFailed(
                         f"the disk does not take what a new begin needs: {error}"
                     ) from error
-                log.warning("beginning the log again", offset=offset, end=self._log.max_offset)
+                log.warning("the log starts from scratch", offset=offset, end=self._log.max_offset)
                 self._end_at(offset)
                 self._log.flushed_offset, self._log.flushed_timestamp = offset, 0
                 self._log.files.files = []

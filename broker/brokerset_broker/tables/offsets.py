@@ -265,7 +265,7 @@ class OffsetManager:
     def take_over(
         self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]
     ) -> bool:
-        """Have these offsets, next to those that are this broker's own; whether anything differed."""
+        """Have these offsets, and keep those that are this broker's own; whether anything differed."""
         table = self._offsets
         gone = [key for key in table if key not in offsets and is_replicated(key)]
         changed = [key for key, queues in offsets.items() if table.get(key) != queues]

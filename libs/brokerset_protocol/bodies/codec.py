@@ -79,6 +79,8 @@ class Unreadable(ValueError):
 
 
 def _unlike(value: object, wanted: str) -> Unreadable:
+    if isinstance(value, list | dict):  # may be nested deeper than Python can show
+        return Unreadable(f"{'a list' if isinstance(value, list) else 'an object'} is {wanted}")
     return Unreadable(f"{str(value)[:SHOWN_MAX]!r} is {wanted}")
 
 

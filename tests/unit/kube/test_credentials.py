@@ -96,6 +96,24 @@ def test_a_pod_uses_its_account(tmp_path: Path) -> None:
     assert access.authorization(0.0) == {"Authorization": "Bearer first"}
 
 
+def test_a_pod_whose_account_has_no_namespace_says_its_own(tmp_path: Path) -> None:
+    """Brokers' pods have a token and the authority, and nothing else of the account."""
+    (tmp_path / "ca.crt").write_bytes(b"ca")
+    (tmp_path / "token").write_text("first\n")
+
+    access = from_account({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path, namespace="shop")
+
+    assert access.namespace == "shop"
+
+
+def test_an_empty_authority_is_a_problem(tmp_path: Path) -> None:
+    """The system's authorities do not take its place."""
+    (tmp_path / "ca.crt").write_bytes(b"\n")
+
+    with pytest.raises(CredentialsProblem, match="is empty"):
+        from_account({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path, namespace="shop")
+
+
 def test_a_pod_without_an_account_is_told_so(tmp_path: Path) -> None:
     """When nothing is mounted the text names the setting."""
     with pytest.raises(CredentialsProblem, match="automountServiceAccountToken"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -348,3 +349,20 @@ def test_numbers_that_json_lacks_are_our_bug() -> None:
     """A value that JSON does not have is refused when it is written."""
     with pytest.raises(LocalProtocolError):
         bodies.KVTable({"a": b"x"}).to_json()  # type: ignore[dict-item]  # the point of the test
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (bodies.HeartbeatData, '{"clientID":' + "[" * 1000 + "]" * 1000 + "}"),
+        (bodies.KVTable, '{"table":{"a":' + "[" * 1000 + "]" * 1000 + "}}"),
+        (
+            bodies.ResetOffsetBody,
+            '{"offsetTable":{{"brokerName":"b","queueId":-9999999999999999999,"topic":"t"}:1}}',
+        ),
+    ],
+)
+def test_what_python_or_orjson_cannot_show_is_refused_like_the_rest(kind: Any, text: str) -> None:
+    """Nesting that has no text, and numbers below 64 bits."""
+    with pytest.raises(Rejected):
+        kind.from_json(text.encode())

@@ -86,7 +86,7 @@ class SwitchOverParts(Protocol):
         ...
 
     def set_switching(self, on: bool) -> None:
-        """ParkedPull writes, or treat them as the role wants."""
+        """Hold writes, or treat them as the role wants."""
         ...
 
     async def caught_up(self, broker_id: int, offset: int, timeout: float) -> bool:

@@ -29,7 +29,7 @@ HELD_SECONDS_MAX: Final = 2.5
 """Longest time that one request is held, whatever the reason: Java's clients wait 3 s for a send."""
 
 REQUEST_OVERHEAD_BYTES: Final = 512
-"""What a request takes next to its texts and its body."""
+"""What a request takes in addition to its texts and its body."""
 
 RELEASE_SLICE: Final = 500
 """Requests that are released in one turn of the loop, in which nobody else is served: some milliseconds."""

@@ -587,7 +587,7 @@ class Follower:
         if self._session is not None:
             self._acknowledge_soon(self._session)
 
-    # -- next to -------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------
 
     async def _blocking(self, work: Callable[[], None]) -> None:
         await self._parts.run_blocking(work)

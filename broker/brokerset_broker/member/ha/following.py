@@ -115,7 +115,7 @@ def _is_older(own: OwnLog, master: EpochHistory) -> bool:
 
 
 def _log_restarted(own: OwnLog, master: EpochHistory) -> bool:
-    """Whether the group began its log again, in a newer epoch than any of ours and before our first byte.
+    """Whether the group started its log from scratch: in a newer epoch, and before our first byte.
 
     Its first master since then had nothing of what we have: the record of a possible loss says from where on.
     Epochs only grow, so nothing of ours can get into that log again; who has the proof that the group does

@@ -286,7 +286,7 @@ class Membership:
             self._report()
         return command.reply()
 
-    # -- what replication asks (`ha.views.GroupLink`) ------------------------------------------------------
+    # -- what replication asks (`group_link.GroupLink`) ----------------------------------------------------
 
     async def find_master(self, change: RoleState) -> MasterTarget:
         """Ask the master who it is, and where slaves connect. Raises `LinkClosed` with the reason."""
@@ -566,6 +566,7 @@ class Membership:
     def switch_ended(self, ended: SwitchEnded) -> None:
         """A change of role is over, or failed: then that is this broker's problem."""
         self._switch_problem = self._why_not(ended) if ended.problem else None
+        self._report()
 
     def _why_not(self, ended: SwitchEnded) -> Problem:
         after, log_epoch = ended.after, self._epochs.history.last_epoch

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from brokerset_broker.outside.kubernetes.master_slice import Change, Overtaken, decide_slice
 from brokerset_kube.client import KubeClient
-from brokerset_kube.credentials import Access, CredentialsProblem, from_account
+from brokerset_kube.credentials import ACCOUNT_FOLDER, Access, CredentialsProblem, from_account
 from brokerset_kube.errors import Conflict, KubeError
 from brokerset_kube.kinds import ENDPOINT_SLICE
 
@@ -32,9 +34,10 @@ MANAGER: Final = "brokerset-broker"
 """Field manager of what a broker writes."""
 
 
-def _access() -> Access:
+def account_access(namespace: str, folder: Path = ACCOUNT_FOLDER) -> Access:
+    """The access of a broker's pod, whose account has a token and the authority, and nothing else."""
     try:
-        return from_account(os.environ)
+        return from_account(os.environ, folder, namespace=namespace)
     except CredentialsProblem as problem:
         raise CredentialsProblem(f"{problem}; or leave masterEndpointSlice out") from None
 
@@ -45,9 +48,9 @@ class MasterSlice:
     Every method raises `KubeError` or `CredentialsProblem`.
     """
 
-    def __init__(self, namespace: str, name: str, *, access: Callable[[], Access] = _access) -> None:
+    def __init__(self, namespace: str, name: str, *, access: Callable[[], Access] | None = None) -> None:
         self._place = name, namespace
-        self._access = access
+        self._access = access or partial(account_access, namespace)
         self._client: KubeClient | None = None
 
     async def read(self) -> Mapping[str, Any]:
@@ -65,8 +68,9 @@ class MasterSlice:
 
     def _started(self) -> KubeClient:
         if self._client is None:
-            self._client = KubeClient(self._access(), manager=MANAGER, timeout=REQUEST_SECONDS)
-            self._client.start()
+            client = KubeClient(self._access(), manager=MANAGER, timeout=REQUEST_SECONDS)
+            client.start()
+            self._client = client
         return self._client
 
 

@@ -15,7 +15,7 @@ class KeyLocks:
 
     @asynccontextmanager
     async def hold(self, keys: Iterable[str]) -> AsyncIterator[None]:
-        """ParkedPull the locks of all keys; always taken in the same order, so nobody waits in a circle."""
+        """Hold the locks of all keys; always taken in the same order, so nobody waits in a circle."""
         async with AsyncExitStack() as stack:
             for key in sorted(dict.fromkeys(keys)):
                 await stack.enter_async_context(self._one(key))

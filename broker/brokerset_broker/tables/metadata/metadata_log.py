@@ -278,7 +278,7 @@ class MetadataLog:
             callback(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`, or begins there again."""
+        """The log was truncated at `offset`, or starts from scratch there."""
         applier = self._applier
         if applier.applied <= offset and not applier.restoring:
             applier.begin_at(applier.applied, exact=applier.exact)

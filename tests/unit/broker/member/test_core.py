@@ -292,6 +292,21 @@ def test_sends_that_passed_the_gateway_are_refused_as_the_role_says() -> None:
     assert (enough.refusal, enough.knows_ends) == (None, False)
 
 
+def test_a_closed_machine_has_no_deadline() -> None:
+    """Or its timer would come at once, and again, for as long as the broker drains."""
+    member = machine(leases=False)
+    member.observe(10.0, Circumstances())
+    member.received(follow(3))
+    carry_out(member)
+    member.received(GroupNews(4, None, None, 4, frozenset((2,))))
+    carry_out(member)
+    assert member.deadline() is not None
+
+    member.close()
+
+    assert member.deadline() is None
+
+
 def test_nothing_is_served_anew_after_the_end_has_begun() -> None:
     """The gateway refuses everything by then."""
     member = machine()

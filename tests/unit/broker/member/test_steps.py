@@ -248,6 +248,42 @@ async def test_a_damaged_log_follows_but_does_not_lead() -> None:
     await bench.stop()
 
 
+async def test_the_times_of_a_change_are_its_own() -> None:
+    """What was done because the one before it failed is not counted."""
+
+    bench = Bench(1)
+    sound = bench.broker.log.finish_received
+
+    async def failing() -> int:
+        raise ReplicaLogFailed("record at 16: wrong CRC")
+
+    bench.broker.log.finish_received = failing  # type: ignore[method-assign]  # the log is damaged
+    assert not await bench.switch(master_of(3))
+    bench.broker.log.finish_received = sound  # type: ignore[method-assign]  # and is repaired
+
+    assert await bench.switch(master_of(4))
+
+    assert list(bench.shell.last_switch_ms)[:2] == ["StopFollowing", "FinishReceived"]
+    await bench.stop()
+
+
+async def test_an_effect_that_raises_ends_the_broker() -> None:
+    """The actions behind it are lost, so no change of role could end any more."""
+
+    bench = Bench(1)
+
+    def broken(before: RoleState, after: RoleState) -> None:
+        raise KeyError("a mistake")
+
+    bench.role_taken = broken  # type: ignore[method-assign]  # a mistake of ours
+
+    bench.shell.received(master_of(3))
+    with pytest.raises(KeyError):
+        await bench.shell_task
+
+    await bench.stop()
+
+
 async def test_a_mistake_of_ours_in_a_step_ends_the_broker() -> None:
     """Only what can go wrong outside is an answer; the rest must not be passed over."""
 

@@ -82,6 +82,35 @@ async def test_a_service_that_does_not_drain_holds_nobody_up() -> None:
     assert calls[-2:] == ["drain a", "stop a"]
 
 
+class Failing(Noting):
+    """A service that cannot finish its work."""
+
+    async def drain(self) -> None:
+        raise OSError("no room")
+
+
+async def test_a_service_that_fails_to_drain_is_stopped_and_so_are_the_others() -> None:
+    """And none of them is started twice afterwards."""
+    calls: list[str] = []
+    services = RoleServices([Noting("a", calls), Failing("b", calls)])
+    services.start()
+
+    await services.stop()
+
+    assert calls[2:] == ["stop b", "drain a", "stop a"]
+
+
+async def test_nothing_starts_when_the_broker_ends() -> None:
+    """A change of role that is still on its way comes to its step later."""
+    calls: list[str] = []
+    services = RoleServices([Noting("a", calls)])
+
+    services.stop_now()
+    services.start()
+
+    assert calls == ["stop a"]
+
+
 async def test_every_service_of_a_broker_starts_and_stops_a_thousand_times(tmp_path: Path) -> None:
     """With work at hand, at any moment of it: nothing is appended between a stop and the next start, no timer
     stays, and in the end every delayed message has come once."""

@@ -14,6 +14,7 @@ from brokerset_broker.outside.kubernetes import master_pointer
 from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
 from brokerset_broker.outside.kubernetes.master_slice import EPOCH_ANNOTATION
 from brokerset_kube.credentials import Access, CredentialsProblem, TokenFile
+from brokerset_operator.resources.pod_parts import token_volume
 from brokerset_rig.fake_kube import Call, FakeKube, Fault
 from brokerset_rig.operator_parts import until
 
@@ -188,5 +189,43 @@ def test_outside_of_a_pod_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: len(tries) > 2)
         task.cancel()
         await asyncio.wait([task])
+
+    run(scenario)
+
+
+def account_of_a_pod(folder: Path, authority: bytes) -> Path:
+    """The folder that a broker's pod has: what the operator projects into it, and nothing else."""
+    content = {"token": b"secret", "ca.crt": authority}
+    for source in token_volume()["projected"]["sources"]:
+        for item in (source.get("serviceAccountToken"), *source.get("configMap", {}).get("items", ())):
+            if item is not None:
+                (folder / item["path"]).write_bytes(content[item["path"]])
+    return folder
+
+
+def test_what_a_pod_is_given_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token and the authority: a broker knows its namespace by itself."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+
+    access = master_pointer.account_access(NAMESPACE, account_of_a_pod(tmp_path, b"ca"))
+
+    assert (access.server, access.namespace) == ("https://10.96.0.1:443", NAMESPACE)
+    assert access.authorization(0.0) == {"Authorization": "Bearer secret"}
+
+
+def test_an_authority_that_cannot_be_used_is_told_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker goes on, and tries again: the file may be repaired."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    folder = account_of_a_pod(tmp_path, "# Főtan, and no certificate".encode())
+
+    async def scenario() -> None:
+        found = MasterSlice(NAMESPACE, NAME, access=lambda: master_pointer.account_access(NAMESPACE, folder))
+        for _ in range(2):
+            with pytest.raises(CredentialsProblem, match="cannot be used"):
+                await found.read()
+        await found.close()
 
     run(scenario)
