@@ -52,5 +52,5 @@ def read_versioned(kind: type[T], text: bytes, key: str, version: int, what: str
         if value[key] != version:
             raise FormatError(f"its version is {value[key]}; this program reads version {version}")
         return from_value(kind, value)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FormatError(f"no {what}: {error if isinstance(error, FormatError) else repr(error)}") from error

@@ -113,13 +113,14 @@ def in_order(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def until_step(steps: Sequence[Step], last: str | None) -> tuple[Step, ...]:
-    """The steps up to one that is named, or to all of its kind: `retire` means every `retire:…`.
+    """The steps up to one that is named, or to all of its kind: `retire` means every `retire:…`,
+    and `retire:broker-a` every one of that group.
 
     Raises `KeyError` when none is meant.
     """
     if last is None or not steps:
         return tuple(steps)
-    places = [number for number, step in enumerate(steps) if step.name == last or step.kind == last]
+    places = [number for number, step in enumerate(steps) if f"{step.name}:".startswith(f"{last}:")]
     if not places:
         raise KeyError(last)
     return tuple(steps[: places[-1] + 1])

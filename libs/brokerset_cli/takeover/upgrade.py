@@ -75,6 +75,9 @@ class Upgrade(Flow[World]):
     def plan(self, facts: World) -> tuple[Step, ...]:
         return plan_upgrade(facts).steps
 
+    def _check_stall(self, text: str) -> None:
+        """Logs may be compared for longer than anything stalls: `--wait` and repeated acts end the call."""
+
     def confirm(self, step: Step, facts: World) -> bool:
         text = f"{step.name}: {step.title} ({step.detail})"
         self._observer.forget()

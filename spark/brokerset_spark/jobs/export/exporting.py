@@ -18,6 +18,9 @@ from brokerset_spark.stores.places import check_store, is_stream, local_path
 
 MANIFEST_VERSION: Final = 1
 
+PLAN_VERSION: Final = 2
+"""Of the rows of a plan: an export that another version began is begun again."""
+
 _ADVICE: Final = "`verify` looks closer; --on-corrupt skip exports what can be read"
 
 
@@ -147,6 +150,7 @@ class _Export:
         """Two exports with the same key are the same job, begun at different times."""
         return {
             "version": MANIFEST_VERSION,
+            "plan": PLAN_VERSION,
             "url": self._url,
             "options": self._options.content(),
             "splitSize": self._options.split_size,
@@ -164,7 +168,7 @@ class _Export:
     def _carried_out(self, plan: Plan, rows: list[Row]) -> Report:
         results = self._staging.results()
         reused, sizes = len(results), [row["range"]["end"] - row["range"]["start"] for row in rows]
-        rate = {"bytes_per_second": self._options.bytes_per_second}  # of today, not of when it was begun
+        rate = {"bytesPerSecond": self._options.bytes_per_second}  # of today, not of when it was begun
         waiting = [{**row, "options": row["options"] | rate} for row in rows if row["task"] not in results]
         done, total = sum(sizes[number] for number in results), sum(sizes)
         self._progress("export", done, total)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ConfigDict
 
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.export.partitions import Partitions
@@ -36,7 +37,8 @@ DATA: Final = "data"
 class Task:
     """What a task reads, and how it writes it."""
 
-    __pydantic_config__: ClassVar = CAMEL
+    __pydantic_config__: ClassVar = CAMEL | ConfigDict(extra="forbid")
+    """Also of the values inside: a row with other names is refused, or its filter would be lost."""
 
     task: int
     """Its number."""

@@ -180,3 +180,12 @@ def test_to_stops_behind_the_last_step_of_a_kind() -> None:
     assert names == ["look", "join", "catch-up", "switch:broker-a", "switch:broker-b"]
     with pytest.raises(KeyError):
         until_step(steps, "swich")
+
+
+def test_to_stops_behind_the_last_step_of_a_group() -> None:
+    """`--to retire:broker-a` means all brokers of that group."""
+    steps = [
+        Step(name, "", StepState.LATER, "") for name in ("look", "retire:a:1", "retire:a:2", "retire:b:1")
+    ]
+
+    assert [step.name for step in until_step(steps, "retire:a")] == ["look", "retire:a:1", "retire:a:2"]

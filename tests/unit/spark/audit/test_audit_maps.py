@@ -106,6 +106,14 @@ def test_a_map_with_a_cut_table_is_refused(tmp_path: Path, log: Log) -> None:
         ReplicaMap.from_json(json.dumps(value).encode())
 
 
+def test_a_map_whose_identity_is_no_text_is_refused(tmp_path: Path, log: Log) -> None:
+    """A value of another type ends in the same words, not in a traceback."""
+    value = json.loads(map_replica(RUNNER, str(write_replica(tmp_path / "a", log))).to_json())
+
+    with pytest.raises(FormatError, match="'encode'"):
+        ReplicaMap.from_json(json.dumps({**value, "identity": 5}).encode())
+
+
 def test_the_cache_spares_sealed_files_until_they_change_or_a_week_has_gone(tmp_path: Path, log: Log) -> None:
     store = write_replica(tmp_path / "a", log, epochs=((1, 0),), confirmed=log.end)
     options = MapOptions(cache=tmp_path / "cache.json", now_ms=NOW_MS)

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, Record, SysFlag, encode_record
@@ -30,6 +32,7 @@ from brokerset_spark.jobs.export.exporting import export
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.report import JobFailed, Level, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Result, Row
+from brokerset_spark.json_values import from_value
 
 pytestmark = pytest.mark.long
 
@@ -792,6 +795,57 @@ def test_another_plan_begins_anew(made: Made, target: Path, monkeypatch: pytest.
 
     check(target, made.records)
     assert report.counters["tasksReused"] == 0
+
+
+def test_a_plan_in_the_form_of_an_older_version_begins_again(
+    made: Made, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows name options in another way, so what was wanted could be lost."""
+    store, wanted = made.write(), ExportOptions(topics=("bills",), split_size=65_536)
+    with monkeypatch.context() as patched:
+        killing(patched, 12)
+        with pytest.raises(Killed):
+            run(store, target, wanted)
+    plan = staging_of(target) / "plan.json"
+    older = orjson.loads(plan.read_bytes())
+    del older["key"]["plan"]
+    plan.write_bytes(orjson.dumps(older))
+
+    assert run(store, target, wanted).counters["tasksReused"] == 0
+
+
+def test_a_row_with_other_names_is_refused() -> None:
+    """None of its options may take its default without notice."""
+    row = {
+        "task": 0, "url": "u", "range": {"path": "p", "start": 0, "end": 9, "size": 9, "exact_start": True},
+        "filter": {}, "staging": "s", "options": {}, "brokerName": None, "epochs": [],
+    }  # fmt: skip
+
+    with pytest.raises(FormatError, match="exact_start"):
+        from_value(writing.Task, row)
+
+
+def test_a_resumed_export_reads_at_todays_rate(
+    made: Made, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lowers it spares a disk that serves."""
+    store = made.write()
+    with monkeypatch.context() as patched:
+        killing(patched, 12)
+        with pytest.raises(Killed):
+            run(store, target, ExportOptions(split_size=65_536))
+    rates = []
+    write_range = writing.write_range
+
+    def noted(row: Any) -> Any:
+        rates.append(from_value(writing.Task, row).options.bytes_per_second)
+        return write_range(row)
+
+    monkeypatch.setattr(writing, "write_range", noted)
+
+    run(store, target, ExportOptions(split_size=65_536, bytes_per_second=1 << 40))
+
+    assert set(rates) == {1 << 40}
 
 
 # -- from night to night --------------------------------------------------------------------------
