@@ -195,7 +195,7 @@ class _ToStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tell = log.error if record.levelno >= logging.ERROR else log.warning
-        tell("kopf says", text=record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        tell("kopf says", text=record.getMessage(), logger=record.name)
 
 
 def _pass_logs_on() -> None:

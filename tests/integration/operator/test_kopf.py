@@ -49,7 +49,7 @@ async def kopf_runs(kube: FakeKube, *namespaces: str) -> AsyncIterator[Heard]:
             yield heard
         finally:
             heard.task.cancel()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await asyncio.wait([heard.task])
 
 
