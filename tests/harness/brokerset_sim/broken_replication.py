@@ -164,7 +164,7 @@ def _acknowledged_by_header() -> list[Patch]:
 
     def hasty(self: Follower, session: Any, change: Any, header: Any) -> Any:
         waits = take(self, session, change, header)
-        if header.size and not session.anew:
+        if header.size and not session.full_resync:
             session.acknowledged = header.offset + header.size
             session.link.send_ack(Ack(header.offset + header.size))
         return waits
