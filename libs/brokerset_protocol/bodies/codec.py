@@ -1,13 +1,15 @@
 """JSON bodies between the wire and frozen dataclasses, by a plan that is made once for each class.
 
-The types of a class's fields say everything: `str`, `bool`, `int` (64 bits), `float`, words of a `StrEnum`,
-other bodies, configurations of `brokerset_formats`, tuples, sets and maps of these. As fastjson does it,
-unknown fields are ignored, `null` is as good as absent, and numbers and flags may come as text: the C++
-client writes `"subVersion":"1700000000000"`.
+The types of a class's fields say everything: `str`, `bool`, `int` (64 bits), `float`, `bytes` (base64),
+words of a `StrEnum`, other bodies, values of `brokerset_formats`, tuples, sets and maps of these. As fastjson
+does it, unknown fields are ignored, `null` is as good as absent, and numbers and flags may come as text: the
+C++ client writes `"subVersion":"1700000000000"`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -21,6 +23,7 @@ import orjson
 
 from brokerset_formats import fastjson
 from brokerset_formats.config import DataVersion, GroupTable, SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.dledger import LedgerEntry
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import LocalProtocolError, Rejected
@@ -120,6 +123,17 @@ def _read_flag(value: object) -> bool:
     raise _unlike(value, "neither true nor false")
 
 
+def _read_bytes(value: object) -> bytes:
+    try:
+        return base64.b64decode(_read_text(value), validate=True)
+    except (binascii.Error, ValueError):
+        raise _unlike(value, "no base64") from None
+
+
+def _write_bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
 def _read_list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise _unlike(value, "no list")
@@ -157,6 +171,7 @@ _SCALARS: Final[Mapping[object, _Kind]] = {
     int: _Kind(_read_integer),
     float: _Kind(_read_number, absent=float),
     bool: _Kind(_read_flag, absent=bool),
+    bytes: _Kind(_read_bytes, _write_bytes),
 }
 
 
@@ -176,7 +191,7 @@ def _kind_of(hint: Any) -> _Kind:
     if issubclass(hint, JsonBody):
         plan = _plan(hint)
         return _Kind(plan.read, plan.write, None, plan.object_keys)
-    assert issubclass(hint, DataVersion | GroupTable | SubscriptionGroupConfig | TopicConfig), (
+    assert issubclass(hint, DataVersion | GroupTable | LedgerEntry | SubscriptionGroupConfig | TopicConfig), (
         f"{hint!r} in a body"
     )
     return _Kind(_of_formats(hint.from_json), hint.to_json)

@@ -1,0 +1,93 @@
+"""How one member of a DLedger group behaves: who the others are, time-outs, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How one member behaves; the same on all members of a group, but for the id. Times are milliseconds.
+
+    The defaults of the times are Java's (`DLedgerConfig`); groups of ours alone have shorter ones.
+    """
+
+    group: str
+    node_id: str
+    peers: tuple[str, ...]
+    """The ids of all members, this one included."""
+
+    alone: bool = False
+    """Whether all members are ours: then `DESIGN.md` promises more, and no other make is heard."""
+
+    heartbeat: int = 2_000
+    heartbeats_missed_max: int = 3
+    """Intervals without a heartbeat before an election, or without a quorum before a leader steps down."""
+
+    vote_interval: tuple[int, int] = (300, 1_000)
+    """Between two attempts to be elected: drawn from this range."""
+
+    vote_timeout: int = 2_000
+    """How long a candidate waits for votes."""
+
+    sync_before_ack: bool = True
+    """Whether an entry counts only when it is on the disk (Java acknowledges what is in the page cache)."""
+
+    uncommitted_max: int = 10_000
+    """Entries that wait to be committed; then appends are refused."""
+
+    push_timeout: int = 1_000
+    """After so long without an answer entries are pushed again."""
+
+    push_retry: int = 500
+    """Pause after a comparison that failed."""
+
+    push_bytes_max: int = 256 << 10
+    """Bytes of the entries of one push, unless a single entry is larger."""
+
+    in_flight_max: int = 1_000
+    """Entries on their way to one follower."""
+
+    throttle_bytes: int = 300 << 20
+    """A follower that lags by more gets no more than `throttle_rate`."""
+
+    throttle_rate: int = 20 << 20
+    """Bytes in a second."""
+
+    commit_interval: int = 1_000
+    """Between two messages that only tell a follower what is committed."""
+
+    waiting_pushes_max: int = 1_000
+    """Pushes that came before those that precede them."""
+
+    transfer_lag_max: int = 1_000
+    """Entries that a member may lack and still be handed the leadership."""
+
+    transfer_wait: int = 1_000
+    """How long the next leader waits for what it lacks."""
+
+    transfer_timeout: int = 3_000
+    """After so long a transfer whose outcome is unknown is over."""
+
+    preferred_leaders: tuple[str, ...] = ()
+    """Members that shall lead when they can (`preferredLeaderId`)."""
+
+    @property
+    def quorum(self) -> int:
+        """More than half of the members."""
+        return len(self.peers) // 2 + 1
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All members but this one."""
+        return tuple(peer for peer in self.peers if peer != self.node_id)
+
+    @property
+    def silence_max(self) -> int:
+        """So long a follower waits for its leader, and a leader for a quorum."""
+        return self.heartbeat * self.heartbeats_missed_max
+
+    @property
+    def lease(self) -> int:
+        """From the sending of a heartbeat that a quorum answered; less than their silence: clocks drift."""
+        return self.silence_max * 9 // 10

@@ -1,0 +1,781 @@
+"""The core of one member: terms, votes, heartbeats, pushes, commit and transfer, without I/O.
+
+Source: `DLedgerLeaderElector`, `DLedgerEntryPusher` and `DLedgerServer` of DLedger 0.3.1.2. `DESIGN.md` says
+where members of a group of ours alone do more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from brokerset_dledger.config import NodeConfig
+from brokerset_dledger.election import Ballot, Verdict
+from brokerset_dledger.following import NEVER, Follower, PushAnswer
+from brokerset_dledger.ledger import Ledger, LedgerRefused
+from brokerset_dledger.pushing import Push, Pusher
+from brokerset_formats.dledger import CurrentTerm, LedgerEntry
+from brokerset_protocol.bodies.dledger import (
+    OWN_VERSION,
+    DLedgerBody,
+    DLedgerCode,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    PushRequest,
+    PushResponse,
+    PushType,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+
+_B = TypeVar("_B", bound=DLedgerBody)
+
+
+class Role(StrEnum):
+    """Under Java's names (`MemberState.Role`)."""
+
+    CANDIDATE = "CANDIDATE"
+    FOLLOWER = "FOLLOWER"
+    LEADER = "LEADER"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to another member; the shell says `answered` once, at the latest after `timeout` ms."""
+
+    call_id: int
+    peer: str
+    request: DLedgerBody
+    timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request that was received."""
+
+    request_id: int
+    response: DLedgerBody
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the shell does next, in this order: the term is on the disk before anything leaves."""
+
+    current_term: CurrentTerm | None
+    calls: tuple[Call, ...]
+    answers: tuple[Answer, ...]
+
+
+@dataclass
+class _Round:
+    """Heartbeats that were sent together."""
+
+    sent_at: int
+    succeeded: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """A leadership that this member was asked to take."""
+
+    request_id: int
+    request: LeadershipTransferRequest
+    deadline: int
+
+    @property
+    def term(self) -> int:
+        """The term that it would lead."""
+        return self.request.term + 1
+
+
+_Context = Ballot | _Round | Push | LeadershipTransferRequest
+"""What a call was about."""
+
+
+class Node:
+    """One member of a group. Inputs change the state; only `take_ready` hands out effects, each once."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        current_term: CurrentTerm,
+        ledger: Ledger,
+        random_source: random.Random,
+        now: int,
+    ) -> None:
+        """Start as a candidate with what the disk has; `now` is a monotonic clock's milliseconds."""
+        self.config = config
+        self.ledger = ledger
+        self.role = Role.CANDIDATE
+        self.leader_id: str | None = None
+        self.transferee: str | None = None
+        """On a leader, the member that shall lead; nothing is appended meanwhile."""
+
+        self._random = random_source
+        self._current = self._handed = current_term
+        self._leader_heard_at = now
+        """Also the start: a member that was started again may have promised its leader silence."""
+
+        self._vote_at = now + self._draw_silence() if config.alone else now
+        self._next_term = False
+        self._ballot: Ballot | None = None
+        self._taking: _Taking | None = None
+        self._transfer_request: int | None = None
+        """On a leader, the request that asked for the transfer."""
+
+        self._begin_index: int | None = None
+        self._heartbeat_at = now
+        self._quorum_heard_at = now
+        self._lease_begins_at: int | None = None
+        self._preference_at = now
+        self._pushers: dict[str, Pusher] = {}
+        self._follower = Follower(config, ledger)
+        self._unsynced: list[PushAnswer] = []
+        self._heard_at: dict[str, int] = {}
+        self._contexts: dict[int, tuple[str, int, _Context]] = {}
+        """By call: the member, the term, and what it was about."""
+
+        self._call_id = 0
+        self._calls: list[Call] = []
+        self._answers: list[Answer] = []
+
+    @property
+    def node_id(self) -> str:
+        """This member."""
+        return self.config.node_id
+
+    @property
+    def term(self) -> int:
+        """The newest term that this member has taken."""
+        return self._current.term
+
+    @property
+    def begin_index(self) -> int | None:
+        """On a leader, the index of the record with which its term began."""
+        return self._begin_index
+
+    def watermarks(self) -> dict[str, int]:
+        """On a leader, the last index of each member that is known to be as the leader's; itself included."""
+        if self.role is not Role.LEADER:
+            return {}
+        return {self.node_id: self._own_watermark()} | {
+            peer: each.watermark for peer, each in self._pushers.items()
+        }
+
+    def may_serve(self, now: int) -> bool:
+        """Whether this member leads, has committed something in its term, and nobody can have replaced it.
+
+        In a group with Java's members only the first two are known.
+        """
+        if self.role is not Role.LEADER or self._begin_index is None or self.transferee is not None:
+            return False
+        if self.ledger.committed_index < self._begin_index:
+            return False
+        return not self.config.alone or (
+            self._lease_begins_at is not None and now < self._lease_begins_at + self.config.lease
+        )
+
+    # Inputs.
+
+    def tick(self, now: int) -> None:
+        """Time has passed."""
+        if self._taking is not None and now >= self._taking.deadline:
+            self._end_taking(DLedgerCode.TAKE_LEADERSHIP_FAILED)
+        self._begin_taking(now)
+        match self.role:
+            case Role.LEADER:
+                self._tick_leader(now)
+            case Role.FOLLOWER:
+                self._follower.tick(now)
+                self._collect_push_answers()
+                if now >= self._leader_heard_at + self.config.silence_max:
+                    self._next_term = True
+                    self._become_candidate(
+                        now, vote_at=now if not self.config.alone else now + self._draw_vote_pause()
+                    )
+            case Role.CANDIDATE:
+                self._tick_candidate(now)
+
+    def deadline(self) -> int:
+        """When `tick` has something to do, if nothing happens before."""
+        found = [self._taking.deadline if self._taking is not None else NEVER]
+        match self.role:
+            case Role.LEADER:
+                found += [self._heartbeat_at, self._quorum_heard_at + self.config.silence_max]
+                found += [each.deadline() for each in self._pushers.values()]
+                if self.config.preferred_leaders:
+                    found.append(self._preference_at)
+            case Role.FOLLOWER:
+                found += [self._leader_heard_at + self.config.silence_max, self._follower.deadline()]
+            case Role.CANDIDATE:
+                found.append(self._ballot.deadline if self._ballot is not None else self._vote_at)
+        return min(found)
+
+    def receive(self, now: int, request_id: int, request: DLedgerBody) -> None:
+        """A member, or an administrator, asks for something; the answer comes in a `Ready`, perhaps later."""
+        code = self._refusal(request)
+        if code is not None:
+            self._answer(request_id, _refused(request, code, self.leader_id))
+            return
+        match request:
+            case VoteRequest():
+                result, term = self._vote(now, request)
+                self._answer(request_id, _vote_response(request, result, term))
+            case HeartbeatRequest():
+                self._answer(request_id, self._hear(now, request))
+            case PushRequest():
+                self._receive_push(now, request_id, request)
+            case LeadershipTransferRequest():
+                self._receive_transfer(now, request_id, request)
+            case _:
+                self._answer(request_id, _refused(request, DLedgerCode.UNSUPPORTED, self.leader_id))
+        self._push(now)
+
+    def answered(self, now: int, call_id: int, response: DLedgerBody | None) -> None:
+        """A call was answered, or could not be (None): time-out, no connection, unreadable answer."""
+        peer, term, context = self._contexts.pop(call_id)
+        if response is not None and self.config.alone and response.brokerset != OWN_VERSION:
+            response = None
+        if response is not None:
+            self._heard_at[peer] = now
+        if term == self.term or isinstance(context, LeadershipTransferRequest):
+            match context:
+                case Ballot():
+                    self._count(now, context, peer, response)
+                case _Round():
+                    self._heartbeat_answered(now, context, peer, response)
+                case Push():
+                    self._push_answered(now, context, peer, response)
+                case LeadershipTransferRequest():
+                    self._transfer_answered(now, context, response)
+        self._push(now)
+
+    def append(self, now: int, bodies: Sequence[bytes]) -> list[LedgerEntry]:
+        """Append records as the leader; each is acknowledged once `committed_index` has it, in this term.
+
+        Raises `LedgerRefused` with the code for whoever asked; the first ones may have been appended then.
+        """
+        self._require_appendable(len(bodies))
+        entries = [self.ledger.append_body(self.term, body) for body in bodies]
+        self._maybe_commit()
+        self._push(now)
+        return entries
+
+    def synced(self, now: int) -> None:
+        """The log's `synced_index` has risen."""
+        ready = [each for each in self._unsynced if each.needs_synced <= self.ledger.synced_index]
+        self._unsynced = [each for each in self._unsynced if each.needs_synced > self.ledger.synced_index]
+        for answer in ready:
+            self._answer_push(answer)
+        self._maybe_commit()
+        self._push(now)
+
+    def transfer(self, now: int, peer: str) -> None:
+        """Hand leadership over to another member. Raises `LedgerRefused` if that cannot be."""
+        code = self._transfer_refusal(peer)
+        if code is not None:
+            raise LedgerRefused(code, f"leadership cannot go to {peer}: {code.name}")
+        self.transferee = peer
+        request = LeadershipTransferRequest(
+            term=self.term,
+            transfer_id=self.node_id,
+            transferee_id=peer,
+            take_leadership_ledger_index=self.ledger.end_index,
+        )
+        self._call(peer, request, request, self.config.transfer_timeout)
+
+    # Effects.
+
+    def has_ready(self) -> bool:
+        """Whether `take_ready` would hand out anything."""
+        return bool(self._calls or self._answers or self._current != self._handed)
+
+    def take_ready(self) -> Ready:
+        """Hand out what has to be done now."""
+        ready = Ready(
+            self._current if self._current != self._handed else None, tuple(self._calls), tuple(self._answers)
+        )
+        self._handed = self._current
+        self._calls, self._answers = [], []
+        return ready
+
+    def _answer(self, request_id: int, response: DLedgerBody) -> None:
+        self._answers.append(Answer(request_id, self._marked(response)))
+
+    def _call(self, peer: str, request: DLedgerBody, context: _Context, timeout: int) -> None:
+        self._call_id += 1
+        self._contexts[self._call_id] = peer, self.term, context
+        addressed = replace(
+            request,
+            group=self.config.group,
+            remote_id=peer,
+            local_id=self.node_id,
+            leader_id=self.node_id if isinstance(request, VoteRequest) else self.leader_id,
+        )
+        self._calls.append(Call(self._call_id, peer, self._marked(addressed), timeout))
+
+    def _marked(self, body: _B) -> _B:
+        return replace(body, brokerset=OWN_VERSION) if self.config.alone else body
+
+    def _refusal(self, request: DLedgerBody) -> DLedgerCode | None:
+        if request.remote_id != self.node_id:
+            return DLedgerCode.UNKNOWN_MEMBER
+        if request.group != self.config.group:
+            return DLedgerCode.UNKNOWN_GROUP
+        from_member = isinstance(request, VoteRequest | HeartbeatRequest | PushRequest)
+        if from_member and self.config.alone and request.brokerset != OWN_VERSION:
+            return DLedgerCode.UNEXPECTED_ARGUMENT
+        return None
+
+    # Terms and roles.
+
+    def _draw_silence(self) -> int:
+        return self._random.randrange(self.config.silence_max, 2 * self.config.silence_max)
+
+    def _draw_vote_pause(self) -> int:
+        return self._random.randrange(*self.config.vote_interval)
+
+    def _adopt_term(self, now: int, term: int) -> None:
+        """Somebody has a higher term: take it, with no vote given in it yet."""
+        self._current = CurrentTerm(term, None)
+        self._become_candidate(now, vote_at=now + self._draw_vote_pause())
+
+    def _leave_role(self) -> None:
+        self._ballot = None
+        self._pushers = {}
+        self._begin_index = None
+        self._lease_begins_at = None
+        self.transferee = None
+        self._follower.stop(DLedgerCode.NOT_FOLLOWER)
+        self._collect_push_answers()
+
+    def _become_candidate(self, now: int, *, vote_at: int) -> None:
+        self._leave_role()
+        self.role = Role.CANDIDATE
+        self.leader_id = None
+        self._vote_at = vote_at
+        if self._taking is not None and self.term > self._taking.term:
+            self._end_taking(DLedgerCode.EXPIRED_TERM)
+
+    def _become_follower(self, now: int, leader_id: str) -> None:
+        self._leave_role()
+        self.role = Role.FOLLOWER
+        self.leader_id = leader_id
+        self._leader_heard_at = now
+        self._next_term = True
+        self._follower = Follower(self.config, self.ledger)
+        if self._taking is not None and self._taking.request.leader_id != leader_id:
+            self._end_taking(DLedgerCode.TAKE_LEADERSHIP_FAILED)
+
+    def _become_leader(self, now: int) -> None:
+        self._leave_role()
+        self.role = Role.LEADER
+        self.leader_id = self.node_id
+        self._heartbeat_at = self._quorum_heard_at = now
+        self._preference_at = now + self.config.commit_interval
+        self._next_term = True
+        try:
+            self._begin_index = self.ledger.begin_term(self.term).index
+        except LedgerRefused:
+            self._become_candidate(now, vote_at=now + self._draw_silence())
+            return
+        self._pushers = {peer: Pusher(self.config, self.ledger, now) for peer in self.config.others}
+        if self._taking is not None:
+            done = self.term == self._taking.term
+            self._end_taking(DLedgerCode.SUCCESS if done else DLedgerCode.EXPIRED_TERM)
+        if self.config.quorum == 1:
+            self._quorum_heard_at = self._lease_begins_at = NEVER
+        self._maybe_commit()
+        self._tick_leader(now)
+
+    # Elections.
+
+    def _tick_candidate(self, now: int) -> None:
+        if self._ballot is not None:
+            if now >= self._ballot.deadline:
+                self._judge(now, self._ballot, expired=True)
+        elif now >= self._vote_at:
+            if self.config.alone:
+                self._start_ballot(now, self.term + 1, pre=True)
+            else:
+                self._ask_for_votes(now, transfer=False)
+
+    def _ask_for_votes(self, now: int, *, transfer: bool) -> None:
+        if self._next_term or self._current.voted_for not in (None, self.node_id):
+            self._current = CurrentTerm(self.term + 1, self.node_id)
+        elif self._current.voted_for is None:
+            self._current = CurrentTerm(self.term, self.node_id)
+        self._next_term = False
+        self._start_ballot(now, self.term, transfer=transfer)
+
+    def _start_ballot(self, now: int, term: int, *, pre: bool = False, transfer: bool = False) -> None:
+        timeout = self.config.vote_timeout + self._random.randrange(self.config.vote_interval[1])
+        members = len(self.config.peers)
+        ballot = Ballot(term, self.config.quorum, members, now + timeout, pre=pre, transfer=transfer)
+        self._ballot = ballot
+        request = VoteRequest(
+            term=term,
+            ledger_end_index=self.ledger.end_index,
+            ledger_end_term=self.ledger.end_term,
+            pre_vote=True if pre else None,
+            transfer=True if transfer and self.config.alone else None,
+        )
+        for peer in self.config.others:
+            self._call(peer, request, ballot, timeout)
+        own = VoteResponse(term=self.term, vote_result=VoteResult.ACCEPT)
+        self._count(now, ballot, self.node_id, replace(own, brokerset=OWN_VERSION))
+
+    def _count(self, now: int, ballot: Ballot, peer: str, response: DLedgerBody | None) -> None:
+        if ballot is not self._ballot:
+            return
+        ballot.answers[peer] = response if isinstance(response, VoteResponse) and response.succeeded else None
+        self._judge(now, ballot, expired=False)
+
+    def _judge(self, now: int, ballot: Ballot, *, expired: bool) -> None:
+        verdict = ballot.judge(expired=expired)
+        if verdict is Verdict.OPEN:
+            return
+        self._ballot = None
+        self._vote_at = now + self._draw_vote_pause()
+        match verdict:
+            case Verdict.ELECTED if ballot.pre:
+                self._next_term = True
+                self._ask_for_votes(now, transfer=False)
+            case Verdict.ELECTED:
+                self._become_leader(now)
+            case Verdict.HIGHER_TERM if ballot.term_max > self.term:
+                self._adopt_term(now, ballot.term_max)
+            case Verdict.HAS_LEADER:
+                self._vote_at += self.config.silence_max if not self.config.alone else 0
+            case Verdict.LONGER_LOGS:
+                self._vote_at += self.config.vote_interval[1]
+            case Verdict.NOT_READY:
+                self._vote_at = now + 10
+            case Verdict.LOST if not ballot.pre:
+                self._next_term = True
+
+    def _hears_leader(self, now: int) -> bool:
+        """Whether a leader is protected from elections, as its lease demands (groups of ours alone)."""
+        if self.role is Role.LEADER:
+            return self._lease_begins_at is not None and now < self._lease_begins_at + self.config.silence_max
+        return now < self._leader_heard_at + self.config.silence_max
+
+    def _vote(self, now: int, request: VoteRequest) -> tuple[VoteResult, int]:
+        """The answer to a candidate, and the term that it shows; the first that applies counts."""
+        candidate, end = request.leader_id, (self.ledger.end_term, self.ledger.end_index)
+        if candidate is None or candidate not in self.config.peers:
+            return VoteResult.REJECT_UNKNOWN_LEADER, self.term
+        if candidate == self.node_id:
+            return VoteResult.REJECT_UNEXPECTED_LEADER, self.term
+        if request.ledger_end_term < end[0]:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM, self.term
+        if (request.ledger_end_term, request.ledger_end_index) < end:
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX, self.term
+        if request.term < self.term or (request.pre_vote and request.term == self.term):
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM, self.term
+        if self.config.alone and not request.transfer and self._hears_leader(now):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER, self.term
+        if request.pre_vote:
+            return VoteResult.ACCEPT, self.term
+        if request.term < end[0]:
+            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER, end[0]
+        if request.term > self.term:
+            self._adopt_term(now, request.term)
+        if self._current.voted_for not in (None, candidate):
+            known = self.leader_id is not None
+            return (
+                VoteResult.REJECT_ALREADY_HAS_LEADER if known else VoteResult.REJECT_ALREADY_VOTED,
+                self.term,
+            )
+        if (
+            self._taking is not None
+            and self._taking.term == self.term
+            and self.node_id in self.config.preferred_leaders
+        ):
+            return VoteResult.REJECT_TAKING_LEADERSHIP, self.term
+        self._current = CurrentTerm(self.term, candidate)
+        if self.role is Role.CANDIDATE and self._ballot is None:
+            self._vote_at = max(self._vote_at, now + self._draw_vote_pause())
+        return VoteResult.ACCEPT, self.term
+
+    # Heartbeats.
+
+    def _hear(self, now: int, request: HeartbeatRequest) -> HeartbeatResponse:
+        """A heartbeat came."""
+        leader = request.leader_id
+        if leader is None or leader not in self.config.peers:
+            return HeartbeatResponse(code=DLedgerCode.UNKNOWN_MEMBER, term=self.term)
+        if leader == self.node_id:
+            return HeartbeatResponse(code=DLedgerCode.UNEXPECTED_MEMBER, term=self.term)
+        if request.term < self.term:
+            return HeartbeatResponse(code=DLedgerCode.EXPIRED_TERM, term=self.term)
+        if not self._follow(now, request.term, leader):
+            return HeartbeatResponse(code=DLedgerCode.INCONSISTENT_LEADER)
+        return HeartbeatResponse()
+
+    def _follow(self, now: int, term: int, leader: str) -> bool:
+        """A member leads a term that is not older than this one's; False if another one leads that term."""
+        if term > self.term:
+            self._current = CurrentTerm(term, None)
+            self._become_follower(now, leader)
+        elif self.leader_id is None:
+            self._become_follower(now, leader)
+        elif self.leader_id != leader:
+            return False
+        self._leader_heard_at = now
+        return True
+
+    def _tick_leader(self, now: int) -> None:
+        if now >= self._quorum_heard_at + self.config.silence_max:
+            self._become_candidate(now, vote_at=now + self._draw_vote_pause())
+            return
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + self.config.heartbeat
+            heartbeats = _Round(now, {self.node_id})
+            for peer in self.config.others:
+                self._call(peer, HeartbeatRequest(term=self.term), heartbeats, self.config.heartbeat)
+        if self.config.preferred_leaders and now >= self._preference_at:
+            self._preference_at = now + self.config.commit_interval
+            self._prefer(now)
+        self._push(now)
+
+    def _heartbeat_answered(
+        self, now: int, heartbeats: _Round, peer: str, response: DLedgerBody | None
+    ) -> None:
+        if self.role is not Role.LEADER or response is None:
+            return
+        match response.code:
+            case DLedgerCode.SUCCESS:
+                heartbeats.succeeded.add(peer)
+                if len(heartbeats.succeeded) >= self.config.quorum:
+                    self._quorum_heard_at = max(self._quorum_heard_at, now)
+                    self._lease_begins_at = max(self._lease_begins_at or 0, heartbeats.sent_at)
+            case DLedgerCode.EXPIRED_TERM if response.term > self.term:
+                self._adopt_term(now, response.term)
+            case DLedgerCode.INCONSISTENT_LEADER:
+                self._next_term = True
+                self._become_candidate(now, vote_at=now + self._draw_vote_pause())
+            case DLedgerCode.TERM_NOT_READY:
+                self._heartbeat_at = min(self._heartbeat_at, now + 10)
+
+    # Pushing and commit.
+
+    def _require_appendable(self, count: int) -> None:
+        if self.role is not Role.LEADER:
+            raise LedgerRefused(
+                DLedgerCode.NOT_LEADER, f"{self.leader_id or 'nobody'} leads {self.config.group}"
+            )
+        if self.transferee is not None:
+            raise LedgerRefused(
+                DLedgerCode.LEADER_TRANSFERRING, f"leadership goes to {self.transferee}; ask again soon"
+            )
+        waiting = self.ledger.end_index - max(self.ledger.committed_index, self.ledger.begin_index - 1)
+        if waiting + count > self.config.uncommitted_max and waiting:
+            raise LedgerRefused(
+                DLedgerCode.LEADER_PENDING_FULL,
+                f"{waiting} entries wait for commit, at most {self.config.uncommitted_max} may; ask again soon",
+            )
+
+    def _push(self, now: int) -> None:
+        for peer, pusher in self._pushers.items():
+            while push := pusher.next(now):
+                entries = push.entries
+                request = PushRequest(
+                    term=self.term,
+                    type=push.type,
+                    entry=entries[0] if len(entries) == 1 else None,
+                    batch_entry=entries if len(entries) > 1 else (),
+                    commit_index=self.ledger.committed_index,
+                    sequence=self._call_id if self.config.alone else None,
+                )
+                self._call(peer, request, push, self.config.transfer_timeout)
+
+    def _push_answered(self, now: int, push: Push, peer: str, response: DLedgerBody | None) -> None:
+        if self.role is not Role.LEADER:
+            return
+        if response is not None and response.code == DLedgerCode.EXPIRED_TERM and response.term > self.term:
+            self._adopt_term(now, response.term)
+            return
+        self._pushers[peer].answered(push, response if isinstance(response, PushResponse) else None, now)
+        self._maybe_commit()
+
+    def _own_watermark(self) -> int:
+        return self.ledger.synced_index if self.config.sync_before_ack else self.ledger.end_index
+
+    def _maybe_commit(self) -> None:
+        """Commit what a quorum has, if its last entry is of this term.
+
+        An entry of an older term may be on a quorum and still be replaced (Raft's figure 8); Java counts it.
+        """
+        if self.role is not Role.LEADER or self._begin_index is None:
+            return
+        index = sorted(self.watermarks().values(), reverse=True)[self.config.quorum - 1]
+        if index > self.ledger.committed_index and self._may_count(index):
+            self.ledger.commit(index)
+
+    def _may_count(self, index: int) -> bool:
+        return self._begin_index is not None and index >= self._begin_index
+
+    # Following.
+
+    def _receive_push(self, now: int, request_id: int, request: PushRequest) -> None:
+        leader = request.leader_id
+        if leader is None or leader not in self.config.others:
+            self._answer(request_id, _refused(request, DLedgerCode.UNKNOWN_MEMBER, self.leader_id))
+        elif request.term < self.term:
+            response = _push_response(request, DLedgerCode.EXPIRED_TERM, self.ledger)
+            self._answer(request_id, replace(response, term=self.term))
+        elif not self._follow(now, request.term, leader):
+            self._answer(request_id, _push_response(request, DLedgerCode.INCONSISTENT_LEADER, self.ledger))
+        else:
+            end = self.ledger.end_index
+            self._follower.receive(request_id, request, now)
+            if self.ledger.end_index < end or request.type is PushType.TRUNCATE:
+                self._withdraw_acks()
+            self._collect_push_answers()
+            self._begin_taking(now)
+
+    def _withdraw_acks(self) -> None:
+        """Entries were truncated before they were synced: do not acknowledge what takes their place."""
+        for answer in self._unsynced:
+            self._answer(
+                answer.request_id, _push_response(answer.request, DLedgerCode.INCONSISTENT_STATE, self.ledger)
+            )
+        self._unsynced = []
+
+    def _collect_push_answers(self) -> None:
+        for answer in self._follower.take_answers():
+            if self.config.sync_before_ack and answer.needs_synced > self.ledger.synced_index:
+                self._unsynced.append(answer)
+            else:
+                self._answer_push(answer)
+
+    def _answer_push(self, answer: PushAnswer) -> None:
+        self._answer(answer.request_id, _push_response(answer.request, answer.code, self.ledger))
+
+    # Transfer of leadership.
+
+    def _transfer_refusal(self, peer: str) -> DLedgerCode | None:
+        if self.role is not Role.LEADER:
+            return DLedgerCode.NOT_LEADER
+        if peer not in self._pushers:
+            return DLedgerCode.UNKNOWN_MEMBER
+        if self.transferee is not None:
+            return DLedgerCode.LEADER_TRANSFERRING
+        if self.ledger.end_index - self._pushers[peer].watermark >= self.config.transfer_lag_max:
+            return DLedgerCode.FALL_BEHIND_TOO_MUCH
+        return None
+
+    def _receive_transfer(self, now: int, request_id: int, request: LeadershipTransferRequest) -> None:
+        code: DLedgerCode | None = None
+        if request.term != self.term:
+            code = DLedgerCode.INCONSISTENT_TERM
+        elif request.transfer_id == self.node_id:
+            code = self._transfer_refusal(request.transferee_id or "")
+            if code is None:
+                self.transfer(now, request.transferee_id or "")
+                self._transfer_request = request_id
+                return
+        elif request.transferee_id != self.node_id:
+            code = DLedgerCode.UNEXPECTED_ARGUMENT
+        elif self.role is not Role.FOLLOWER or request.transfer_id != self.leader_id:
+            code = DLedgerCode.INCONSISTENT_LEADER
+        elif self._taking is not None:
+            code = DLedgerCode.REPEATED_REQUEST
+        if code is not None:
+            self._answer(request_id, LeadershipTransferResponse(term=self.term, code=code))
+            return
+        self._taking = _Taking(request_id, request, now + self.config.transfer_wait)
+        self._begin_taking(now)
+
+    def _begin_taking(self, now: int) -> None:
+        """Campaign once the log has what the leader's had."""
+        taking = self._taking
+        if taking is None or self.role is not Role.FOLLOWER or self.term != taking.request.term:
+            return
+        if self.ledger.end_index >= taking.request.take_leadership_ledger_index:
+            self._next_term = True
+            self._become_candidate(now, vote_at=now)
+            self._ask_for_votes(now, transfer=True)
+
+    def _end_taking(self, code: DLedgerCode) -> None:
+        assert self._taking is not None, "no leadership is being taken"
+        self._answer(self._taking.request_id, LeadershipTransferResponse(term=self.term, code=code))
+        self._taking = None
+
+    def _transfer_answered(
+        self, now: int, request: LeadershipTransferRequest, response: DLedgerBody | None
+    ) -> None:
+        code = DLedgerCode.TIMEOUT if response is None else DLedgerCode(response.code)
+        asked, self._transfer_request = self._transfer_request, None
+        if asked is not None:
+            self._answer(asked, LeadershipTransferResponse(term=self.term, code=code))
+        if self.term != request.term or self.transferee is None:
+            return
+        if self.config.alone and (response is None or response.term != request.term):
+            # It has campaigned, or may do so yet. Such votes heed no leader, so this lease is worth nothing.
+            self._become_candidate(now, vote_at=now + self._draw_vote_pause())
+        else:
+            self.transferee = None
+
+    def _prefer(self, now: int) -> None:
+        if self.transferee is not None or self.node_id in self.config.preferred_leaders:
+            return
+        alive = [
+            peer
+            for peer in self.config.preferred_leaders
+            if peer in self._pushers and now < self._heard_at.get(peer, -NEVER) + self.config.silence_max
+        ]
+        best = max(alive, key=lambda peer: self._pushers[peer].watermark, default=None)
+        if best is not None and self._transfer_refusal(best) is None:
+            self.transfer(now, best)
+
+
+def _refused(request: DLedgerBody, code: DLedgerCode, leader_id: str | None) -> DLedgerBody:
+    """The answer of Java to what is not for this member: what it was asked, with a code."""
+    kinds: Iterable[tuple[type[DLedgerBody], type[DLedgerBody]]] = (
+        (VoteRequest, VoteResponse),
+        (HeartbeatRequest, HeartbeatResponse),
+        (PushRequest, PushResponse),
+        (LeadershipTransferRequest, LeadershipTransferResponse),
+    )
+    kind = next((answer for asked, answer in kinds if isinstance(request, asked)), DLedgerBody)
+    return kind(
+        group=request.group,
+        remote_id=request.remote_id,
+        local_id=request.local_id,
+        leader_id=leader_id,
+        term=request.term,
+        code=code,
+    )
+
+
+def _vote_response(request: VoteRequest, result: VoteResult, term: int) -> VoteResponse:
+    return VoteResponse(
+        group=request.group,
+        remote_id=request.remote_id,
+        local_id=request.local_id,
+        leader_id=request.leader_id,
+        term=term,
+        vote_result=result,
+    )
+
+
+def _push_response(request: PushRequest, code: DLedgerCode, ledger: Ledger) -> PushResponse:
+    entries = request.entries
+    return PushResponse(
+        group=request.group,
+        term=request.term,
+        code=code,
+        index=entries[0].index if entries else None,
+        count=len(entries),
+        begin_index=ledger.begin_index,
+        end_index=ledger.end_index,
+    )
