@@ -580,7 +580,7 @@ class Node:
         if waiting + count > self.config.uncommitted_max and waiting:
             raise LedgerRefused(
                 DLedgerCode.LEADER_PENDING_FULL,
-                f"{waiting} entries wait for commit, at most {self.config.uncommitted_max} may; ask again soon",
+                f"{waiting} entries wait to be committed, at most {self.config.uncommitted_max}; ask again",
             )
 
     def _push(self, now: int) -> None:
