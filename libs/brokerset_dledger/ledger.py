@@ -62,4 +62,4 @@ class Ledger(Protocol):
         """
 
     def commit(self, index: int) -> None:
-        """Everything up to the index is committed: it may be read. Never falls, never exceeds the end."""
+        """Everything up to the index may be read. Never exceeds the end; falls only by a truncation."""

@@ -163,7 +163,9 @@ class SimLedger:
             del self.entries[keep:]
             if entry.index != self.end_index + 1 or self.position_of(entry.size) != entry.position:
                 self.entries.clear()
+            self.committed_index = min(self.committed_index, self.end_index)
             self.entries.append(entry)
+        self.committed_index = min(self.committed_index, self.end_index)
         self.synced_index = self.end_index
 
     def commit(self, index: int) -> None:

@@ -1,0 +1,446 @@
+"""A DLedger's log on the disk: entries in `data/`, where each is in `index/`, `currterm` and `checkpoint`.
+
+Source: `DLedgerMmapFileStore` and `MmapFileList` of DLedger 0.3.1.2, byte for byte. What Java lacks: a
+truncation is on the disk before anything is written in its place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_dledger.ledger import LedgerRefused
+from brokerset_formats.dledger import (
+    BLANK,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    INDEX_UNIT_SIZE,
+    MAGIC_BLANK,
+    MAGIC_NORMAL,
+    CurrentTerm,
+    LedgerCheckpoint,
+    LedgerEntry,
+    LedgerUnit,
+    decode_entry,
+)
+from brokerset_formats.errors import FormatError
+from brokerset_protocol.bodies.dledger import DLedgerCode
+from brokerset_runtime.files import read_with_backup, write_atomically
+
+DATA_FILE_BYTES = 1024 * 1024 * 1024
+INDEX_FILE_BYTES = INDEX_UNIT_SIZE * 5 * 1024 * 1024
+"""Sizes of Java's files; DLedgerCommitLog sets that of the data to the commit log's."""
+
+INDEX_RESERVE_BYTES = 1024 * 1024
+"""Blocks that an index file gets at a time."""
+
+FILES_WALKED = 3
+"""A start reads from the third last data file on, as Java's, or from one before that the index confirms."""
+
+Patch = Callable[[memoryview, int], None]
+"""Completes a record of this member's own (its bytes, the position of the entry) before it is written."""
+
+
+class FileLedger:
+    """The log of one member, in its folder `dledger-<id>`. `open` comes first; one thread uses it.
+
+    Only `sync_to_disk` may run in another thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data_file_bytes: int = DATA_FILE_BYTES,
+        index_file_bytes: int = INDEX_FILE_BYTES,
+        record_of_term: Callable[[], bytes],
+        patch: Patch | None = None,
+        first_position: int = 0,
+        executor: Executor | None = None,
+    ) -> None:
+        """`record_of_term` gives the record with which a leader begins its term.
+
+        `first_position` is where an empty log begins: behind old CommitLog files.
+        """
+        self.folder = folder
+        self.begin_index = -1
+        self.end_index = -1
+        self.end_term = -1
+        self.committed_index = -1
+        self.synced_index = -1
+        self.committed_position = first_position
+        """Behind the last committed entry: nothing from here on may be read."""
+
+        self.write_position = first_position
+        """Behind the last entry."""
+
+        self._record_of_term = record_of_term
+        self._patch = patch
+        self._executor = executor
+        self._data = SegmentSequence(folder / "data", data_file_bytes)
+        self._index = SegmentSequence(
+            folder / "index", index_file_bytes, INDEX_RESERVE_BYTES // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
+        )
+        self._synced_position = first_position
+
+    # Opening.
+
+    def open(self) -> CurrentTerm:
+        """Load and recover; returns the term on the disk. Blocks. Raises `StoreCorrupt`, OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._data.load()
+        self._index.load()
+        checkpoint = self._read_checkpoint()
+        self._recover()
+        self.sync_to_disk(self.end_index)
+        self.synced_index = self.end_index
+        if checkpoint.committed_index >= self.begin_index >= 0:
+            self.commit(checkpoint.committed_index)
+        elif self.begin_index >= 0:
+            self.committed_position = self._unit(self.begin_index).position
+        return self._read_term()
+
+    def _recover(self) -> None:
+        files = self._data.files
+        if not files:
+            self._index.remove_all()
+            return
+        number = max(0, len(files) - FILES_WALKED)
+        while number > 0 and not self._begins_as_indexed(files[number]):
+            number -= 1
+        position, last = self._walk(files[number])
+        if last is None and number > 0:
+            raise StoreCorrupt(files[number].path, 0, "has no entry at its beginning, and files follow")
+        if files[-1].start - position > files[-1].size:
+            raise StoreCorrupt(
+                files[-1].path, -1, f"the entries end at {position}, more than a file before it"
+            )
+        self._cut_files(position, 0 if last is None else last.index + 1)
+        self.write_position = position
+        if last is None:
+            self._data.remove_first(len(self._data.files))
+            self.write_position = files[0].start if files else self.write_position
+            return
+        self.end_index, self.end_term = last.index, last.term
+        self._read_begin()
+
+    def _begins_as_indexed(self, file: MappedFile) -> bool:
+        try:
+            entry = decode_entry(file.view)
+            return (
+                isinstance(entry, LedgerEntry)
+                and entry.position == file.start
+                and self._unit(entry.index) == LedgerUnit.of(entry)
+            )
+        except (FormatError, LedgerRefused):
+            return False
+
+    def _walk(self, file: MappedFile) -> tuple[int, LedgerUnit | None]:
+        """Follow the entries from a file's beginning, and write the index where it differs.
+
+        Returns the position behind the last entry and its unit; None if there is none.
+        """
+        last: LedgerUnit | None = None
+        position = file.start
+        while True:
+            unit = _unit_at(file, position, last)
+            if unit is None:
+                following = self._data.find(file.end) if _is_blank(file, position) else None
+                if following is None:
+                    return position, last
+                file, position = following, following.start
+                continue
+            try:
+                known = self._unit(unit.index) == unit
+            except (FormatError, LedgerRefused):
+                known = False
+            if not known:
+                self._write_unit(unit)
+            position += unit.size
+            last = unit
+
+    def _read_begin(self) -> None:
+        first = decode_entry(self._data.files[0].view)
+        if not isinstance(first, LedgerEntry):
+            raise StoreCorrupt(self._data.files[0].path, 0, "has no entry at its beginning")
+        self.begin_index = first.index
+
+    # Terms and checkpoint.
+
+    def write_term(self, term: CurrentTerm) -> None:
+        """Put term and vote on the disk. Blocks; raises OSError."""
+        write_atomically(self.folder / "currterm", term.encode(), backup=True)
+
+    def write_checkpoint(self) -> None:
+        """Note what is committed; a start knows it then without a leader. Blocks; raises OSError."""
+        checkpoint = LedgerCheckpoint(self.committed_index, self.end_index)
+        write_atomically(self.folder / "checkpoint", checkpoint.encode(), backup=True)
+
+    def _read_term(self) -> CurrentTerm:
+        data = read_with_backup(self.folder / "currterm")
+        if data is None:
+            if self.end_index >= 0:
+                raise StoreCorrupt(self.folder / "currterm", -1, "is missing, and this member may have voted")
+            return CurrentTerm()
+        try:
+            return CurrentTerm.decode(data)
+        except FormatError as error:
+            raise StoreCorrupt(self.folder / "currterm", -1, str(error)) from error
+
+    def _read_checkpoint(self) -> LedgerCheckpoint:
+        data = read_with_backup(self.folder / "checkpoint")
+        try:
+            return LedgerCheckpoint() if data is None else LedgerCheckpoint.decode(data)
+        except FormatError:  # a leader tells again what is committed
+            return LedgerCheckpoint()
+
+    # Reading.
+
+    def _unit(self, index: int) -> LedgerUnit:
+        file = self._index.find(index * INDEX_UNIT_SIZE)
+        if file is None:
+            raise LedgerRefused(DLedgerCode.INDEX_OUT_OF_RANGE, f"entry {index} has no index unit")
+        return LedgerUnit.decode(file.view, index * INDEX_UNIT_SIZE - file.start)
+
+    def entry(self, index: int) -> LedgerEntry:
+        """The entry at an index. Raises `LedgerRefused`."""
+        if not 0 <= self.begin_index <= index <= self.end_index:
+            below = 0 <= index < self.begin_index
+            raise LedgerRefused(
+                DLedgerCode.INDEX_LESS_THAN_LOCAL_BEGIN if below else DLedgerCode.INDEX_OUT_OF_RANGE,
+                f"entry {index} is not among {self.begin_index} to {self.end_index}",
+            )
+        try:
+            unit = self._unit(index)
+            file = self._data.find(unit.position)
+            entry = None if file is None else decode_entry(file.view, unit.position - file.start)
+        except FormatError as error:
+            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"entry {index} of {self.folder}: {error}") from error
+        if not isinstance(entry, LedgerEntry) or LedgerUnit.of(entry) != unit:
+            raise LedgerRefused(
+                DLedgerCode.DISK_ERROR, f"entry {index} of {self.folder} is not at {unit.position}"
+            )
+        return entry
+
+    def read(self, position: int, size: int) -> memoryview | None:
+        """Bytes of the log below what is committed; None where they are not, or not in one file."""
+        file = self._data.find(position)
+        if file is None or size < 0 or position + size > min(self.committed_position, file.end):
+            return None
+        return file.view[position - file.start : position - file.start + size]
+
+    # Writing.
+
+    def append(self, entry: LedgerEntry) -> None:
+        """Append the leader's next entry. Raises `LedgerRefused`."""
+        if self.end_index >= 0 and entry.index != self.end_index + 1:
+            raise LedgerRefused(
+                DLedgerCode.INCONSISTENT_INDEX, f"{entry.index} does not follow {self.end_index}"
+            )
+        position = self._room(entry.size)
+        if position != entry.position:
+            raise LedgerRefused(
+                DLedgerCode.DISK_ERROR,
+                f"entry {entry.index} belongs at {entry.position}, this log is at {position}",
+            )
+        self._write(LedgerUnit.of(entry), entry.encode())
+
+    def append_body(self, term: int, body: bytes) -> LedgerEntry:
+        """Append a record as leader. Raises `LedgerRefused` (disk full, too large)."""
+        size = ENTRY_HEAD_SIZE + len(body)
+        position = self._room(size)
+        if self._patch is not None:
+            patched = bytearray(body)
+            self._patch(memoryview(patched), position)
+            body = bytes(patched)
+        entry = LedgerEntry(self.end_index + 1, term, position, body)
+        self._write(LedgerUnit.of(entry), entry.encode())
+        return entry
+
+    def begin_term(self, term: int) -> LedgerEntry:
+        """Append the record with which a leader begins its term. Raises `LedgerRefused`."""
+        return self.append_body(term, self._record_of_term())
+
+    def _room(self, size: int, end: int | None = None) -> int:
+        """Where an entry of so many bytes stands behind `end`: at once, or in the next file."""
+        end = self.write_position if end is None else end
+        file_bytes = self._data.segment_bytes
+        if size + BLANK.size > file_bytes:
+            raise LedgerRefused(
+                DLedgerCode.UNEXPECTED_ARGUMENT, f"an entry of {size} bytes does not fit into {file_bytes}"
+            )
+        free = -end % file_bytes or file_bytes
+        return end + free if size + BLANK.size > free else end
+
+    def _write(self, unit: LedgerUnit, data: bytes) -> None:
+        try:
+            file = self._file_at(self._data, unit.position)
+            self._reserve_index(unit.index)
+        except OSError as error:
+            raise LedgerRefused(
+                DLedgerCode.DISK_FULL, f"no room in {self.folder}: {error.strerror}; free some disk space"
+            ) from error
+        if unit.position > self.write_position:
+            self._close_file(unit.position)
+        start = unit.position - file.start
+        file.map[start : start + len(data)] = data
+        self._write_unit(unit)
+        self.write_position = unit.position + len(data)
+        self.end_index, self.end_term = unit.index, unit.term
+        if self.begin_index < 0:
+            self.begin_index = unit.index
+
+    def _close_file(self, end: int) -> None:
+        """Mark the rest of the last file as blank; what follows the mark are zeros already."""
+        before = self._data.find(self.write_position)
+        if before is not None:
+            BLANK.pack_into(
+                before.map, self.write_position - before.start, MAGIC_BLANK, end - self.write_position
+            )
+
+    def _file_at(self, sequence: SegmentSequence, position: int) -> MappedFile:
+        file = sequence.find(position)
+        if file is None:
+            file = sequence.add(position - position % sequence.segment_bytes)
+        if sequence is self._data:
+            if file.reserved < file.size:
+                sequence.reserve(file, file.size)
+            if self._executor is not None and position - file.start > file.size // 2:
+                sequence.prepare_next(self._executor)
+        return file
+
+    def _reserve_index(self, index: int) -> MappedFile:
+        position = index * INDEX_UNIT_SIZE
+        file = self._file_at(self._index, position)
+        end = position - file.start + INDEX_UNIT_SIZE
+        if end > file.reserved:
+            self._index.reserve(file, end)
+        return file
+
+    def _write_unit(self, unit: LedgerUnit) -> None:
+        file = self._reserve_index(unit.index)
+        start = unit.index * INDEX_UNIT_SIZE - file.start
+        file.map[start : start + INDEX_UNIT_SIZE] = unit.encode()
+
+    def truncate(self, entry: LedgerEntry) -> None:
+        """Drop everything behind the entry; put it here if this log lacks it. Blocks for the disk."""
+        try:
+            known = self.entry(entry.index) == entry
+        except LedgerRefused:
+            known = False
+        position = entry.position + entry.size if known else entry.position
+        index = entry.index + 1 if known else entry.index
+        try:
+            if not known and not self._continues(entry):
+                self._begin_again(position)
+            self._cut_files(position, index)
+        except OSError as error:
+            raise LedgerRefused(
+                DLedgerCode.DISK_ERROR, f"{self.folder} cannot be truncated: {error}"
+            ) from error
+        self.write_position = position
+        self.end_index = index - 1 if self._data.files and self.begin_index < index else -1
+        self.end_term = self._unit(self.end_index).term if self.end_index >= 0 else -1
+        if self.end_index < 0:
+            self.begin_index = -1
+        self.synced_index = min(self.synced_index, self.end_index)
+        self._synced_position = min(self._synced_position, position)
+        if self.committed_index > self.end_index:  # a leader of Java may ask for that
+            self.committed_index = self.end_index
+            self.committed_position = position
+        if not known:
+            self._write(LedgerUnit.of(entry), entry.encode())
+
+    def _continues(self, entry: LedgerEntry) -> bool:
+        """Whether this log has the entry before it, and it belongs behind that one."""
+        if not self.begin_index < entry.index <= self.end_index + 1:
+            return False
+        before = self._unit(entry.index - 1)
+        return entry.position == self._room(entry.size, before.position + before.size)
+
+    def _begin_again(self, position: int) -> None:
+        """Nothing of this log is the leader's: begin an empty one there."""
+        self._data.forget_prepared()
+        self._data.remove_first(len(self._data.files))
+        self._index.remove_first(len(self._index.files))
+        self._data.add(position - position % self._data.segment_bytes)
+        self.begin_index = self.end_index = self.committed_index = -1
+        self.committed_position = position
+
+    def _cut_files(self, position: int, index: int) -> None:
+        """Clear everything from here on, and bring that to the disk before anything is written there again.
+
+        Else a stale entry could stand behind new ones after a power failure, and be taken for one of them.
+        """
+        for sequence, end in ((self._index, index * INDEX_UNIT_SIZE), (self._data, position)):
+            sequence.truncate(end)
+            file = sequence.find(end)
+            if file is not None and file.clear(end - file.start):
+                file.sync(end - file.start, file.size)
+
+    def commit(self, index: int) -> None:
+        """Everything up to the index may be read. Never exceeds the end; falls only by a truncation."""
+        index = min(index, self.end_index)
+        if index > self.committed_index:
+            unit = self._unit(index)
+            self.committed_index = index
+            self.committed_position = unit.position + unit.size
+
+    # The disk.
+
+    def sync_to_disk(self, index: int) -> int:
+        """Bring all entries up to an index to the disk; returns it. Blocks; an OSError is final."""
+        if index < 0:
+            return index
+        unit = self._unit(index)
+        end = unit.position + unit.size
+        begin = self._synced_position
+        self._data.sync(begin, end)
+        self._index.sync(max(0, self.synced_index) * INDEX_UNIT_SIZE, (index + 1) * INDEX_UNIT_SIZE)
+        self._synced_position = max(begin, end)
+        return index
+
+    def delete_first_files(self, count: int) -> int:
+        """Retention: delete the oldest data files, never the last; returns how many. The index follows."""
+        count = min(count, len(self._data.files) - 1)
+        if count > 0:
+            self._data.remove_first(count)
+            self._read_begin()
+            gone = sum(file.end <= self.begin_index * INDEX_UNIT_SIZE for file in self._index.files[:-1])
+            self._index.remove_first(gone)
+        return max(count, 0)
+
+    def close(self) -> None:
+        """Write what is not on the disk. Blocks; raises OSError."""
+        self._data.forget_prepared()
+        self.synced_index = self.sync_to_disk(self.end_index)
+        self.write_checkpoint()
+
+
+def _is_blank(file: MappedFile, position: int) -> bool:
+    if position >= file.end:
+        return True
+    try:
+        magic, _ = BLANK.unpack_from(file.view, position - file.start)
+    except struct.error:
+        return False
+    return bool(magic == MAGIC_BLANK)
+
+
+def _unit_at(file: MappedFile, position: int, last: LedgerUnit | None) -> LedgerUnit | None:
+    """The entry that begins there and follows the last one; None if there is none."""
+    start = position - file.start
+    if start + ENTRY_HEAD_SIZE > file.size:
+        return None
+    magic, size, index, term, place, _, _, _, body_size = ENTRY_HEAD.unpack_from(file.view, start)
+    if magic != MAGIC_NORMAL or size <= ENTRY_HEAD_SIZE or body_size != size - ENTRY_HEAD_SIZE:
+        return None
+    if place != position or start + size > file.size or index < 0 or term < 0:
+        return None
+    if last is not None and (index != last.index + 1 or term < last.term):
+        return None
+    return LedgerUnit(place, size, index, term, magic)
