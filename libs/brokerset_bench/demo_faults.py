@@ -108,7 +108,7 @@ async def _next_leader(addresses: Sequence[str], before: int) -> ControllerStatu
     async with ControllerAdmin(addresses, timeout=RETURN_SECONDS_MAX) as admin:
 
         async def leading() -> ControllerStatus | None:
-            found = (look.status for look in await admin.look())
+            found = (each.status for each in await admin.observe())
             return next((each for each in found if each and each.leading and each.node_id != before), None)
 
         if (found := await until(leading, RETURN_SECONDS_MAX)) is None:

@@ -20,7 +20,7 @@ from brokerset_cli.replication_view import (
     replication_problems,
 )
 from brokerset_cli.takeover.mix import GroupMix, Make, MixMember, decide_mix
-from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
+from brokerset_client.controller_admin import ControllerAdmin, ControllerObservation
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState
 
@@ -46,7 +46,7 @@ REPLICA_KEYS: Final = ("nonce", "logEpoch", "maxOffset", "confirmOffset", "heard
 class ControllersView:
     """The controllers, and the groups as they know them."""
 
-    looks: tuple[ControllerLook, ...]
+    observed: tuple[ControllerObservation, ...]
     groups: tuple[GroupState, ...]
     leader: ControllerStatus | None
     """What the leader says; None without one. The groups are then an older state."""
@@ -66,12 +66,12 @@ class ControllersView:
     @property
     def answered(self) -> bool:
         """Whether any of them answered."""
-        return any(look.status is not None for look in self.looks) or bool(self.java)
+        return any(controller.status is not None for controller in self.observed) or bool(self.java)
 
     @property
     def make(self) -> Make:
         """Whose controllers they are."""
-        if any(look.status is not None for look in self.looks):
+        if any(controller.status is not None for controller in self.observed):
             return Make.OURS
         return Make.JAVA if self.java else Make.UNKNOWN
 
@@ -96,14 +96,20 @@ async def fetch_controllers_view(
     """
     unlisted = ""
     async with ControllerAdmin(addresses, timeout=LEADER_SECONDS) as admin:
-        looks = tuple(await admin.look())
-        answers = [(look.address, look.status) for look in looks if look.status is not None]
+        observed = tuple(await admin.observe())
+        answers = [
+            (controller.address, controller.status)
+            for controller in observed
+            if controller.status is not None
+        ]
         leading = [status for _, status in answers if status.leading]
         leader = max(leading, key=lambda status: status.term, default=None)
         groups: tuple[GroupState, ...] = ()
-        java = () if answers else await probe_java([look.address for look in looks])
-        listed = {look.address for look in looks}
-        looks += tuple(ControllerLook(each.address, None) for each in java if each.address not in listed)
+        java = () if answers else await probe_java([controller.address for controller in observed])
+        listed = {controller.address for controller in observed}
+        observed += tuple(
+            ControllerObservation(each.address, None) for each in java if each.address not in listed
+        )
         try:
             if java and names and leader_of(java) is not None:
                 found = await admin.groups(names)
@@ -124,7 +130,7 @@ async def fetch_controllers_view(
         replica.address for group in groups for replica in group.replicas if replica.address
     )
     facts = {address: each.facts for address, each in brokers.items() if each.facts is not None}
-    return ControllersView(looks, groups, leader, facts, brokers, java, unlisted)
+    return ControllersView(observed, groups, leader, facts, brokers, java, unlisted)
 
 
 def no_names(name_servers: str) -> str:
@@ -154,18 +160,20 @@ def controller_problems(view: ControllersView, state: SetState | None) -> list[s
         found.append(view.unlisted)
     if view.java:
         known = {each.address for each in view.java}
-        found += java_problems(view.java, [each.address for each in view.looks if each.address not in known])
-    for look in () if view.java else view.looks:
-        if look.status is None:
-            name = names.get(look.address, "controller")
-            found.append(f"{name} at {look.address} gives no status: {look.problem}")
+        found += java_problems(
+            view.java, [each.address for each in view.observed if each.address not in known]
+        )
+    for controller in () if view.java else view.observed:
+        if controller.status is None:
+            name = names.get(controller.address, "controller")
+            found.append(f"{name} at {controller.address} gives no status: {controller.problem}")
     if view.java:
         pass  # what they know of members is theirs
     elif view.leader is None:
-        answering = sum(look.status is not None for look in view.looks)
+        answering = sum(controller.status is not None for controller in view.observed)
         found.append(
-            f"no controller leads ({answering} of {len(view.looks)} answer): ids and masters cannot change "
-            "until more than half of the voters run"
+            f"no controller leads ({answering} of {len(view.observed)} answer): ids and masters cannot "
+            "change until more than half of the voters run"
         )
     else:
         found += _member_problems(view.leader, state)
@@ -238,7 +246,7 @@ def replica_state(group: GroupState, replica: ReplicaState) -> str:
 def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]:
     """The controllers' part of `status --json`."""
     return {
-        "controllers": [_controller_json(look, names, view.java) for look in view.looks],
+        "controllers": [_controller_json(controller, names, view.java) for controller in view.observed],
         "controllersMake": view.make.value,
         "leaderId": view.leader.node_id if view.leader is not None else None,
         "term": view.leader.term if view.leader is not None else None,
@@ -252,19 +260,19 @@ def view_json(view: ControllersView, names: Mapping[str, str]) -> dict[str, Any]
 
 
 def _controller_json(
-    look: ControllerLook, names: Mapping[str, str], java: Sequence[JavaController]
+    controller: ControllerObservation, names: Mapping[str, str], java: Sequence[JavaController]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "address": look.address,
-        "process": names.get(look.address),
-        "answers": look.status is not None,
-        "make": Make.UNKNOWN.value if look.status is None else Make.OURS.value,
-        "problem": look.problem,
+        "address": controller.address,
+        "process": names.get(controller.address),
+        "answers": controller.status is not None,
+        "make": Make.UNKNOWN.value if controller.status is None else Make.OURS.value,
+        "problem": controller.problem,
         **dict.fromkeys(STATUS_KEYS),
-        **(_without_members(look.status) if look.status is not None else {}),
+        **(_without_members(controller.status) if controller.status is not None else {}),
     }
     for each in java:
-        if each.address == look.address:
+        if each.address == controller.address:
             role = "leader" if each.leads else "follower"
             found |= {
                 "answers": True,

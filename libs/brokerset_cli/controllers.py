@@ -16,7 +16,7 @@ from brokerset_cli.output import CommandFailed, counted, write_columns, write_js
 from brokerset_cli.replicas import clean, elect
 from brokerset_cli.scaling import changing, scale, transfer_target
 from brokerset_cli.waiting import until
-from brokerset_client.controller_admin import ControllerAdmin, ControllerLook
+from brokerset_client.controller_admin import ControllerAdmin, ControllerObservation
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
 from brokerset_spec.broker_settings import address_problems
@@ -39,12 +39,12 @@ def members(context: click.Context, controllers: Controllers, as_json: bool) -> 
     if context.invoked_subcommand is not None:
         return
 
-    async def work(admin: ControllerAdmin) -> tuple[ControllerStatus, list[ControllerLook]]:
-        status, looks = await asyncio.gather(admin.status(), admin.look())
-        return status, looks
+    async def work(admin: ControllerAdmin) -> tuple[ControllerStatus, list[ControllerObservation]]:
+        status, observed = await asyncio.gather(admin.status(), admin.observe())
+        return status, observed
 
-    status, looks = controllers.run(work)
-    rows = member_rows(status, looks)
+    status, observed = controllers.run(work)
+    rows = member_rows(status, observed)
     if as_json:
         write_json({"term": status.term, "leaderId": status.leader_id, "members": rows})
         return
@@ -62,9 +62,13 @@ def members(context: click.Context, controllers: Controllers, as_json: bool) -> 
     )
 
 
-def member_rows(status: ControllerStatus, looks: list[ControllerLook]) -> list[dict[str, Any]]:
+def member_rows(status: ControllerStatus, observed: list[ControllerObservation]) -> list[dict[str, Any]]:
     """Return the members as the leader knows them, with what each says about itself."""
-    own = {look.status.node_id: look.status for look in looks if look.status is not None}
+    own = {
+        controller.status.node_id: controller.status
+        for controller in observed
+        if controller.status is not None
+    }
     return [
         {
             "nodeId": member.node_id,

@@ -205,7 +205,7 @@ class DataFolder:
                 "give a folder with --data that you may write to",
             )
 
-    def hold(self) -> FileLock:
+    def lock(self) -> FileLock:
         """Keep other commands from changing the set; ends this command when one is about it."""
         try:
             return lock_file(self.path / CHANGE_LOCK)

@@ -15,7 +15,7 @@ from brokerset_cli.options import controller_address, controller_options, json_o
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json
 from brokerset_cli.takeover.adoption_journal import Journal
 from brokerset_client.admin import Admin
-from brokerset_client.controller_admin import BrokerLook, ControllerAdmin
+from brokerset_client.controller_admin import BrokerObservation, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_spec.broker_settings import address_problems
@@ -33,7 +33,7 @@ class RebuildPlan:
     """Why nothing can be proposed; empty when all is well."""
 
 
-def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPlan:
+def plan_rebuild(observed: Sequence[BrokerObservation], known: Iterable[str]) -> RebuildPlan:
     """Decide what to propose: for each group the ids and the highest epoch that its brokers ever saw.
 
     `known` are the groups of which the controllers know replicas; they are not touched.
@@ -41,17 +41,17 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
     known = set(known)
     notes: list[str] = []
     obstacles: list[str] = []
-    by_group: dict[str, list[BrokerLook]] = {}
-    for look in _distinct(looks):
-        if look.identity.replica_id is None:
-            notes.append(f"{look.address} has no id yet and registers by itself")
-        elif look.broker_name in known:
+    by_group: dict[str, list[BrokerObservation]] = {}
+    for broker in _distinct(observed):
+        if broker.identity.replica_id is None:
+            notes.append(f"{broker.address} has no id yet and registers by itself")
+        elif broker.broker_name in known:
             notes.append(
-                f"{look.address}: the controllers know the group {look.broker_name}; it stays as it is"
-                + _way_in(look)
+                f"{broker.address}: the controllers know the group {broker.broker_name}; it stays as it is"
+                + _way_in(broker)
             )
         else:
-            by_group.setdefault(look.broker_name, []).append(look)
+            by_group.setdefault(broker.broker_name, []).append(broker)
     groups = []
     for name, members in by_group.items():
         obstacles += _contradictions(name, members)
@@ -61,7 +61,7 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
                 f"{name}: {len(members)} of {group.expected_replicas} brokers were found; one that is "
                 "missing now, and has an id above theirs or the newest messages, is not taken into account"
             )
-        lost = [look.address for look in members if look.identity.lost_cache]
+        lost = [broker.address for broker in members if broker.identity.lost_cache]
         if lost:
             notes.append(
                 f"{name}: {', '.join(lost)} lost its page cache; if it alone had acknowledged messages, they "
@@ -71,55 +71,55 @@ def plan_rebuild(looks: Sequence[BrokerLook], known: Iterable[str]) -> RebuildPl
     return RebuildPlan(tuple(groups), tuple(notes), tuple(obstacles))
 
 
-def _distinct(looks: Sequence[BrokerLook]) -> list[BrokerLook]:
+def _distinct(observed: Sequence[BrokerObservation]) -> list[BrokerObservation]:
     """Each process once, sorted: one that was found at two of its addresses is not two replicas.
 
     Every process draws a nonce of its own, so the same id and nonce are the same process.
     """
-    found: dict[tuple[str, int | None, str], BrokerLook] = {}
-    for look in sorted(
-        looks, key=lambda each: (each.broker_name, each.identity.replica_id or 0, each.address)
+    found: dict[tuple[str, int | None, str], BrokerObservation] = {}
+    for broker in sorted(
+        observed, key=lambda each: (each.broker_name, each.identity.replica_id or 0, each.address)
     ):
-        process = look.identity.nonce or look.address
-        found.setdefault((look.broker_name, look.identity.replica_id, process), look)
+        process = broker.identity.nonce or broker.address
+        found.setdefault((broker.broker_name, broker.identity.replica_id, process), broker)
     return list(found.values())
 
 
-def _way_in(look: BrokerLook) -> str:
+def _way_in(broker: BrokerObservation) -> str:
     """What to do when a broker with an id is kept out of a group that the controllers know."""
-    state = look.identity.registration
+    state = broker.identity.registration
     if state is None or state.startswith("registered"):
         return ""
     return (
-        f", but this broker, with id {look.identity.replica_id}, is not in it: {state}. If what the group has"
-        " are new, empty brokers that started before the rebuild, stop them, "
-        f"`brokerset clean {look.broker_name} --all`, and rebuild again; they can join with empty folders"
+        f", but this broker, with id {broker.identity.replica_id}, is not in it: {state}. If what the group"
+        " has are new, empty brokers that started before the rebuild, stop them, "
+        f"`brokerset clean {broker.broker_name} --all`, and rebuild again; they can join with empty folders"
     )
 
 
-def _contradictions(name: str, members: Sequence[BrokerLook]) -> list[str]:
+def _contradictions(name: str, members: Sequence[BrokerObservation]) -> list[str]:
     found = []
-    owners = sorted({look.identity.owner_uid or "" for look in members})
+    owners = sorted({broker.identity.owner_uid or "" for broker in members})
     if len(owners) > 1:
         found.append(f"{name}: its brokers belong to several sets ({', '.join(owners)}); stop those of one")
-    clusters = sorted({look.cluster_name for look in members})
+    clusters = sorted({broker.cluster_name for broker in members})
     if len(clusters) > 1:
         found.append(f"{name}: its brokers belong to several clusters ({', '.join(clusters)})")
     seen: dict[int, str] = {}
-    for look in members:
-        replica_id = look.identity.replica_id
+    for broker in members:
+        replica_id = broker.identity.replica_id
         assert replica_id is not None
         if replica_id in seen:
             found.append(
-                f"{name}: {seen[replica_id]} and {look.address} both have the id {replica_id}; one is a "
+                f"{name}: {seen[replica_id]} and {broker.address} both have the id {replica_id}; one is a "
                 "copy: stop it, and `brokerset replica replace` its folder"
             )
-        seen[replica_id] = look.address
+        seen[replica_id] = broker.address
     return found
 
 
-def _group(name: str, members: Sequence[BrokerLook]) -> GroupState:
-    identities = [look.identity for look in members]
+def _group(name: str, members: Sequence[BrokerObservation]) -> GroupState:
+    identities = [broker.identity for broker in members]
     ids = [identity.replica_id or 0 for identity in identities]
     known = [identity.next_broker_id or 0 for identity in identities]
     epochs = [max(identity.group_epoch or 0, identity.log_epoch or 0) for identity in identities]
@@ -137,16 +137,16 @@ def _group(name: str, members: Sequence[BrokerLook]) -> GroupState:
         losses=(),
         replicas=tuple(
             ReplicaState(
-                broker_id=look.identity.replica_id or 0,
-                address=look.address,
-                check_code=look.identity.check_code or "",
-                incarnation=look.identity.incarnation or 0,
-                nonce=look.identity.nonce,
+                broker_id=broker.identity.replica_id or 0,
+                address=broker.address,
+                check_code=broker.identity.check_code or "",
+                incarnation=broker.identity.incarnation or 0,
+                nonce=broker.identity.nonce,
                 standing="unknown",
-                log_epoch=look.identity.log_epoch,
-                max_offset=look.identity.log_offset,
+                log_epoch=broker.identity.log_epoch,
+                max_offset=broker.identity.log_offset,
             )
-            for look in members
+            for broker in members
         ),
     )
 
@@ -176,20 +176,20 @@ def rebuild(
         if problems := address_problems(address):
             raise click.BadParameter("; ".join(problems), param_hint="--broker")
 
-    async def gather(admin: ControllerAdmin) -> tuple[list[BrokerLook], list[str], RebuildPlan]:
+    async def gather(admin: ControllerAdmin) -> tuple[list[BrokerObservation], list[str], RebuildPlan]:
         known = [group.broker_name for group in await admin.groups() if group.replicas]
         addresses = dict.fromkeys([*brokers, *_local_brokers(data)])
         addresses |= dict.fromkeys(await _registered_brokers(namesrv_address(namesrv, data)))
         answers = await asyncio.gather(*(ask_broker(admin, address) for address in addresses))
-        looks = [answer for answer in answers if isinstance(answer, BrokerLook)]
+        observed = [answer for answer in answers if isinstance(answer, BrokerObservation)]
         silent = [answer for answer in answers if isinstance(answer, str)]
-        plan = plan_rebuild(looks, known)
-        return looks, silent, replace(plan, groups=with_next_ids(plan.groups, *_left_behind(data)))
+        plan = plan_rebuild(observed, known)
+        return observed, silent, replace(plan, groups=with_next_ids(plan.groups, *_left_behind(data)))
 
     target = controller_address(controller, data)
-    looks, silent, plan = run(target, gather)
+    observed, silent, plan = run(target, gather)
     if not as_json:
-        _show(looks, plan)
+        _show(observed, plan)
     for text in (*silent, *plan.notes):
         click.secho(f"Note: {text}", fg="yellow", err=True)
     if plan.obstacles:
@@ -256,7 +256,7 @@ async def propose(admin: ControllerAdmin, groups: Iterable[GroupState]) -> None:
         await admin.rebuild(group)
 
 
-async def ask_broker(admin: ControllerAdmin, address: str) -> BrokerLook | str:
+async def ask_broker(admin: ControllerAdmin, address: str) -> BrokerObservation | str:
     """Who a broker says it is, or why it says nothing."""
     try:
         return await admin.broker(address)
@@ -264,20 +264,20 @@ async def ask_broker(admin: ControllerAdmin, address: str) -> BrokerLook | str:
         return str(error)
 
 
-def _show(looks: Sequence[BrokerLook], plan: RebuildPlan) -> None:
+def _show(observed: Sequence[BrokerObservation], plan: RebuildPlan) -> None:
     click.echo("Found:")
     write_columns(
-        looks,
+        observed,
         {
             "broker": "address",
             "group": "broker_name",
-            "id": lambda look: look.identity.replica_id,
-            "starts": lambda look: look.identity.incarnation,
-            "log epoch": lambda look: look.identity.log_epoch,
-            "log end": lambda look: look.identity.log_offset,
-            "page cache": lambda look: "lost" if look.identity.lost_cache else "kept",
-            "next id told": lambda look: look.identity.next_broker_id,
-            "epoch told": lambda look: look.identity.group_epoch,
+            "id": lambda broker: broker.identity.replica_id,
+            "starts": lambda broker: broker.identity.incarnation,
+            "log epoch": lambda broker: broker.identity.log_epoch,
+            "log end": lambda broker: broker.identity.log_offset,
+            "page cache": lambda broker: "lost" if broker.identity.lost_cache else "kept",
+            "next id told": lambda broker: broker.identity.next_broker_id,
+            "epoch told": lambda broker: broker.identity.group_epoch,
         },
         empty="no broker",
     )

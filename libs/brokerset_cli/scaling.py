@@ -131,7 +131,7 @@ def running_state(folder: DataFolder) -> SetState:
 def changing(folder: DataFolder) -> Iterator[SetState]:
     """What runs in a folder, which no other command changes meanwhile; ends the command when nothing runs."""
     running_state(folder)  # nothing is written into a folder where nothing runs
-    with folder.hold():
+    with folder.lock():
         yield running_state(folder)
 
 

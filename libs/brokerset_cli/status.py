@@ -320,16 +320,16 @@ def _show_controllers(view: ControllersView, names: Mapping[str, str]) -> None:
     term = f", term {leader.term}" if leader is not None else ": nobody leads"
     click.echo(f"Controllers{term}")
     write_columns(
-        view.looks,
+        view.observed,
         {
-            "controller": lambda look: names.get(look.address),
-            "node": lambda look: look.status and look.status.node_id,
+            "controller": lambda controller: names.get(controller.address),
+            "node": lambda controller: controller.status and controller.status.node_id,
             "address": "address",
-            "role": lambda look: look.status.role if look.status else "no answer",
-            "vote": lambda look: look.status and _vote(voters, look.status.node_id),
-            "last": lambda look: look.status and look.status.last_index,
-            "applied": lambda look: look.status and look.status.applied_index,
-            "snapshot": lambda look: look.status and look.status.snapshot_index,
+            "role": lambda controller: controller.status.role if controller.status else "no answer",
+            "vote": lambda controller: controller.status and _vote(voters, controller.status.node_id),
+            "last": lambda controller: controller.status and controller.status.last_index,
+            "applied": lambda controller: controller.status and controller.status.applied_index,
+            "snapshot": lambda controller: controller.status and controller.status.snapshot_index,
         },
     )
     click.echo()
@@ -343,7 +343,8 @@ def _show_java(view: ControllersView, names: Mapping[str, str]) -> None:
     click.echo("Controllers of Java's" + (f", {leader.leader_id} leads" if leader else ": nobody leads"))
     roles = {each.address: "leader" if each.leads else "follower" for each in view.java}
     write_table(
-        ("controller", "role"), [(look.address, roles.get(look.address, "no answer")) for look in view.looks]
+        ("controller", "role"),
+        [(controller.address, roles.get(controller.address, "no answer")) for controller in view.observed],
     )
     click.echo()
     if view.unlisted:

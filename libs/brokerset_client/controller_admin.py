@@ -24,7 +24,7 @@ from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, Request
 ASK_SECONDS = 5.0
 """Time-out of one request, and of finding the leader again when it has changed."""
 
-LOOK_SECONDS = 1.0
+OBSERVE_SECONDS = 1.0
 """Time-out of a request whose only purpose is to see who is there."""
 
 SWITCH_OVER_SECONDS = 5.0
@@ -49,7 +49,7 @@ class ControllersUnavailable(ClientError):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerLook:
+class ControllerObservation:
     """What one controller says about itself."""
 
     address: str
@@ -61,7 +61,7 @@ class ControllerLook:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLook:
+class BrokerObservation:
     """Who a broker says it is."""
 
     address: str
@@ -100,7 +100,7 @@ class ControllerAdmin:
         """
         problems: list[str] = []
         loop = asyncio.get_running_loop()
-        silent_until = loop.time() + LOOK_SECONDS
+        silent_until = loop.time() + OBSERVE_SECONDS
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
@@ -108,7 +108,7 @@ class ControllerAdmin:
                     if found is not None:
                         return found
                     if len(problems) < len(self.addresses):
-                        silent_until = loop.time() + LOOK_SECONDS
+                        silent_until = loop.time() + OBSERVE_SECONDS
                     elif loop.time() >= silent_until:
                         raise ControllersUnavailable(problems)
                     await asyncio.sleep(LEADER_PAUSE_SECONDS)
@@ -116,26 +116,26 @@ class ControllerAdmin:
             nobody = "those that answer know no leader: more than half of the controllers must run"
             raise ControllersUnavailable([*problems, nobody]) from None
 
-    async def look(self) -> list[ControllerLook]:
+    async def observe(self) -> list[ControllerObservation]:
         """What every controller says about itself: those of the list, then members that it does not name."""
-        found = await asyncio.gather(*(self._look_at(address) for address in self.addresses))
-        known = {look.address for look in found}
+        found = await asyncio.gather(*(self._observe(address) for address in self.addresses))
+        known = {each.address for each in found}
         more = dict.fromkeys(
             member.service_address
-            for look in found
-            if look.status is not None
-            for member in look.status.members
+            for each in found
+            if each.status is not None
+            for member in each.status.members
             if member.service_address and member.service_address not in known
         )
-        looks = [*found, *await asyncio.gather(*(self._look_at(address) for address in more))]
+        observed = [*found, *await asyncio.gather(*(self._observe(address) for address in more))]
         leaders = [
-            (look.status.term, look.address)
-            for look in looks
-            if look.status is not None and look.status.leading
+            (each.status.term, each.address)
+            for each in observed
+            if each.status is not None and each.status.leading
         ]
         if leaders:
             self._leader = max(leaders)[1]  # need not be looked for among those that are silent
-        return looks
+        return observed
 
     async def status(self, address: str | None = None) -> ControllerStatus:
         """BROKERSET_CONTROLLER_STATUS (21001) of one controller, by default of the leader."""
@@ -204,7 +204,7 @@ class ControllerAdmin:
     async def groups_at(self, address: str) -> tuple[GroupState, ...]:
         """All groups as one controller knows them, which may lag; for times without a leader."""
         answer = await self._request(
-            address, RequestCode.BROKERSET_GROUP_STATES, ext={"local": "true"}, timeout=LOOK_SECONDS
+            address, RequestCode.BROKERSET_GROUP_STATES, ext={"local": "true"}, timeout=OBSERVE_SECONDS
         )
         return readable(GroupStates.from_json, answer.body).groups
 
@@ -298,12 +298,12 @@ class ControllerAdmin:
         """Put a group together that the controllers have lost. Refused when they know replicas of it."""
         await self._ask_leader(RequestCode.BROKERSET_REBUILD_GROUP, body=group.to_json())
 
-    async def broker(self, address: str) -> BrokerLook:
+    async def broker(self, address: str) -> BrokerObservation:
         """Ask a broker who it is (1007)."""
-        answer = await self._request(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout=LOOK_SECONDS)
+        answer = await self._request(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout=OBSERVE_SECONDS)
         cache = readable(EpochEntryCache.from_json, answer.body)
         identity = fields.BrokerIdentityAnswer.from_ext(answer.ext)
-        return BrokerLook(address, cache.cluster_name, cache.broker_name, identity)
+        return BrokerObservation(address, cache.cluster_name, cache.broker_name, identity)
 
     # -- inside -------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class ControllerAdmin:
         for address in self.addresses:
             try:
                 answer = await self._request(
-                    address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=LOOK_SECONDS
+                    address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=OBSERVE_SECONDS
                 )
             except RequestRefused as error:
                 text = f"{address} is no controller" if error.code in NOT_SERVED else str(error)
@@ -329,17 +329,17 @@ class ControllerAdmin:
                 return found.controller_leader_address, []
         return None, problems
 
-    async def _look_at(self, address: str) -> ControllerLook:
+    async def _observe(self, address: str) -> ControllerObservation:
         try:
             answer = await self._request(
-                address, RequestCode.BROKERSET_CONTROLLER_STATUS, timeout=LOOK_SECONDS
+                address, RequestCode.BROKERSET_CONTROLLER_STATUS, timeout=OBSERVE_SECONDS
             )
-            return ControllerLook(address, readable(ControllerStatus.from_json, answer.body))
+            return ControllerObservation(address, readable(ControllerStatus.from_json, answer.body))
         except RequestRefused as error:
             text = "is no controller of brokerset" if error.code in NOT_SERVED else str(error)
-            return ControllerLook(address, None, text)
+            return ControllerObservation(address, None, text)
         except ClientError as error:
-            return ControllerLook(address, None, str(error))
+            return ControllerObservation(address, None, str(error))
 
     async def _ask_leader(
         self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""

@@ -166,7 +166,7 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Access:
         raise CredentialsProblem(f"{path}: tls-server-name is not served; use the name of the certificate")
     token: TokenFile | str | None = str(user["token"]) if user.get("token") else None
     if token is None and user.get("tokenFile"):
-        token = TokenFile(_beside(path, str(user["tokenFile"])))
+        token = TokenFile(_relative_to(path, str(user["tokenFile"])))
     encrypted = server.startswith("https://")
     return Access(
         server=server,
@@ -246,12 +246,12 @@ def _data(part: Mapping[str, Any], name: str, path: Path) -> bytes | None:
             raise CredentialsProblem(f"{path}: {name}-data is not base64") from None
     if not part.get(name):
         return None
-    file = _beside(path, str(part[name]))
+    file = _relative_to(path, str(part[name]))
     try:
         return file.read_bytes()
     except OSError as error:
         raise CredentialsProblem(f"{path}: {name} {file} cannot be read: {error.strerror}") from None
 
 
-def _beside(path: Path, name: str) -> Path:
+def _relative_to(path: Path, name: str) -> Path:
     return path.parent / name  # an absolute name stays as it is

@@ -53,7 +53,7 @@ NO_GROUPS: Final[Mapping[str, GroupMemory]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class GuestOf:
+class JoinedCluster:
     """Another cluster, which the set's brokers have joined, or had until a while ago."""
 
     controllers: str
@@ -87,7 +87,7 @@ class SetMemory:
     log_file_bytes: int = 0
     """Size of the log's files, the same for all replicas, permanently; 0 before the first start."""
 
-    joined_cluster_of: GuestOf | None = None
+    joined_cluster_of: JoinedCluster | None = None
     """None for an ordinary set; a joined one runs no controllers, or some next to those of the other."""
 
     listen_host: str = ""
@@ -187,10 +187,10 @@ class SetMemory:
             log_file_bytes=int(
                 value.get("logFileBytes", EARLIER_LOG_FILE_BYTES if value["brokerPorts"] else 0)
             ),
-            joined_cluster_of=_guest_of(value.get("guestOf")),
+            joined_cluster_of=_joined_cluster_of(value.get("guestOf")),
             listen_host=str(value.get("listenHost", "")),
         )
 
 
-def _guest_of(value: Mapping[str, Any] | None) -> GuestOf | None:
-    return None if value is None else GuestOf(str(value["controllers"]), str(value["nameServers"]))
+def _joined_cluster_of(value: Mapping[str, Any] | None) -> JoinedCluster | None:
+    return None if value is None else JoinedCluster(str(value["controllers"]), str(value["nameServers"]))

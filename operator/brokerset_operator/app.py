@@ -129,7 +129,7 @@ class OperatorProcess:
             self._namespaces,
             know=self.enqueuer.know,
             gone=self.enqueuer.kind_gone,
-            told=lambda kind, served: self.measurements.kind_served.labels(kind).set(served),
+            on_served=lambda kind, served: self.measurements.kind_served.labels(kind).set(served),
         )
         resync = float(settings.resync_seconds)
         self._sets = SetReconciler(

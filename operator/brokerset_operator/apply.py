@@ -104,7 +104,7 @@ class Means:
 class Outcome:
     """What came of a plan."""
 
-    look_again_seconds: float
+    requeue_seconds: float
     status: Mapping[str, Any]
     """As it is now."""
 
@@ -130,7 +130,7 @@ async def carry_out(plan: Plan, seen: Seen, means: Means) -> Outcome:
             break
     status = plan.status if failure is None else with_failure(plan.status, seen.observed, failure)
     version = await write_status(kinds.BROKER_SET, seen.live, status, means)
-    return Outcome(plan.look_again_seconds, status, failure, version)
+    return Outcome(plan.requeue_seconds, status, failure, version)
 
 
 async def write_status(
@@ -280,20 +280,20 @@ async def _change_object(
     means: Means,
 ) -> None:
     namespace = observed.meta.namespace
-    told = log.bind(set=f"{namespace}/{observed.meta.name}")
+    logger = log.bind(set=f"{namespace}/{observed.meta.name}")
     match action:
         case actions.DeleteObject(ref, why, orphan):
             kind = kind_named(ref.api_version, ref.kind)
             await means.client.delete(kind, ref.name, namespace, uid=ref.uid, orphan=orphan)
-            told.info("deleted", object=f"{ref.kind}/{ref.name}", reason=why, orphan=orphan)
+            logger.info("deleted", object=f"{ref.kind}/{ref.name}", reason=why, orphan=orphan)
         case actions.ResizeClaim(name, size):
             await means.client.merge_patch(
                 kinds.CLAIM, name, namespace, {"spec": {"resources": {"requests": {"storage": size}}}}
             )
-            told.info("volume grows", claim=name, size=size)
+            logger.info("volume grows", claim=name, size=size)
         case actions.PointMasterService():
             if await point_master_service(means.client, namespace, action):
-                told.info(
+                logger.info(
                     "master service corrected", service=action.service, pod=action.pod, epoch=action.epoch
                 )
 
@@ -358,13 +358,13 @@ async def _tell_settings(action: actions.TellSettings, observed: Observed) -> No
 
 
 async def _ask_controllers(action: Action, seen: Seen) -> None:
-    told = log.bind(set=f"{seen.observed.meta.namespace}/{seen.observed.meta.name}")
+    logger = log.bind(set=f"{seen.observed.meta.namespace}/{seen.observed.meta.name}")
     async with _controllers(action, seen) as admin:
         match action:
             case actions.SwitchOver(group, to_broker_id, epoch, why):
                 await _same_epoch(admin, action, group, epoch)
                 answer = await admin.switch_over(group, to_broker_id)
-                told.info(
+                logger.info(
                     "switched over",
                     group=group,
                     master=answer.master_broker_id,
@@ -373,22 +373,22 @@ async def _ask_controllers(action: Action, seen: Seen) -> None:
                 )
             case actions.Fence(group, broker_id, fenced, why, force):
                 await admin.fence(group, broker_id, fenced=fenced, force=force)
-                told.info("fenced" if fenced else "unfenced", group=group, broker_id=broker_id, reason=why)
+                logger.info("fenced" if fenced else "unfenced", group=group, broker_id=broker_id, reason=why)
             case actions.CleanBroker(group, broker_id, why):
                 await admin.clean(await _group_now(admin, action, group), [broker_id])
-                told.info("id forgotten", group=group, broker_id=broker_id, reason=why)
+                logger.info("id forgotten", group=group, broker_id=broker_id, reason=why)
             case actions.AddController(node_id, raft_address, service_address):
                 await admin.add_member(node_id, raft_address, service_address)
-                told.info("controller added", node=node_id)
+                logger.info("controller added", node=node_id)
             case actions.PromoteController(node_id):
                 await admin.promote_member(node_id)
-                told.info("controller votes", node=node_id)
+                logger.info("controller votes", node=node_id)
             case actions.RemoveController(node_id, why):
                 await _remove_controller(admin, action, node_id)
-                told.info("controller removed", node=node_id, reason=why)
+                logger.info("controller removed", node=node_id, reason=why)
             case actions.MoveLeadership(to_node_id, why):
                 await admin.transfer(to_node_id)
-                told.info("leadership moved", node=to_node_id, reason=why)
+                logger.info("leadership moved", node=to_node_id, reason=why)
             case _:
                 raise AssertionError(f"an action that nobody carries out: {action}")
 

@@ -124,7 +124,7 @@ class AuditReconciler:
         if broker_set is not None:
             await self._tell_set(broker_set, plan)
         regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
-        return min(regular, plan.look_again_seconds)
+        return min(regular, plan.requeue_seconds)
 
     # -- reading ------------------------------------------------------------------------------------------
 

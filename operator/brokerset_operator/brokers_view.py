@@ -70,7 +70,7 @@ class Trouble:
         return f"{self.text}; {self.advice}" if self.advice else self.text
 
 
-async def look_for_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, Trouble]:
+async def observe_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, Trouble]:
     """By pod: why its broker is of no use. Only brokers that run and are not ready are asked."""
     asked = {
         name: address for name, pod in sorted(pods.items()) if (address := _unready_broker(pod)) is not None
@@ -166,7 +166,7 @@ def master_address(state: GroupState) -> str | None:
     return None
 
 
-async def look_at_drain(state: GroupState) -> Drain | None:
+async def observe_drain(state: GroupState) -> Drain | None:
     """What is left to be read in a group; None when its master does not tell all of it."""
     address = master_address(state)
     if address is None:

@@ -90,10 +90,10 @@ async def query_controllers(addresses: Mapping[int, str]) -> ControllersView:
     if not addresses:
         return ControllersView()
     async with ControllerAdmin(list(addresses.values()), timeout=QUERY_SECONDS) as admin:
-        looks = await asyncio.gather(*(_status(admin, address) for address in addresses.values()))
+        observed = await asyncio.gather(*(_status(admin, address) for address in addresses.values()))
     answers = {
         number: status
-        for number, status in zip(addresses, looks, strict=True)
+        for number, status in zip(addresses, observed, strict=True)
         # A pod's address may be another pod's by now, which must not be taken for it.
         if status is not None and status.node_id == number
     }

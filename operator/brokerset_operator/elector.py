@@ -133,11 +133,11 @@ class Elector:
             raise lost
 
     async def _acquire(self) -> None:
-        told: str | None = None
+        logged: str | None = None
         while not await self._try():
-            if self.holder != told:
-                told = self.holder
-                log.info("standing by", leader=told, identity=self._settings.identity)
+            if self.holder != logged:
+                logged = self.holder
+                log.info("standing by", leader=logged, identity=self._settings.identity)
             await asyncio.sleep(self._settings.retry_seconds * (1 + self._random.random() * JITTER))
 
     async def _keep(self) -> None:

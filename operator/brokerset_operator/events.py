@@ -39,7 +39,7 @@ class Events:
         self._client = client
         self._clock = clock
         self._instance = instance
-        self._told: OrderedDict[str, float] = OrderedDict()
+        self._emitted: OrderedDict[str, float] = OrderedDict()
 
     async def emit(
         self, about: Mapping[str, Any], reason: str, message: str, *, warning: bool = False
@@ -48,13 +48,13 @@ class Events:
         metadata = about["metadata"]
         key = hashlib.sha256("\0".join((metadata["uid"], reason, message)).encode()).hexdigest()[:16]
         now = self._clock.monotonic()
-        said_at = self._told.get(key)
+        said_at = self._emitted.get(key)
         if said_at is not None and now - said_at < REPEAT_SECONDS:
             return
-        self._told[key] = now
-        self._told.move_to_end(key)
-        if len(self._told) > REMEMBERED_MAX:
-            self._told.popitem(last=False)
+        self._emitted[key] = now
+        self._emitted.move_to_end(key)
+        if len(self._emitted) > REMEMBERED_MAX:
+            self._emitted.popitem(last=False)
         try:
             await self._write(about, f"{metadata['name'][:NAME_LENGTH_MAX]}.{key}", reason, message, warning)
         except KubeError as error:

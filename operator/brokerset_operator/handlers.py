@@ -110,7 +110,7 @@ class KopfSession:
 
 
 def make_registry(
-    session: KopfSession, server: str, kinds: Sequence[Kind], told: OnEvent
+    session: KopfSession, server: str, kinds: Sequence[Kind], on_event: OnEvent
 ) -> kopf.OperatorRegistry:
     """The handlers: for each kind one that passes events on; one says how to reach the API server."""
     registry = kopf.OperatorRegistry()
@@ -120,14 +120,14 @@ def make_registry(
         return kopf.AiohttpSession(server=server, aiohttp_session=cast(aiohttp.ClientSession, session))
 
     for kind in kinds:
-        _pass_on(kind, registry, told)
+        _pass_on(kind, registry, on_event)
     return registry
 
 
-def _pass_on(kind: Kind, registry: kopf.OperatorRegistry, told: OnEvent) -> None:
+def _pass_on(kind: Kind, registry: kopf.OperatorRegistry, on_event: OnEvent) -> None:
     @kopf.on.event(kind.group, "v1alpha1", kind.plural, registry=registry)
     async def passed_on(event: Any, **_: Any) -> None:
-        told(kind.kind, event["type"] or "LISTED", event["object"])
+        on_event(kind.kind, event["type"] or "LISTED", event["object"])
 
 
 def make_settings() -> kopf.OperatorSettings:
@@ -153,7 +153,7 @@ async def run_kopf(
     client: KubeClient,
     namespaces: Sequence[str],
     kinds: Sequence[Kind],
-    told: OnEvent,
+    on_event: OnEvent,
     *,
     take_signals: Callable[[], None] = lambda: None,
 ) -> None:
@@ -168,7 +168,7 @@ async def run_kopf(
 
     async def start() -> Sequence[asyncio.Task[Any]]:
         root_tasks = await kopf.spawn_tasks(
-            registry=make_registry(session, client.access.server, kinds, told),
+            registry=make_registry(session, client.access.server, kinds, on_event),
             settings=make_settings(),
             standalone=True,
             clusterwide=not namespaces,

@@ -37,10 +37,10 @@ class Measurements:
         self._now = now
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.rounds = Counter(
+        self.reconciles = Counter(
             f"{PREFIX}rounds", "Rounds, by kind and outcome.", ("kind", "outcome"), registry=self.registry
         )
-        self.round_seconds = Histogram(
+        self.reconcile_seconds = Histogram(
             f"{PREFIX}round_seconds",
             "How long rounds took.",
             ("kind",),
@@ -95,8 +95,8 @@ class Measurements:
 
     def reconciled(self, key: Key, seconds: float, succeeded: bool) -> None:
         """A reconcile is over."""
-        self.rounds.labels(key.kind, "success" if succeeded else "failure").inc()
-        self.round_seconds.labels(key.kind).observe(seconds)
+        self.reconciles.labels(key.kind, "success" if succeeded else "failure").inc()
+        self.reconcile_seconds.labels(key.kind).observe(seconds)
         if not self._known(key):
             self.forget(key)
         elif succeeded:

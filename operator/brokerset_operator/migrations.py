@@ -62,7 +62,7 @@ class MigrationReconciler:
         if failure is not None:
             raise failure
         regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
-        return min(regular, plan.look_again_seconds)
+        return min(regular, plan.requeue_seconds)
 
     async def _observe(self, live: Object) -> ObservedMigration:
         meta = meta_of(live)

@@ -13,7 +13,7 @@ from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient, Object
 from brokerset_kube.errors import Forbidden, KubeError, NotFound
 from brokerset_kube.kinds import Kind
-from brokerset_operator.brokers_view import broker_addresses, look_at_drain, look_for_troubles, settings_at
+from brokerset_operator.brokers_view import broker_addresses, observe_drain, observe_troubles, settings_at
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
@@ -239,7 +239,7 @@ async def _observe(
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
         observing = group.create_task(query_controllers(asked))
-        asking = group.create_task(look_for_troubles(pods))
+        asking = group.create_task(observe_troubles(pods))
         brokers = broker_addresses(pods)
         settings = group.create_task(settings_at(brokers))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
@@ -375,7 +375,7 @@ def going(
 
 async def _drains(leaving: list[GroupState]) -> dict[str, Drain]:
     """What is left to read in groups."""
-    looks = await asyncio.gather(*(look_at_drain(state) for state in leaving))
+    observed = await asyncio.gather(*(observe_drain(state) for state in leaving))
     return {
-        state.broker_name: drain for state, drain in zip(leaving, looks, strict=True) if drain is not None
+        state.broker_name: drain for state, drain in zip(leaving, observed, strict=True) if drain is not None
     }

@@ -41,14 +41,14 @@ class OwnKinds:
         *,
         know: Know,
         gone: Callable[[str], None],
-        told: Callable[[str, bool], None] = lambda kind, served: None,
+        on_served: Callable[[str, bool], None] = lambda kind, served: None,
     ) -> None:
-        """`gone` is called with a kind that is served no more, `told` with each kind after each check."""
+        """`gone` is called with a kind that is served no more, `on_served` with each after each check."""
         self._client = client
         self._namespaces = namespaces
         self._know = know
         self._gone = gone
-        self._told = told
+        self._on_served = on_served
         self._changed = asyncio.Event()
         self._reasons: dict[Kind, str] = {}
         self.served: tuple[Kind, ...] = ()
@@ -117,7 +117,7 @@ class OwnKinds:
             self._changed.set()
         self.served = tuple(found)
         for kind in kinds.OWN:
-            self._told(kind.kind, kind in found)
+            self._on_served(kind.kind, kind in found)
 
     async def _list(self, kind: Kind) -> bool:
         items: list[Any] = []

@@ -37,7 +37,7 @@ class Owners:
 
     means: Means
     _exists: dict[str, tuple[float, bool | None]] = field(default_factory=dict)
-    _told: dict[str, str] = field(default_factory=dict)
+    _logged: dict[str, str] = field(default_factory=dict)
 
     async def admit(self, live: Object) -> Object:
         """The BrokerSet, which is this installation's from now on. Raises `NotOurs`, or a `KubeError`."""
@@ -62,16 +62,16 @@ class Owners:
         version = await write_status(kinds.BROKER_SET, live, status, self.means)
         if before:
             log.info("set taken over", set=f"{metadata['namespace']}/{metadata['name']}", before=before)
-        self._told.pop(metadata["uid"], None)
+        self._logged.pop(metadata["uid"], None)
         written = {**metadata, "resourceVersion": version or metadata["resourceVersion"]}
         return {**live, "metadata": written, "status": status}
 
     async def _refuse(self, live: Object, message: str) -> None:
         metadata = live["metadata"]
-        if self._told.get(metadata["uid"]) != message:
-            if len(self._told) >= INSTALLATIONS_MAX:
-                self._told.clear()
-            self._told[metadata["uid"]] = message
+        if self._logged.get(metadata["uid"]) != message:
+            if len(self._logged) >= INSTALLATIONS_MAX:
+                self._logged.clear()
+            self._logged[metadata["uid"]] = message
             log.warning(
                 "set is left alone", set=f"{metadata['namespace']}/{metadata['name']}", reason=message
             )

@@ -148,14 +148,14 @@ class Schedule:
             heapq.heappop(self._heap)
         return None
 
-    def succeeded(self, key: Key, now: float, look_again_seconds: float | None) -> None:
+    def succeeded(self, key: Key, now: float, requeue_seconds: float | None) -> None:
         """A reconcile is over; None: nothing to do again without an event."""
         entry = self._entries[key]
         entry.running, entry.failures = False, 0
         if entry.again is not None:
             self._plan(key, entry, self._earliest(entry, entry.again))
-        elif look_again_seconds is not None:
-            self._plan(key, entry, now + max(look_again_seconds, REQUEUE_SECONDS_MIN))
+        elif requeue_seconds is not None:
+            self._plan(key, entry, now + max(requeue_seconds, REQUEUE_SECONDS_MIN))
 
     def failed(self, key: Key, now: float, wait: float | None = None) -> float:
         """A reconcile has failed; returns after how many seconds it is tried again, at least `wait`."""

@@ -133,10 +133,10 @@ class SetReconciler:
             raise RetryAfter(f"{outcome.failure.reason}: {outcome.failure}", outcome.failure.retry_after)
         changed = outcome.status_version is not None
         quiet = self._quiet[key] = 0 if changed else self._quiet.get(key, 0) + 1
-        if outcome.look_again_seconds >= IDLE_SECONDS and (not changed or is_final(plan, seen.observed)):
+        if outcome.requeue_seconds >= IDLE_SECONDS and (not changed or is_final(plan, seen.observed)):
             version = outcome.status_version or str(seen.live["metadata"]["resourceVersion"])
             self.quiescent.end(key, seen, plan.status, version)
-        return min(patience(outcome.look_again_seconds, quiet), self._resync())
+        return min(patience(outcome.requeue_seconds, quiet), self._resync())
 
     def _resync(self) -> float:
         return self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
@@ -179,11 +179,11 @@ def _formed(status: Mapping[str, Any]) -> object:
     return (status.get("controllers") or {}).get("formed")
 
 
-def patience(look_again_seconds: float, quiet_reconciles: int) -> float:
+def patience(requeue_seconds: float, quiet_reconciles: int) -> float:
     """When to look again at a set whose last so many reconciles changed nothing."""
     over = min(max(0, quiet_reconciles - QUIET_RECONCILES), 32)
     grown: float = QUIET_FACTOR**over if over else 0.0  # in seconds, from 1.5 on
-    return max(look_again_seconds, min(grown, QUIET_SECONDS_MAX))
+    return max(requeue_seconds, min(grown, QUIET_SECONDS_MAX))
 
 
 def interest(live: Mapping[str, Any]) -> str:

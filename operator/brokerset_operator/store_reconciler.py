@@ -87,7 +87,7 @@ async def carry_out(
     `about` is what Events are about, if not the object itself.
     """
     namespace = live["metadata"]["namespace"]
-    told = log.bind(owner=f"{live['kind']}/{namespace}/{live['metadata']['name']}")
+    logger = log.bind(owner=f"{live['kind']}/{namespace}/{live['metadata']['name']}")
     for action in actions:
         if not means.leads():
             raise NotLeading("this operator leads no more")
@@ -98,7 +98,7 @@ async def carry_out(
                     await means.client.create(manifest)
                 except AlreadyExists:
                     continue
-                told.info("made", object=f"{manifest['kind']}/{manifest['metadata']['name']}")
+                logger.info("made", object=f"{manifest['kind']}/{manifest['metadata']['name']}")
             case ApplyObject(manifest):
                 await means.client.apply(dict(manifest))
             case DeleteObject(ref, why):
@@ -107,7 +107,7 @@ async def carry_out(
                     await means.client.delete(kind, ref.name, namespace, uid=ref.uid)
                 except Conflict:
                     continue  # another one of that name by now
-                told.info("deleted", object=f"{ref.kind}/{ref.name}", reason=why)
+                logger.info("deleted", object=f"{ref.kind}/{ref.name}", reason=why)
             case EmitEvent():
                 await means.events.emit(about or live, action.reason, action.message, warning=action.warning)
 

@@ -130,7 +130,7 @@ class Bench:
         self.who = who
         self.panel = Panel(group.ports)
         self.address = ""
-        self.figures: dict[str, Any] = {}
+        self.measurements: dict[str, Any] = {}
 
     async def run(self) -> dict[str, Any]:
         async with AsyncExitStack() as ending:
@@ -139,22 +139,24 @@ class Bench:
             ending.callback(listener.close)
             self.address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
             leader = await asyncio.to_thread(self.panel.serving, 60)
-            self.figures["idle"] = memory(self.group.servers)
+            self.measurements["idle"] = memory(self.group.servers)
             await self._register(leader, "warm", self.size.warm)
             await self._commits(leader)
-            self.figures["leader loss"] = await self._kills(self.size.kills, "lost")
+            self.measurements["leader loss"] = await self._kills(self.size.kills, "lost")
             leader = await asyncio.to_thread(self.panel.serving, 60)
-            self.figures["registrations"] = await self._register(leader, "group", self.size.groups)
-            self.figures["loaded"] = memory(self.group.servers)
+            self.measurements["registrations"] = await self._register(leader, "group", self.size.groups)
+            self.measurements["loaded"] = memory(self.group.servers)
             await self._elections(leader)
             if self.who == "ours":
                 found = await self._register(leader, "start", self.size.groups // 5, nonces=True)
-                self.figures["registrations with nonces"] = found
+                self.measurements["registrations with nonces"] = found
             if self.size.restarts:
-                self.figures["restart"] = await self._restarts()
+                self.measurements["restart"] = await self._restarts()
             if self.size.kills_loaded:
-                self.figures["leader loss loaded"] = await self._kills(self.size.kills_loaded, "lost-loaded")
-        return self.figures
+                self.measurements["leader loss loaded"] = await self._kills(
+                    self.size.kills_loaded, "lost-loaded"
+                )
+        return self.measurements
 
     async def _commits(self, leader: int) -> None:
         """One client, one commit at a time: a new group's first id (1013)."""
@@ -165,10 +167,10 @@ class Bench:
             await line.sure(codes.APPLY_ID, self._application(f"commit-{number}", 1))
             waits.append(time.perf_counter() - before)
         await line.close()
-        self.figures["commit"] = spread(waits)
-        self.figures["floor"] = await asyncio.to_thread(floor, max(300, self.size.commits))
-        over = self.figures["commit"]["p50ms"] / self.figures["floor"]["p50ms"]
-        self.figures["commit"]["floors"] = round(over, 1)
+        self.measurements["commit"] = spread(waits)
+        self.measurements["floor"] = await asyncio.to_thread(floor, max(300, self.size.commits))
+        over = self.measurements["commit"]["p50ms"] / self.measurements["floor"]["p50ms"]
+        self.measurements["commit"]["floors"] = round(over, 1)
 
     def _application(self, name: str, broker_id: int) -> dict[str, str]:
         return {"clusterName": CLUSTER, "brokerName": name, "appliedBrokerId": str(broker_id),
@@ -249,7 +251,7 @@ class Bench:
                 epoch = new_epoch
             await line.close()
 
-        self.figures["elections"] = await self._together(client, len(groups), waits)
+        self.measurements["elections"] = await self._together(client, len(groups), waits)
         for beat in beats:
             await beat.close()
 

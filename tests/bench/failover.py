@@ -61,15 +61,22 @@ def table(results: dict[str, Any]) -> str:
     return markdown(("fault", "goal p99", *every), rows)
 
 
-def cells_of(figures: dict[str, Any] | None) -> tuple[str, str, str]:
+def cells_of(measurements: dict[str, Any] | None) -> tuple[str, str, str]:
     """Gap, losses and failures of one kind."""
-    if figures is None or not figures["runs"]:
+    if measurements is None or not measurements["runs"]:
         return "–", "–", "–"
-    unserved = f" ({figures['unserved']} of {figures['runs']} never)" if figures["unserved"] else ""
-    gap = " / ".join(
-        "–" if figures[key] is None else f"{figures[key]:,.0f}" for key in ("p50Ms", "p99Ms", "maxMs")
+    unserved = (
+        f" ({measurements['unserved']} of {measurements['runs']} never)" if measurements["unserved"] else ""
     )
-    return f"{gap}{unserved}", f"{figures['lost']:,} of {figures['acked']:,}", f"{figures['failedSends']:,}"
+    gap = " / ".join(
+        "–" if measurements[key] is None else f"{measurements[key]:,.0f}"
+        for key in ("p50Ms", "p99Ms", "maxMs")
+    )
+    return (
+        f"{gap}{unserved}",
+        f"{measurements['lost']:,} of {measurements['acked']:,}",
+        f"{measurements['failedSends']:,}",
+    )
 
 
 def main() -> int:
@@ -90,9 +97,9 @@ def main() -> int:
         wrong = judged_again(histories)
     for line in wrong:
         print(line)
-    for name, figures in results.items():
-        if name != "java" and "notMeasured" in figures:
-            print(f"{name} was not measured: {figures['notMeasured']}")
+    for name, measurements in results.items():
+        if name != "java" and "notMeasured" in measurements:
+            print(f"{name} was not measured: {measurements['notMeasured']}")
     return 1 if status or wrong else 0
 
 

@@ -94,9 +94,9 @@ def start(bench: BenchSet, brokers: Sequence[ServerProcess]) -> GroupView:
         found = await prober.group(bench.controller_addresses, bench.group)
         return found if found.master and len(found.in_sync) == len(brokers) else None
 
-    looked = until(f"{len(brokers)} brokers in sync", look)
-    assert isinstance(looked, GroupView)
-    return looked
+    view = until(f"{len(brokers)} brokers in sync", look)
+    assert isinstance(view, GroupView)
+    return view
 
 
 def store_of(broker: ServerProcess) -> Path:

@@ -210,7 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     size = SIZES[options.size]
     chunks = [int(number) for number in options.chunks.split(",")]
-    figures: dict[str, Any] = {"total_mib": size.total // MIB, "tries": size.tries}
+    measurements: dict[str, Any] = {"total_mib": size.total // MIB, "tries": size.tries}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         fill(folder / "log", size.total)
@@ -228,11 +228,11 @@ def main() -> None:
             base = middle(floors)
             found: dict[str, Any] = {"floor": base}
             for chunk in chunks:
-                figure = middle(links[chunk])
-                figure["of_floor"] = round(figure["mib_per_second"] / base["mib_per_second"], 3)
-                found[f"links_{chunk}_kib"] = figure
-            figures["pages_in_memory" if prefault else "pages_not_in_memory"] = found
-    print(json.dumps(figures, indent=2))
+                measurement = middle(links[chunk])
+                measurement["of_floor"] = round(measurement["mib_per_second"] / base["mib_per_second"], 3)
+                found[f"links_{chunk}_kib"] = measurement
+            measurements["pages_in_memory" if prefault else "pages_not_in_memory"] = found
+    print(json.dumps(measurements, indent=2))
 
 
 if __name__ == "__main__":

@@ -327,17 +327,17 @@ class OperatorUnderTest:
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
 
-    async def figures(self) -> dict[str, float]:
+    async def measurements(self) -> dict[str, float]:
         """What `/metrics` says, by name with labels; empty while it does not answer."""
         text = await self.ask("/metrics") or ""
         samples = (SAMPLE.fullmatch(line) for line in text.splitlines() if not line.startswith("#"))
         return {f"{m['name']}{{{m['labels'] or ''}}}": float(m["value"]) for m in samples if m is not None}
 
 
-def rounds_of(figures: Mapping[str, float]) -> dict[float, float]:
+def rounds_of(measurements: Mapping[str, float]) -> dict[float, float]:
     """Rounds of BrokerSets by the bound of their seconds, cumulative."""
     pattern = re.compile(r'brokerset_operator_round_seconds_bucket\{kind="BrokerSet",le="(.+)"\}')
-    return {float(m[1]): value for name, value in figures.items() if (m := pattern.fullmatch(name))}
+    return {float(m[1]): value for name, value in measurements.items() if (m := pattern.fullmatch(name))}
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
@@ -385,13 +385,15 @@ async def settle(operator: OperatorUnderTest) -> dict[str, float]:
     """Wait until there are no rounds for a while; returns the figures then."""
     seen, since = -1.0, time.monotonic()
     while True:
-        figures = await operator.figures()
+        measurements = await operator.measurements()
         operator.since_start()
-        rounds = sum(v for name, v in figures.items() if name.startswith("brokerset_operator_rounds_total"))
+        rounds = sum(
+            v for name, v in measurements.items() if name.startswith("brokerset_operator_rounds_total")
+        )
         if rounds != seen:
             seen, since = rounds, time.monotonic()
         elif time.monotonic() - since >= SETTLED_SECONDS:
-            return figures
+            return measurements
         await asyncio.sleep(1.0)
 
 
@@ -435,11 +437,11 @@ async def _bookmarks(kube: FakeKube) -> None:
 
 async def _create(operator: OperatorUnderTest, cluster: PlayedCluster) -> dict[str, Any]:
     all_ready = await until(lambda: cluster.ready() == len(cluster.places), operator)
-    figures = await settle(operator)
+    measurements = await settle(operator)
     return {
         "allReadySeconds": round(all_ready, 1),
         "calls": len(cluster.kube.calls),
-        **of_rounds(rounds_of(figures)),
+        **of_rounds(rounds_of(measurements)),
         "cpuSeconds": round(operator.cpu_seconds(), 1),
         "memoryMib": operator.memory(),
     }
@@ -448,26 +450,26 @@ async def _create(operator: OperatorUnderTest, cluster: PlayedCluster) -> dict[s
 async def _start(operator: OperatorUnderTest, kube: FakeKube, sets: int) -> dict[str, Any]:
     before = len(kube.calls)
     ready: float | None = None
-    looked = 0
+    reconciled = 0
     async with asyncio.timeout(READY_SECONDS_MAX):
-        while looked < sets:
+        while reconciled < sets:
             age = operator.since_start()
             if ready is None and await operator.ask("/readyz") is not None:
                 ready = age
-            figures = await operator.figures()
-            looked = sum(
+            measurements = await operator.measurements()
+            reconciled = sum(
                 name.startswith("brokerset_operator_last_success_age_seconds{") and 'kind="BrokerSet"' in name
-                for name in figures
+                for name in measurements
             )
             await asyncio.sleep(0.2)
     all_seen = operator.since_start()
-    figures = await settle(operator)
+    measurements = await settle(operator)
     return {
         "readySeconds": round(ready if ready is not None else all_seen, 2),
         "allSeenSeconds": round(all_seen, 1),
         "calls": len(kube.calls) - before,
         "changes": sum(call.verb not in ("get", "list", "watch", "update") for call in kube.calls[before:]),
-        **of_rounds(rounds_of(figures)),
+        **of_rounds(rounds_of(measurements)),
         "cpuSeconds": round(operator.cpu_seconds(), 1),
         "memoryMib": operator.memory(),
     }
@@ -476,14 +478,14 @@ async def _start(operator: OperatorUnderTest, kube: FakeKube, sets: int) -> dict
 async def _idle(operator: OperatorUnderTest, kube: FakeKube, seconds: float) -> dict[str, Any]:
     """Count what arrives while nothing changes: long enough that every set comes to its regular look."""
     begun, marks = time.monotonic(), [len(kube.calls)]
-    cpu, rounds = operator.cpu_seconds(), rounds_of(await operator.figures())
+    cpu, rounds = operator.cpu_seconds(), rounds_of(await operator.measurements())
     while (left := begun + seconds - time.monotonic()) > 0:
         await asyncio.sleep(min(60.0, left))
         operator.since_start()
         marks.append(len(kube.calls))
     lasted = time.monotonic() - begun
     calls = kube.calls[marks[0] : marks[-1]]
-    rounds = minus(rounds_of(await operator.figures()), rounds)
+    rounds = minus(rounds_of(await operator.measurements()), rounds)
     by_verb = Counter(call.verb for call in calls)
     return {
         "seconds": round(lasted, 1),

@@ -15,7 +15,7 @@ from brokerset_client import Message, Producer
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_formats.epochs import decode_epoch_file, encode_epoch_file, history_of
-from brokerset_operator.brokers_view import Trouble, look_for_troubles
+from brokerset_operator.brokers_view import Trouble, observe_troubles
 from brokerset_operator.model import names
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_rig.pod_processes import broker_settings, controller_settings, logs, running
@@ -97,7 +97,7 @@ def test_the_operator_learns_why_a_broker_does_not_follow(tmp_path: Path) -> Non
         brokers[number].enter_context(broker(number))
 
         def told() -> Trouble | None:
-            return asyncio.run(look_for_troubles({f"orders-0-{number}": _pod(number)})).get(
+            return asyncio.run(observe_troubles({f"orders-0-{number}": _pod(number)})).get(
                 f"orders-0-{number}"
             )
 

@@ -70,16 +70,16 @@ def main() -> int:
     broken = []
     for name in names:
         result = measure(CUTS[name], options.runs, options.seconds, tuple(options.set))
-        figures = result.to_object()
+        measurements = result.to_object()
         print(
-            f"{name:28} longest pause {figures['maxMs']} ms, {figures['acked']} acknowledged,"
-            f" {figures['lost']} lost, {figures['duplicates']} twice, {figures['failedSends']} sends failed,"
-            f" whole after {figures['wholeAfterMsMax']} ms",
+            f"{name:28} longest pause {measurements['maxMs']} ms, {measurements['acked']} acknowledged,"
+            f" {measurements['lost']} lost, {measurements['duplicates']} twice, {measurements['failedSends']} sends failed,"
+            f" whole after {measurements['wholeAfterMsMax']} ms",
             flush=True,
         )
         if result.broken:
             broken.append(name)
-            print("\n".join([figures.get("problem", ""), *figures["texts"]]), flush=True)
+            print("\n".join([measurements.get("problem", ""), *measurements["texts"]]), flush=True)
     print(f"{len(names) - len(broken)} of {len(names)} cuts broke no promise", flush=True)
     return 1 if broken else 0
 

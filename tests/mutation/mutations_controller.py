@@ -150,7 +150,7 @@ CONTROLLER = (
         name="epoch-below-brokers",
         breaks="A new epoch is not above what brokers know.",
         path="controller/brokerset_controller/replicas/election.py",
-        old="return max(group.master_epoch, *told, 0) + 1",
+        old="return max(group.master_epoch, *last_known, 0) + 1",
         new="return max(group.master_epoch, 0) + 1",
         caught_by="tests/unit/controller/replicas/test_election.py::test_the_new_epoch_is_above_everything_that_was_reported",
     ),

@@ -38,7 +38,7 @@ class Mastership(RuleBasedStateMachine):
         self.in_sync = InSync(OWN, self.true_set, self.true_epoch)
         self.progress = Progress(OWN, log_end=end, confirmed=0)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         held = self.progress.hold(self.in_sync.electable(), self.confirmed, self.now)
         before = self.confirmed
         self.confirmed = self.progress.confirm(
@@ -51,13 +51,13 @@ class Mastership(RuleBasedStateMachine):
         self.end += sum(sizes)
         self.boundaries.add(self.end)
         self.progress.appended(self.end)
-        self.look()
+        self.observe()
 
     @rule(broker_id=st.sampled_from(OTHERS), learner=st.booleans())
     def connect(self, broker_id: int, learner: bool) -> None:
         self.connected.add(broker_id)
         self.progress.connected(broker_id, self.now, learner=learner and broker_id == 4, is_ours=True)
-        self.look()
+        self.observe()
 
     @precondition(lambda self: self.connected)
     @rule(data=st.data())
@@ -65,7 +65,7 @@ class Mastership(RuleBasedStateMachine):
         broker_id = data.draw(st.sampled_from(sorted(self.connected)))
         self.connected.remove(broker_id)
         self.progress.disconnected(broker_id)
-        self.look()
+        self.observe()
 
     @precondition(lambda self: self.connected)
     @rule(data=st.data(), everything=st.booleans())
@@ -75,12 +75,12 @@ class Mastership(RuleBasedStateMachine):
         has = self.has[broker_id]
         self.has[broker_id] = self.end if everything else data.draw(st.integers(has, self.end))
         assert self.progress.acknowledge(broker_id, self.has[broker_id], self.now, self.end) is None
-        self.look()
+        self.observe()
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 3.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.look()
+        self.observe()
 
     @rule()
     def propose(self) -> None:
@@ -88,7 +88,7 @@ class Mastership(RuleBasedStateMachine):
         wanted = self.in_sync.decide(self.now, states)
         if wanted is not None:
             self.in_sync.proposed(wanted)
-            self.look()
+            self.observe()
             self.late.append((wanted, self.in_sync.set_epoch))
 
     @precondition(lambda self: self.late)
@@ -108,7 +108,7 @@ class Mastership(RuleBasedStateMachine):
     def ask(self) -> None:
         self.in_sync.adopt(self.true_set, self.true_epoch)
         self.progress.expect(self.true_set, self.now)
-        self.look()
+        self.observe()
 
     @invariant()
     def what_is_in_force_has_what_is_confirmed(self) -> None:

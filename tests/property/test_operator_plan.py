@@ -79,7 +79,7 @@ class Checker:
 
     dropped: set[str] = field(default_factory=set)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """After each second."""
         world = self.world
         for group in world.groups.values():
@@ -327,7 +327,7 @@ class Schedule:
     def second(self) -> None:
         """A second, and perhaps a reconcile."""
         self.world.tick()
-        self.checker.look()
+        self.checker.check()
         eager = self.chaos and self.rng.random() < 0.5
         if eager or self.world.now >= self.due:
             self.round()
@@ -343,7 +343,7 @@ class Schedule:
         decided = self.planner(observed)
         self.last = decided
         failed = False
-        self.due = world.now + max(0.0, min(decided.look_again_seconds, 20.0))
+        self.due = world.now + max(0.0, min(decided.requeue_seconds, 20.0))
         if self.status_first:
             world.status = dict(decided.status)
         for action in decided.actions:
@@ -384,7 +384,7 @@ class Schedule:
             if pod.lost_node:
                 world.missing_nodes.add(pod.node)
         self.due = 0.0
-        calm = 0
+        idle_reconciles = 0
         for _ in range(HEAL_SECONDS):
             before = world.status
             rounds_due = world.now + 1 >= self.due
@@ -392,8 +392,8 @@ class Schedule:
             self._approve()
             if rounds_due:
                 idle = self.last is not None and not self.last.actions and world.status == before
-                calm = calm + 1 if idle else 0
-            if calm >= 3 and self.last is not None and self.last.look_again_seconds >= 60:
+                idle_reconciles = idle_reconciles + 1 if idle else 0
+            if idle_reconciles >= 3 and self.last is not None and self.last.requeue_seconds >= 60:
                 break
         self.check_converged()
 

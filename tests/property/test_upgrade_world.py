@@ -14,7 +14,6 @@ from brokerset_cli.takeover.upgrade_facts import (
     Act,
     BrokerSeen,
     Comparison,
-    CutLog,
     Likeness,
     Note,
     OldStore,
@@ -26,6 +25,7 @@ from brokerset_cli.takeover.upgrade_facts import (
     StartBroker,
     StoreSeen,
     TakeNote,
+    TruncateLog,
     World,
 )
 from brokerset_cli.takeover.upgrade_plan import Plan, choose_leader, logs_wanted, plan_upgrade
@@ -215,7 +215,7 @@ class Made:
             case PutAside():
                 assert not self.old_controllers, "the data of controllers that run is moved"
                 self.old_data = False
-            case CutLog(store, offset):
+            case TruncateLog(store, offset):
                 each = self.by_name(store)
                 assert not each.old_runs
                 assert not each.new_runs

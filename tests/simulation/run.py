@@ -42,7 +42,7 @@ COUNTS_SHOWN = (
     "attempt stored twice",
     "started from scratch",
     "cache lost",
-    "cut",
+    "truncated",
     "elected: ",
     "event: ",
     "expanded",

@@ -21,7 +21,7 @@ HAPPENS = (
     "acknowledged",
     "started from scratch",
     "cache lost",
-    "cut",
+    "truncated",
     "elected: handed over",
     "elected: otherwise",
     "event: FencingChanged",
@@ -104,7 +104,7 @@ def test_calm_groups_of_every_size_acknowledge_everything(replicas: int) -> None
 
     assert outcome.failure is None
     assert outcome.counts["acknowledged send"] > 50
-    assert outcome.counts["cut"] == outcome.counts["loss recorded"] == 0
+    assert outcome.counts["truncated"] == outcome.counts["loss recorded"] == 0
     assert outcome.counts["replica compared"] == replicas - 1
 
 

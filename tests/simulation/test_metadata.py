@@ -28,7 +28,7 @@ class Story:
         key: Key,
         value: int | None,
         begun: float,
-        told: float | None = None,
+        client_answered: float | None = None,
         *,
         epoch: int = 1,
         end: int = 100,
@@ -36,9 +36,9 @@ class Story:
         """A change, and when its client was told, if it was."""
         self._number += 1
         change = self.checker.begin(self._number, key, value, begun)
-        if told is not None:
+        if client_answered is not None:
             self.checker.promised(self._number, epoch, end)
-            self.checker.told(change, told)
+            self.checker.client_answered(change, client_answered)
 
     def may_be(self, key: Key, *values: int | None) -> list[int | None]:
         """Which of some values a master may have."""
@@ -131,7 +131,7 @@ def test_what_no_master_said_is_told_to_nobody() -> None:
     change = checker.begin(1, T, 1, 0.0)
 
     with pytest.raises(Violation):
-        checker.told(change, 1.0)
+        checker.client_answered(change, 1.0)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

@@ -363,7 +363,7 @@ class Member:
 
     def cannot_lead(self, now: float) -> bool:
         """Whether the controllers are to know that this broker should not be elected."""
-        return self.refused_mastership.told(now)
+        return self.refused_mastership.is_reported(now)
 
     @property
     def to_give_back(self) -> tuple[frozenset[int], ...]:

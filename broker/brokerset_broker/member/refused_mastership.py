@@ -65,7 +65,7 @@ class RefusedMastership:
         """Whether it was tried often enough in the epoch that the controllers gave this broker."""
         return self._tries >= TRIES_MAX
 
-    def told(self, now: float) -> bool:
+    def is_reported(self, now: float) -> bool:
         """Whether the controllers are to know that this broker cannot lead."""
         return now < self._until
 
@@ -76,14 +76,16 @@ class SetsKnown:
     def __init__(self) -> None:
         self._sets: dict[int, GroupNews] = {}
 
-    def note(self, told: GroupNews) -> None:
+    def note(self, received: GroupNews) -> None:
         """Remember what was told, if it names a set."""
-        if not told.sync_state_set:
+        if not received.sync_state_set:
             return
-        epoch = told.epoch or 0
-        if any(known > told.set_epoch and (word.epoch or 0) < epoch for known, word in self._sets.items()):
+        epoch = received.epoch or 0
+        if any(
+            known > received.set_epoch and (word.epoch or 0) < epoch for known, word in self._sets.items()
+        ):
             self._sets.clear()  # the group was rebuilt: set epochs started from scratch
-        self._sets[told.set_epoch] = told
+        self._sets[received.set_epoch] = received
         while len(self._sets) > SETS_KNOWN_MAX:
             del self._sets[min(self._sets)]
 
@@ -94,12 +96,14 @@ class SetsKnown:
         take nobody who is dead. Every member had everything at the election, and whoever is started after it
         raises the set epoch, so that none of these is taken any more.
         """
-        told = self._sets.get(elected.set_epoch - 1)
-        if told is None or own_id not in told.sync_state_set or elected.sync_state_set - {own_id}:
+        received = self._sets.get(elected.set_epoch - 1)
+        if received is None or own_id not in received.sync_state_set or elected.sync_state_set - {own_id}:
             return ()
-        found = [told.sync_state_set]
-        if told.master_id is not None:
-            found.append(told.sync_state_set - {told.master_id} | {own_id})
-        others = sorted(told.sync_state_set - {own_id}, key=lambda each: (each == told.master_id, each))
+        found = [received.sync_state_set]
+        if received.master_id is not None:
+            found.append(received.sync_state_set - {received.master_id} | {own_id})
+        others = sorted(
+            received.sync_state_set - {own_id}, key=lambda each: (each == received.master_id, each)
+        )
         found += [frozenset((own_id, other)) for other in others]
         return tuple(dict.fromkeys(each for each in found if len(each) > 1))

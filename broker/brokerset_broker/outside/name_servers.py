@@ -68,14 +68,24 @@ class _Refused(Exception):
 class _Server:
     """What one task knows of its name server."""
 
-    __slots__ = ("address", "changed", "connection", "full", "registered", "role_id", "task", "told", "wake")
+    __slots__ = (
+        "address",
+        "changed",
+        "connection",
+        "full",
+        "registered",
+        "registered_address",
+        "role_id",
+        "task",
+        "wake",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: Connection | None = None
         self.registered = False
         self.role_id = 0
-        self.told = ""
+        self.registered_address = ""
         self.task: asyncio.Task[None] | None = None
         self.changed: dict[str, None] = {}
         self.full = True
@@ -340,10 +350,10 @@ class Registrar:
         compressed = len(body) > PLAIN_BYTES_MAX
         if compressed:
             body, crc = table.to_body(compressed=True)
-        server.told = self.client_address(server.role_id)
+        server.registered_address = self.client_address(server.role_id)
         header = RegisterBroker(
             broker_name=settings.broker_name,
-            broker_addr=server.told,
+            broker_addr=server.registered_address,
             cluster_name=settings.broker_cluster_name,
             ha_server_addr=self._ha_address()
             or f"{_bracketed(settings.broker_ip1)}:{settings.listen_port + 1}",
@@ -376,7 +386,7 @@ class Registrar:
         role_id = self._role_id()
         if server.role_id == MASTER_ID and role_id not in (MASTER_ID, None):
             return self.client_address(role_id)
-        return server.told or self.own_address()
+        return server.registered_address or self.own_address()
 
     def client_address(self, role_id: int | None) -> str:
         """The address that clients are told while the broker has this id at the name servers."""

@@ -23,12 +23,12 @@ class Attribute:
     low: int = 0
     high: int = 0
     changeable: bool = True
-    unserved: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     """Values that Java knows and this broker does not serve."""
 
     def problem(self, value: str) -> str | None:
         """What is wrong with `value`, or `None`."""
-        if value in self.unserved:
+        if value in self.unsupported:
             return f"{value} is not supported by this broker"
         if self.choices:
             return None if value in self.choices else f"value is not in set: [{', '.join(self.choices)}]"
@@ -41,10 +41,10 @@ class Attribute:
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(("SimpleCQ",), changeable=False, unserved=("BatchCQ",)),
-    "cleanup.policy": Attribute(("DELETE",), changeable=False, unserved=("COMPACTION",)),
+    "queue.type": Attribute(("SimpleCQ",), changeable=False, unsupported=("BatchCQ",)),
+    "cleanup.policy": Attribute(("DELETE",), changeable=False, unsupported=("COMPACTION",)),
     "message.type": Attribute(
-        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY"), unserved=("TRANSACTION", "PRIORITY", "LITE", "MIXED")
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY"), unsupported=("TRANSACTION", "PRIORITY", "LITE", "MIXED")
     ),
     "reserve.time": Attribute(low=-1, high=2**63 - 1),
 }

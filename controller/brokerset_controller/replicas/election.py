@@ -288,8 +288,8 @@ def best(candidates: Iterable[int], view: LiveView) -> int:
 
 def new_epoch(group: Group, view: LiveView) -> int:
     """One above every epoch that the controllers or a replica of the group ever told of."""
-    told = [view.lives[broker_id].epoch for broker_id in group.replicas if broker_id in view.lives]
-    return max(group.master_epoch, *told, 0) + 1
+    last_known = [view.lives[broker_id].epoch for broker_id in group.replicas if broker_id in view.lives]
+    return max(group.master_epoch, *last_known, 0) + 1
 
 
 def may_hold_more(group: Group, view: LiveView, broker_id: int) -> bool:

@@ -97,7 +97,7 @@ T = TypeVar("T")
     metavar="FEATURE",
     help="Go on although this feature seems to be in use, which our brokers do not serve; repeatable.",
 )
-@click.option("--look", "only_look", is_flag=True, help="Only look, and say what stands against it.")
+@click.option("--look", "only_observe", is_flag=True, help="Only look, and say what stands against it.")
 @json_option
 def adopt(data: Path, **options: Any) -> None:
     """Take over a running Java cluster in controller mode (RocketMQ 5.1.1 or later) by joining it.
@@ -133,8 +133,8 @@ def adopt(data: Path, **options: Any) -> None:
             namesrv, controllers = known.name_servers, known.controllers
         if namesrv is None:
             raise click.UsageError("Give the name servers of the Java cluster with --namesrv.")
-        if back and not options["only_look"]:
-            with folder.hold():
+        if back and not options["only_observe"]:
+            with folder.lock():
                 Journal(folder.path).go_back()
         code = _run(folder, namesrv, _adopt(folder, namesrv, controllers, options))
     sys.exit(code)
@@ -206,7 +206,7 @@ async def _finish(folder: DataFolder, options: Mapping[str, Any]) -> int | None:
         if not acts and needs_adopt(facts):
             return None
         steps = call.plan(facts)
-        if acts and not options["only_look"]:
+        if acts and not options["only_observe"]:
             steps = await call.go(last)
             facts = replace(
                 await call.observe(),  # which does not show any more what was left
@@ -235,9 +235,9 @@ async def _adopt(
                 show_findings(call.findings)
             facts = await call.observe()
             steps = call.plan(facts)
-            if not options["only_look"]:
+            if not options["only_observe"]:
                 steps = await call.go(last)
                 facts = await call.observe() if not options["back"] or steps else facts
             findings = call.findings if to_json else []
-            groups = facts.groups if steps or options["only_look"] else ()
+            groups = facts.groups if steps or options["only_observe"] else ()
             return report(cluster, groups, findings, steps, call.pauses, to_json, last)

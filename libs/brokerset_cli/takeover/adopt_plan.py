@@ -117,7 +117,7 @@ def plan_adoption(facts: Facts) -> tuple[Step, ...]:
     title = "Java's master stops taking messages, ours catches up and is elected."
     back = "Java's broker is made master again"
     found = [
-        Step("look", "The cluster is looked at; nothing is changed.", *_look(facts)),
+        Step("look", "The cluster is looked at; nothing is changed.", *_observe(facts)),
         Step(
             JOIN,
             f"Brokers of ours start as replicas, {facts.wanted} in each group.",
@@ -152,7 +152,7 @@ def plan_return(facts: Facts) -> tuple[Step, ...]:
     return in_order([*found, Step(LEAVE, title, *(waiting(problem) if problem else ready()))])
 
 
-def _look(facts: Facts) -> Standing:
+def _observe(facts: Facts) -> Standing:
     if not facts.obstacles:
         return done(", ".join(group.name for group in facts.groups))
     hint = "remove the obstacles, then look again; nothing was changed"

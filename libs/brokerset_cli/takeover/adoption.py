@@ -188,7 +188,7 @@ class Adoption(Flow[Facts]):
     def _keep_others_out(self) -> None:
         """Another call would put back what this one's switchover has just changed."""
         if self._lock is None and self._folder.owner() is not None:
-            self._lock = self._folder.hold()
+            self._lock = self._folder.lock()
 
     async def act(self, step: Step, facts: Facts) -> None:
         tell(f"{step.name}: {step.title}")

@@ -73,7 +73,7 @@ class BrokerQueries:
         except (ConnectionClosed, ValueError) as error:
             raise BrokerUnreachable(address, str(error)) from error
 
-    async def sure(
+    async def request(
         self,
         address: str,
         code: RequestCode,
@@ -93,7 +93,7 @@ class BrokerQueries:
         problem: ClientError | None = None
         for address in name_servers:
             try:
-                answer = await self.sure(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+                answer = await self.request(address, RequestCode.GET_BROKER_CLUSTER_INFO)
                 return readable(ClusterInfo.from_json, answer.body)
             except ClientError as error:
                 problem = error
@@ -109,22 +109,22 @@ class BrokerQueries:
 
     async def settings(self, address: str) -> dict[str, str]:
         """GET_BROKER_CONFIG (26)."""
-        answer = await self.sure(address, RequestCode.GET_BROKER_CONFIG)
+        answer = await self.request(address, RequestCode.GET_BROKER_CONFIG)
         return readable(properties_text.from_text, answer.body)
 
     async def change(self, address: str, changes: Mapping[str, str]) -> None:
         """UPDATE_BROKER_CONFIG (25)."""
         body = properties_text.to_text(dict(changes))
-        await self.sure(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self.request(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def measurements(self, address: str) -> dict[str, str]:
         """GET_BROKER_RUNTIME_INFO (28)."""
-        answer = await self.sure(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(readable(KVTable.from_json, answer.body).table)
 
     async def epochs(self, address: str) -> EpochEntryCache:
         """GET_BROKER_EPOCH_CACHE (1007)."""
-        answer = await self.sure(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        answer = await self.request(address, RequestCode.GET_BROKER_EPOCH_CACHE)
         return readable(EpochEntryCache.from_json, answer.body)
 
     async def log_end(self, address: str) -> int:
@@ -133,7 +133,7 @@ class BrokerQueries:
 
     async def table(self, address: str, code: RequestCode, key: str) -> dict[str, Any]:
         """One table of an answer in JSON, such as the topics of 21; empty when there is none."""
-        value = readable(_loads, (await self.sure(address, code)).body)
+        value = readable(_loads, (await self.request(address, code)).body)
         found = value.get(key) if isinstance(value, dict) else None
         return found if isinstance(found, dict) else {}
 
@@ -160,7 +160,7 @@ class BrokerQueries:
         """BROKERSET_SWITCH_OVER (21011), to a master of ours."""
         header = SwitchOver(broker_name=group, to_broker_id=to, timeout_ms=round(seconds * 1000))
         code = RequestCode.BROKERSET_SWITCH_OVER
-        answer = await self.sure(address, code, header, timeout=seconds + 2 * ASK_SECONDS)
+        answer = await self.request(address, code, header, timeout=seconds + 2 * ASK_SECONDS)
         return SwitchOverResponse.from_ext(answer.ext)
 
 

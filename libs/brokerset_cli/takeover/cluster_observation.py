@@ -181,7 +181,7 @@ async def _is_written(brokers: BrokerQueries, address: str, topic: str) -> bool:
     for queue_id in range(QUEUES_ASKED):
         header = headers.GetMaxOffset(topic=topic, queue_id=queue_id)
         try:
-            answer = await brokers.sure(address, RequestCode.GET_MAX_OFFSET, header)
+            answer = await brokers.request(address, RequestCode.GET_MAX_OFFSET, header)
         except RequestRefused:
             return False
         if int(answer.ext.get("offset", "0")) > 0:
@@ -193,7 +193,7 @@ async def _filters(brokers: BrokerQueries, address: str, group: str) -> bool:
     """Whether a living consumer of the group subscribes by something else than tags (203)."""
     header = headers.GetConsumerConnectionList(consumer_group=group)
     try:
-        answer = await brokers.sure(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        answer = await brokers.request(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
     except RequestRefused:  # nobody of it is online
         return False
     table = readable(ConsumerConnection.from_json, answer.body).subscription_table

@@ -55,7 +55,7 @@ class FinishActs:
             leader = await admin.leader()
             for group in groups:
                 header = headers.GetNextBrokerId(cluster_name=cluster.name, broker_name=group.name)
-                answer = await self.brokers.sure(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+                answer = await self.brokers.request(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
                 given = GetNextBrokerIdResponse.from_ext(answer.ext).next_broker_id or 0
                 next_ids[group.name] = max([given, *(each.broker_id + 1 for each in group.replicas)])
         java = {
@@ -74,7 +74,7 @@ class FinishActs:
         for address in addresses.split(";"):
             for key, value in sorted(entries.items()):
                 header = headers.PutKVConfig(namespace=ORDER_TOPICS, key=key, value=value)
-                await self.brokers.sure(address, RequestCode.PUT_KV_CONFIG, header)
+                await self.brokers.request(address, RequestCode.PUT_KV_CONFIG, header)
         tell(f"our name servers: {addresses}")
         if entries:
             tell(f"copied the settings of ordered topics: {', '.join(sorted(entries))}")

@@ -19,7 +19,7 @@ from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.finish_plan import FinishFacts, Owner, OwnGroup
 from brokerset_cli.takeover.steps import current
-from brokerset_client.controller_admin import ALIVE, BrokerLook, ControllerAdmin
+from brokerset_client.controller_admin import ALIVE, BrokerObservation, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import readable
 from brokerset_protocol import headers
@@ -125,7 +125,7 @@ class FinishObserver:
             found.append(as_brokers_say(name, _wanted(memory, name), answers, facts))
         return tuple(found)
 
-    async def who_answers(self, memory: SetMemory, group: str) -> list[BrokerLook]:
+    async def who_answers(self, memory: SetMemory, group: str) -> list[BrokerObservation]:
         """Our brokers of a group that have an id and say who they are (1007)."""
         async with ControllerAdmin(joined_set.own_controllers(memory) or memory.host) as admin:
             answers = await asyncio.gather(
@@ -134,7 +134,7 @@ class FinishObserver:
         return [
             each
             for each in answers
-            if isinstance(each, BrokerLook)
+            if isinstance(each, BrokerObservation)
             and each.broker_name == group
             and each.identity.owner_uid == memory.uid
             and each.identity.replica_id is not None
@@ -241,7 +241,7 @@ def _as_java_says(group: GroupFacts, memory: SetMemory) -> OwnGroup:
 
 
 def as_brokers_say(
-    name: str, wanted: int, answers: Sequence[BrokerLook], facts: dict[str, BrokerFacts]
+    name: str, wanted: int, answers: Sequence[BrokerObservation], facts: dict[str, BrokerFacts]
 ) -> OwnGroup:
     """A group as its own brokers describe it: in sync is who is connected to the master, which counts it in.
 

@@ -68,7 +68,7 @@ class Finish(Flow[FinishFacts]):
 
     async def go(self, last: str | None) -> tuple[Step, ...]:
         """Put back what a switchover that was cut off has changed, then run the flow."""
-        with self._folder.hold():
+        with self._folder.lock():
             await self._acts.put_back()
             steps = await self.run(last)
             await self._started()

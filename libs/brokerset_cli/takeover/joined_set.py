@@ -16,7 +16,7 @@ from brokerset_cli.up import choose_ports, detach_set, load_manifest
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet, read_manifest
 from brokerset_spec.plan import PortWishes, broker_process
-from brokerset_spec.set_memory import GuestOf, SetMemory
+from brokerset_spec.set_memory import JoinedCluster, SetMemory
 from brokerset_spec.setting_fields import SettingField, setting_fields
 
 NAME_PREFIX: Final = "adopted-"
@@ -87,7 +87,7 @@ def our_addresses(folder: DataFolder) -> tuple[str, ...]:
     return tuple(f"{memory.host}:{port}" for port in memory.broker_ports.values()) if memory.host else ()
 
 
-def joined_cluster_of(folder: DataFolder) -> GuestOf | None:
+def joined_cluster_of(folder: DataFolder) -> JoinedCluster | None:
     """Whose cluster the set of a folder has joined; None for others, and where there is none."""
     return folder.memory().joined_cluster_of if (folder.path / MEMORY).exists() else None
 
@@ -142,7 +142,9 @@ def join(
         memory = folder.memory()
         Journal(folder.path).begin(living, manifest.spec.replicas)
         if memory.joined_cluster_of is None:
-            memory = replace(memory, joined_cluster_of=GuestOf(cluster.controllers, cluster.name_servers))
+            memory = replace(
+                memory, joined_cluster_of=JoinedCluster(cluster.controllers, cluster.name_servers)
+            )
             folder.write_memory(memory)
     wishes = PortWishes()
     if not memory.broker_ports:

@@ -233,10 +233,10 @@ def name_server_findings(brokers: Sequence[BrokerAnswers], given: str) -> list[F
     A warning: the same one may be spelled otherwise, as a name or as an address.
     """
     found = []
-    for told in sorted({each.settings.get("namesrvAddr", "") for each in brokers}):
-        if told and set(told.split(";")) != set(given.split(";")):
+    for named in sorted({each.settings.get("namesrvAddr", "") for each in brokers}):
+        if named and set(named.split(";")) != set(given.split(";")):
             text = (
-                f"Java's brokers register at {told}, and ours will at {given}: give all of them with "
+                f"Java's brokers register at {named}, and ours will at {given}: give all of them with "
                 "--namesrv, or clients of the others do not find ours"
             )
             found.append(Finding("name-servers", text, False))

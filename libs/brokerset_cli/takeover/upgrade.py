@@ -67,7 +67,7 @@ class Upgrade(Flow[World]):
             if self.lock is None:
                 return world
             with disk_errors():
-                taken = self.lock.hold(each for each in self._where.stores if may_be_store(each))
+                taken = self.lock.take(each for each in self._where.stores if may_be_store(each))
             if not taken:
                 return world
             self._observer.forget()  # it became a store meanwhile: it is observed again
@@ -220,8 +220,8 @@ def _command(kind: Origin, old: tuple[str, ...], data: tuple[Path, ...], options
         return
     wait = options["wait"] if options["wait"] is not None else (WAIT_SECONDS if sys.stdin.isatty() else 0)
     call = Upgrade(where, start_with=options["start_with"], yes=yes, wait=wait, quiet=to_json)
-    only_look = options["look"] or options["write_facts"]
-    if not only_look:
+    only_observe = options["look"] or options["write_facts"]
+    if not only_observe:
         with command_lock(stores) as call.lock:
             _run(call.run())
         call.lock = None
@@ -232,7 +232,7 @@ def _command(kind: Origin, old: tuple[str, ...], data: tuple[Path, ...], options
             write_atomically(options["write_facts"], facts_of(where.host, world, plan.leader))
     _show(plan, world, where, to_json)
     step = current(plan.steps)
-    if step is None or only_look:
+    if step is None or only_observe:
         return
     if step.state is StepState.BLOCKED:
         raise CommandFailed(f"{step.name}: {step.detail}", step.hint)

@@ -20,13 +20,13 @@ from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP
 from brokerset_cli.takeover.upgrade_facts import (
     Act,
-    CutLog,
     Note,
     Prepare,
     PutAside,
     SetPermission,
     StartBroker,
     TakeNote,
+    TruncateLog,
     World,
 )
 from brokerset_cli.takeover.upgrade_observation import STORE_VARIABLE, Where
@@ -68,7 +68,7 @@ class UpgradeActs:
                     aside = self._noted(first, world).aside
                     self._note(first, world, aside=(*(each for each in aside if each != folder), folder))
                     upgrade_files.put_aside(Path(folder))
-                case CutLog(store, offset):
+                case TruncateLog(store, offset):
                     upgrade_files.truncate_log(Path(store), self._noted(store, world), offset)
                 case Prepare(store, empty, leader):
                     note = replace(self._noted(store, world), leader=leader)

@@ -331,7 +331,7 @@ class PutAside:
 
 
 @dataclass(frozen=True, slots=True)
-class CutLog:
+class TruncateLog:
     """Truncate a log where it parts from the future master's; what goes is kept."""
 
     store: str
@@ -355,4 +355,4 @@ class StartBroker:
     store: str
 
 
-Act = TakeNote | SetPermission | PutAside | CutLog | Prepare | StartBroker
+Act = TakeNote | SetPermission | PutAside | TruncateLog | Prepare | StartBroker

@@ -384,7 +384,7 @@ class CommandLock:
     def __init__(self) -> None:
         self._held: dict[Path, FileLock] = {}
 
-    def hold(self, stores: Iterable[Path]) -> bool:
+    def take(self, stores: Iterable[Path]) -> bool:
         """Take the locks that are not held yet; whether there were any. Ends the command when another one has
         a store. Raises `OSError`."""
         wanted = sorted({each.resolve() for each in stores} - set(self._held))
@@ -411,7 +411,7 @@ def command_lock(stores: Iterable[Path]) -> Iterator[CommandLock]:
     lock = CommandLock()
     try:
         with disk_errors():
-            lock.hold(each for each in stores if may_be_store(each))
+            lock.take(each for each in stores if may_be_store(each))
         yield lock
     finally:
         lock.release()

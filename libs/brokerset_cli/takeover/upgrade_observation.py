@@ -294,7 +294,7 @@ async def _new_controllers(
     problem = "none was named"
     for address in addresses:
         try:
-            answer = await queries.sure(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            answer = await queries.request(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
             metadata = fields.GetMetaDataResponse.from_ext(answer.ext)
             leader = metadata.controller_leader_address or (address if metadata.is_leader else "")
             if not leader:
@@ -305,7 +305,7 @@ async def _new_controllers(
             if known.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 problem = f"{leader} is of before 5.1.1: it does not give persistent ids"
                 continue
-            state = await queries.sure(
+            state = await queries.request(
                 leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=orjson.dumps([group])
             )
             table = readable(BrokerReplicasInfo.from_json, state.body).replicas_info_table

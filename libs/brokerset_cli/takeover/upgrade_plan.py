@@ -28,7 +28,6 @@ from brokerset_cli.takeover.upgrade_facts import (
     Act,
     BrokerSeen,
     Comparison,
-    CutLog,
     Likeness,
     Origin,
     Prepare,
@@ -37,6 +36,7 @@ from brokerset_cli.takeover.upgrade_facts import (
     SetPermission,
     StoreSeen,
     TakeNote,
+    TruncateLog,
     World,
 )
 from brokerset_cli.takeover.upgrade_starting import in_sync, master_started, slaves_started, writable
@@ -427,7 +427,7 @@ def _truncated(world: World, leader: StoreSeen, each: StoreSeen, found: Comparis
     which = f"which {leader.name} does not have" if found.exact else f"of which {leader.name} may have a part"
     cut = f"would be cut from offset {found.common_end:,} on: {messages}{found.cut_bytes:,} bytes, {which}"
     if each.here and found.common_end > each.store.begin and each.name in world.accept_cut:
-        return ready(f"{each.name} {cut}", CutLog(each.name, found.common_end))
+        return ready(f"{each.name} {cut}", TruncateLog(each.name, found.common_end))
     way = f"throw them away with --accept-cut {each.name} (a copy is kept)"
     if found.common_end <= each.store.begin:
         way = f"{_EMPTY.format(each.name)}, so that its broker copies all of the other log"

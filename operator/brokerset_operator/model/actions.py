@@ -202,7 +202,7 @@ class Plan:
     status: Mapping[str, Any]
     """The whole `status` of the BrokerSet."""
 
-    look_again_seconds: float
+    requeue_seconds: float
     """When to reconcile again without an event."""
 
     notes: tuple[str, ...] = field(default=())

@@ -109,7 +109,7 @@ def next_step(name: str, namespace: str, known: ControllerFacts) -> tuple[Action
             ), None
     for node_id in surplus:
         if node_id == known.leader:
-            return _handover(known, node_id)
+            return _leadership_move(known, node_id)
         return _removal(known, node_id, "the manifest wants fewer controllers")
     return None, None
 
@@ -128,7 +128,7 @@ def _removal(known: ControllerFacts, node_id: int, why: str) -> tuple[Action | N
     return RemoveController(node_id, why), None
 
 
-def _handover(known: ControllerFacts, node_id: int) -> tuple[Action | None, str | None]:
+def _leadership_move(known: ControllerFacts, node_id: int) -> tuple[Action | None, str | None]:
     able = [n for n in sorted(known.voting & known.caught_up) if n != node_id and n < known.wanted]
     if not able:
         return None, f"controller {node_id} leads until another one has everything"

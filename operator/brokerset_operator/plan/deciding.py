@@ -25,7 +25,7 @@ from brokerset_operator.plan.requests import serve_requests
 from brokerset_operator.plan.rollout import roll_brokers, roll_controllers
 from brokerset_operator.plan.scaling import size_groups
 from brokerset_operator.plan.static import keep_objects, stateful_sets
-from brokerset_operator.plan.status import Told, events, invalid_status, write_status
+from brokerset_operator.plan.status import Remarks, events, invalid_status, write_status
 from brokerset_operator.plan.steps import (
     IDLE_SECONDS,
     Again,
@@ -118,7 +118,7 @@ class Decided:
 
     facts: Facts
     actions: list[tuple[Stage, Action]] = field(default_factory=list)
-    told: Told = field(default_factory=Told)
+    remarks: Remarks = field(default_factory=Remarks)
     notes: list[str] = field(default_factory=list)
     again_seconds: float = IDLE_SECONDS
     pods: list[Pods] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Decided:
 
     def finished(self) -> Plan:
         """The plan, with its status."""
-        status = write_status(self.facts, self.told)
+        status = write_status(self.facts, self.remarks)
         self.actions += [(Stage.EVENTS, event) for event in events(self.facts.observed, status)]
         ordered = tuple(action for _, action in sorted(self.actions, key=lambda one: one[0]))
         return Plan(ordered, status, self.again_seconds, tuple(self.notes))
@@ -154,7 +154,7 @@ class Decided:
                 work = replace(memory.groups.get(index, self.facts.groups[index].work), **changes)
                 return replace(memory, groups=dict(sorted({**memory.groups, index: work}.items())))
             case GoesOn(reason, message, seconds):
-                self.told.progress.append((reason, message))
+                self.remarks.progress.append((reason, message))
                 self._again(seconds)
             case Waits(message, seconds):
                 self.notes.append(message)
@@ -162,13 +162,13 @@ class Decided:
             case Again(seconds):
                 self._again(seconds)
             case Raise(condition, reason, message):
-                _, texts = self.told.raised.setdefault(condition, (reason, []))
+                _, texts = self.remarks.raised.setdefault(condition, (reason, []))
                 if not any(message in text for text in texts):
                     texts.append(message)
             case Pods():
                 self.pods.append(step)
             case Answers(requests):
-                self.told.requests = dict(requests)
+                self.remarks.requests = dict(requests)
             case At(later, action):
                 self._act(later, action)
             case _:

@@ -38,16 +38,16 @@ def _keep(facts: Facts, group: GroupFacts, broker: Broker, wanted: Mapping[str, 
     changes = differing(said, wanted)
     minimum = changes.pop(MINIMUM, None)
     if minimum is not None:
-        told = _tell(facts, group, broker, {MINIMUM: minimum}, steps.Stage.MINIMUM)
+        sent = _tell(facts, group, broker, {MINIMUM: minimum}, steps.Stage.MINIMUM)
         if _number(minimum) <= _number(said[MINIMUM]):
-            yield from told
+            yield from sent
         else:
             later = steps.GoesOn(
                 reasons.CHANGING_SETTINGS,
                 f"{group.name} gets {MINIMUM}={minimum} when nothing else is done to it, and every broker,"
                 f" or more than {minimum}, are in sync",
             )
-            yield steps.Unless(group.name, told, (later,)) if is_enough(facts, group, minimum) else later
+            yield steps.Unless(group.name, sent, (later,)) if is_enough(facts, group, minimum) else later
     if changes:
         yield from _tell(facts, group, broker, changes, steps.Stage.SETTINGS)
 
@@ -86,7 +86,7 @@ def _tell(
     facts: Facts, group: GroupFacts, broker: Broker, changes: Mapping[str, str], stage: steps.Stage
 ) -> tuple[steps.Step, ...]:
     assert broker.pod is not None, "it has answered"
-    told = ", ".join(f"{name}={text}" for name, text in changes.items())
+    sent = ", ".join(f"{name}={text}" for name, text in changes.items())
     ip = broker.pod.ip or ""
     host = f"[{ip}]" if ":" in ip else ip
     action = TellSettings(
@@ -98,7 +98,7 @@ def _tell(
         why=WHY,
     )
     return steps.At(stage, action), steps.GoesOn(
-        reasons.CHANGING_SETTINGS, f"{broker.pod.name} is told {told}"
+        reasons.CHANGING_SETTINGS, f"{broker.pod.name} is told {sent}"
     )
 
 

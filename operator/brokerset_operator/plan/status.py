@@ -26,7 +26,7 @@ PROBLEM_CHARACTERS_MAX: Final = 1024
 
 
 @dataclass(slots=True)
-class Told:
+class Remarks:
     """What the rules tell people."""
 
     progress: list[tuple[str, str]] = field(default_factory=list)
@@ -38,9 +38,9 @@ class Told:
     requests: dict[str, Any] = field(default_factory=dict)
 
 
-def write_status(facts: Facts, told: Told) -> dict[str, Any]:
+def write_status(facts: Facts, remarks: Remarks) -> dict[str, Any]:
     """Return the whole status of a set with a valid manifest."""
-    verdicts = _verdicts(facts, told)
+    verdicts = _verdicts(facts, remarks)
     shown = [group for group in facts.groups.values() if group.wanted or group.keeper is not None]
     known = facts.controllers
     controllers: dict[str, Any] = {
@@ -80,8 +80,8 @@ def write_status(facts: Facts, told: Told) -> dict[str, Any]:
     }
     if (access := external_access(facts)) is not None:
         found["external"] = external_status(access)
-    if told.requests:
-        found["requests"] = told.requests
+    if remarks.requests:
+        found["requests"] = remarks.requests
     return found | _owner(facts.observed)
 
 
@@ -160,7 +160,7 @@ def events(observed: Observed, status: Mapping[str, Any]) -> list[EmitEvent]:
     return found
 
 
-def _verdicts(facts: Facts, told: Told) -> dict[str, Verdict]:
+def _verdicts(facts: Facts, remarks: Remarks) -> dict[str, Verdict]:
     wanted = [group for group in facts.groups.values() if not group.dropped]
     problems = [problem for group in wanted if (problem := group_problem(facts, group)) is not None]
     controllers = _controllers(facts)
@@ -182,11 +182,11 @@ def _verdicts(facts: Facts, told: Told) -> dict[str, Verdict]:
     if bad:
         degraded = (True, bad[0][0], "; ".join(message for _, message in bad))
     progress: Verdict = (False, reasons.DONE, "")
-    if told.progress:
-        going = [reason for reason, _ in told.progress]
+    if remarks.progress:
+        going = [reason for reason, _ in remarks.progress]
         asks = reasons.WAITING_FOR_APPROVAL in going
         reason = reasons.WAITING_FOR_APPROVAL if asks else going[0]
-        message = "; ".join(dict.fromkeys(message for _, message in told.progress))
+        message = "; ".join(dict.fromkeys(message for _, message in remarks.progress))
         progress = (reason != reasons.PAUSED, reason, message)
     contested = [group.contested for group in facts.groups.values() if group.contested is not None]
     found: dict[str, Verdict] = {
@@ -196,7 +196,7 @@ def _verdicts(facts: Facts, told: Told) -> dict[str, Verdict]:
         reasons.CONTROLLERS_READY: controllers,
         reasons.IDENTITY_CONFLICT: _conflict(facts.groups.values(), contested),
     }
-    for kind, (reason, messages) in sorted(told.raised.items()):
+    for kind, (reason, messages) in sorted(remarks.raised.items()):
         found[kind] = (True, reason, "; ".join(messages))
     return found
 

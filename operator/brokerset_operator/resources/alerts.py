@@ -33,9 +33,9 @@ _DISK_USED: Final = (
 )
 
 
-def _of_set(figure: str) -> str:
-    """A figure of the operator under the namespace and name of the set that it is about."""
-    where = f'label_replace({figure}, "namespace", "$1", "exported_namespace", "(.+)")'
+def _of_set(metric: str) -> str:
+    """A metric of the operator under the namespace and name of the set that it is about."""
+    where = f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
     return f"max by (namespace, name) ({where})"
 
 

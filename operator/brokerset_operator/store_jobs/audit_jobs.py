@@ -29,7 +29,7 @@ REPORT_MOUNT: Final = "/report"
 MAPS_MOUNT: Final = "/maps"
 MAP_KEY: Final = "map.json"
 VIEW_KEY: Final = "controllers.json"
-LOOK_KEY: Final = "look.json"
+QUERY_KEY: Final = "look.json"
 HAS_VIEW: Final = f"{names.DOMAIN}/has-controllers"
 """Annotation of a map's ConfigMap: whether `VIEW_KEY` is in it, for who reads its metadata only."""
 
@@ -54,14 +54,14 @@ def reduce_job_name(audit: str, run: int, index: int, number: int = 0) -> str:
     return f"{name}-{number}" if number else name
 
 
-def look_job_name(audit: str, run: int, share: Share, number: int) -> str:
+def query_job_name(audit: str, run: int, share: Share, number: int) -> str:
     """Name of the Job that asks a replica what differs."""
-    return f"{map_job_name(audit, run, share)}-{labels.look_step(number)}"
+    return f"{map_job_name(audit, run, share)}-{labels.query_step(number)}"
 
 
-def look_name(audit: str, share: Share, number: int) -> str:
+def query_object_name(audit: str, share: Share, number: int) -> str:
     """Name of the ConfigMap with what a replica has answered."""
-    return f"{audit}-{labels.look_step(number)}-{share.index}-{share.ordinal}"
+    return f"{audit}-{labels.query_step(number)}-{share.index}-{share.ordinal}"
 
 
 def map_name(audit: str, share: Share) -> str:
@@ -97,7 +97,7 @@ def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: b
     )
 
 
-def look_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> JobFacts:
+def query_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> JobFacts:
     """The Job that asks a replica what differs; it reads little, and needs no Spark."""
     audit = _manifest(observed)
     spec = audit.spec
@@ -108,8 +108,8 @@ def look_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> J
     return _facts(
         observed,
         run,
-        name=look_job_name(audit.metadata.name, run.number, share, asked.number),
-        step=labels.look_step(asked.number),
+        name=query_job_name(audit.metadata.name, run.number, share, asked.number),
+        step=labels.query_step(asked.number),
         command=[*command, *engine_options("processes", spec.limits, Executors())],
         mounts=[Mounted(name="store", claim=share.claim, path=volume)],
         next_to_pod=share.pod,
@@ -152,10 +152,10 @@ def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> Ne
     return _kept(observed, run, share, name, labels.MAP, data, has_view)
 
 
-def look_object(observed: ObservedAudit, run: Run, share: Share, number: int, text: str) -> NewObject:
+def query_object(observed: ObservedAudit, run: Run, share: Share, number: int, text: str) -> NewObject:
     """The ConfigMap that keeps what a replica has answered."""
-    name = look_name(_manifest(observed).metadata.name, share, number)
-    return _kept(observed, run, share, name, labels.look_step(number), {LOOK_KEY: text}, {})
+    name = query_object_name(_manifest(observed).metadata.name, share, number)
+    return _kept(observed, run, share, name, labels.query_step(number), {QUERY_KEY: text}, {})
 
 
 def _kept(
@@ -206,8 +206,8 @@ def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report:
             if asked.pod == share.pod:
                 path = f"{share.pod}-{asked.number}.json"
                 command += ["--look", f"{MAPS_MOUNT}/{path}"]
-                entry = {"key": LOOK_KEY, "path": path}
-                answer = {"name": look_name(name, share, asked.number), "items": [entry]}
+                entry = {"key": QUERY_KEY, "path": path}
+                answer = {"name": query_object_name(name, share, asked.number), "items": [entry]}
                 sources.append({"configMap": answer})
         items = [{"key": MAP_KEY, "path": f"{share.pod}.json"}]
         if share is newest:

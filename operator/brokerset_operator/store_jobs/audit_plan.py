@@ -17,14 +17,14 @@ from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_jobs import (
     MAP_BYTES_MAX,
-    look_job,
-    look_name,
-    look_object,
     map_job,
     map_job_name,
     map_name,
     map_object,
     queries,
+    query_job,
+    query_object,
+    query_object_name,
     reduce_job,
     reduce_job_name,
     report_name,
@@ -54,7 +54,7 @@ WAIT_SECONDS: Final = 30.0
 LATE_SECONDS: Final = 30.0
 """So long a run whose time is over waits for its Jobs, whose time is over as well, to end with their logs."""
 
-LATE_LOOK_SECONDS: Final = 2.0
+LATE_REQUEUE_SECONDS: Final = 2.0
 
 GIVEN_UP_SECONDS: Final = 600.0
 """So long a run waits for a broker's pod that does not run, or for a Job that does not start."""
@@ -203,7 +203,7 @@ class _Decision:
                 self.work = self.work.at(run=replace(run, step="reduce"))
                 self._again(SOON_SECONDS)
         elif run.step == "look":
-            self.work = self.work.at(run=self._look_on(run))
+            self.work = self.work.at(run=self._continue_queries(run))
         else:
             self._reduce(run)
 
@@ -211,12 +211,12 @@ class _Decision:
         """End a run whose time is over as soon as its Jobs have: what is ended from outside loses its log."""
         own = [job for job in self.observed.jobs.values() if labels.run_of(job) == run.number]
         if self.observed.now < deadline + LATE_SECONDS and not all(map(has_ended, own)):
-            self._again(LATE_LOOK_SECONDS)
+            self._again(LATE_REQUEUE_SECONDS)
             return
         said = f"it took longer than limits.deadlineSeconds, {self.audit.spec.limits.deadline_seconds} s"
         whys = {share.pod: share.failed or share.noted or self._why_late(share, run) for share in run.shares}
-        told = "; ".join(f"{pod}: {why}" for pod, why in whys.items() if why)
-        self._end(run, Ending(reasons.FAILED, f"{said}: {told}" if told else said))
+        reasons_of_pods = "; ".join(f"{pod}: {why}" for pod, why in whys.items() if why)
+        self._end(run, Ending(reasons.FAILED, f"{said}: {reasons_of_pods}" if reasons_of_pods else said))
 
     def _why_late(self, share: Share, run: Run) -> str:
         if self._is_read(run, share):
@@ -269,7 +269,7 @@ class _Decision:
                     self.waits_for[share.pod] = outcome.message
         return None
 
-    def _look_on(self, run: Run) -> Run:
+    def _continue_queries(self, run: Run) -> Run:
         """Carry a round of queries on; what nobody answers is left out, and the stretch is told."""
         by_pod = {share.pod: share for share in run.shares}
         waits = self.observed.now - run.asked_at >= GIVEN_UP_SECONDS
@@ -277,10 +277,10 @@ class _Decision:
         for each in run.asked:
             if each.number == run.round and each.failed is None:
                 share, number = by_pod[each.pod], each.number
-                if self._is_there(run, look_name(self.name, share, number)):
+                if self._is_there(run, query_object_name(self.name, share, number)):
                     asked.append(each)
                     continue
-                facts = look_job(self.observed, run, share, each)
+                facts = query_job(self.observed, run, share, each)
                 failed = self._get_on(facts, share, waits, self._keeping(run, share, number))
                 each = each if failed is None else replace(each, failed=failed[:500])
                 open_ = open_ or failed is None
@@ -291,7 +291,7 @@ class _Decision:
         return replace(run, asked=tuple(asked), step="reduce")
 
     def _keeping(self, run: Run, share: Share, number: int) -> Callable[[str], NewObject]:
-        return lambda text: look_object(self.observed, run, share, number, text)
+        return lambda text: query_object(self.observed, run, share, number, text)
 
     def _reduce(self, run: Run) -> None:
         """Compare group by group; the run ends when all were compared, or one cannot be."""

@@ -121,8 +121,8 @@ class AuditStatus:
         found = [EmitEvent("AuditError", error_text(each), warning=True) for each in self._new_errors]
         for run, ending in self._ended:
             if ending.result == reasons.FAILED:
-                told = f"run {run.number} failed: {ending.message}"
-                found.append(EmitEvent("AuditRunFailed", told[:EVENT_CHARACTERS_MAX], warning=True))
+                message = f"run {run.number} failed: {ending.message}"
+                found.append(EmitEvent("AuditRunFailed", message[:EVENT_CHARACTERS_MAX], warning=True))
         return found
 
     def set_events(self) -> list[EmitEvent]:
@@ -250,8 +250,8 @@ def _verdict(before: Verdict | None, last: Mapping[str, Any], findings: list[Map
     if result == reasons.INCOMPLETE:
         unread = [each for each in findings if each["code"] == UNREAD]
         named = "; ".join(f"{each['store']} {each['text']}" for each in unread)
-        told = f"run {number} read {last['replicas']} replicas and found no error in them: {named}"
-        return "Unknown", reasons.INCOMPLETE, told
+        message = f"run {number} read {last['replicas']} replicas and found no error in them: {named}"
+        return "Unknown", reasons.INCOMPLETE, message
     return "Unknown", reasons.RUN_FAILED, f"run {number} failed: {last.get('message', '')}"
 
 

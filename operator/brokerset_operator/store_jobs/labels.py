@@ -31,8 +31,9 @@ AUDIT_NOW: Final = f"{names.DOMAIN}/audit-now"
 
 MAP: Final = "map"
 REDUCE: Final = "reduce"
-LOOK: Final = "look"
-"""Beginning of the steps in which replicas are asked what differs; the number of the round follows."""
+QUERY: Final = "look"
+"""Begins the names of the steps that run `audit look`, which asks a replica what differs; the number of
+the round of queries follows."""
 
 MIGRATE: Final = "migrate"
 VERIFY: Final = "verify"
@@ -60,14 +61,14 @@ def labels(kind: str, name: str, *, run: int, step: str, **more: str) -> dict[st
     }
 
 
-def look_step(number: int) -> str:
+def query_step(number: int) -> str:
     """Step of a round of queries."""
-    return f"{LOOK}-{number}"
+    return f"{QUERY}-{number}"
 
 
 def may_find(step: str) -> bool:
     """Whether the exit code of findings is a result of this step: not where a replica is only read."""
-    return step != MAP and not step.startswith(f"{LOOK}-")
+    return step != MAP and not step.startswith(f"{QUERY}-")
 
 
 def owner(kind: str, name: str, uid: str) -> list[dict[str, Any]]:

@@ -37,14 +37,16 @@ def _in_the_way(observed: ObservedMigration) -> Verdict | None:
         if observed.users.get(claim)
     ]
     if used:
-        told = f"in use: {'; '.join(used)}. Stop what uses it: a store is copied only while nobody writes it"
-        return "False", reasons.IN_USE, told
+        message = (
+            f"in use: {'; '.join(used)}. Stop what uses it: a store is copied only while nobody writes it"
+        )
+        return "False", reasons.IN_USE, message
     if observed.taken_by is not None:
-        told = (
+        message = (
             f"StatefulSet {observed.taken_by} has a broker for volume {migration.target_claim}: a store is"
             " migrated before its BrokerSet is made, or has that many replicas"
         )
-        return "False", reasons.TARGET_TAKEN, told
+        return "False", reasons.TARGET_TAKEN, message
     return None
 
 

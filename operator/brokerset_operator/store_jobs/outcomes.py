@@ -137,10 +137,10 @@ def error_text(finding: Mapping[str, Any]) -> str:
         where = f"{where} {finding['file']}".strip()
     if finding.get("offset") is not None:
         where = f"{where} at {finding['offset']}".strip()
-    told = (
+    message = (
         f"{finding['code']}: {where}: {finding['text']}" if where else f"{finding['code']}: {finding['text']}"
     )
-    return told[:EVENT_CHARACTERS_MAX]
+    return message[:EVENT_CHARACTERS_MAX]
 
 
 def merged(summaries: Iterable[Summary]) -> Summary:

@@ -13,7 +13,7 @@ from cronsim import CronSim, CronSimError
 from brokerset_operator.model.remembered import kept
 from brokerset_spec.problems import Problem
 
-RUNS_LOOKED_AT: Final = 32
+RUNS_EXAMINED: Final = 32
 """Runs of a schedule of which the pauses count: those of a month that has one each night."""
 
 
@@ -37,7 +37,7 @@ class Schedule:
     def longest_pause(self, now: float) -> int:
         """Seconds between two of the next runs, where they are farthest from each other; 0 for none."""
         times = [
-            each.timestamp() for each in islice(CronSim(self.text, self._local(int(now))), RUNS_LOOKED_AT)
+            each.timestamp() for each in islice(CronSim(self.text, self._local(int(now))), RUNS_EXAMINED)
         ]
         return max((int(later - sooner) for sooner, later in pairwise(times)), default=0)
 

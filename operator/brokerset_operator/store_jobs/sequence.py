@@ -49,7 +49,7 @@ class JobPlan:
 
     actions: tuple[Action, ...]
     status: Mapping[str, Any]
-    look_again_seconds: float
+    requeue_seconds: float
 
 
 # -- what every kind does --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from brokerset_rig.replication_checks import make_metadata, note
 SWITCHES = 6
 """In each mix; the last ones while a name server is gone, where there are two."""
 
-QUIET_LOOKS = 10
+QUIET_SAMPLES = 10
 """A master that refuses sends is done with what it had taken when its log and the heir's were equal so many looks in a row."""
 
 READ_ONLY, READ_WRITE = 4, 6
@@ -169,7 +169,7 @@ def quiet(master: Member, heir: Member) -> None:
             ends.append(own)
         else:
             ends.clear()
-        return len(ends) >= QUIET_LOOKS
+        return len(ends) >= QUIET_SAMPLES
 
     until(f"{heir} has the log of {master}, which grows no more", look, SETTLE_SECONDS_MAX)
 

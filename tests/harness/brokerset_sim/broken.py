@@ -311,8 +311,8 @@ def _epoch_not_written() -> list[Patch]:
 def _masters_nonce_ignored() -> list[Patch]:
     decide = role.decide_role
 
-    def trusting(now: role.RoleState, told: role.GroupNews, *own: Any) -> role.Verdict:
-        return decide(now, replace(told, master_nonce=None), *own)
+    def trusting(now: role.RoleState, received: role.GroupNews, *own: Any) -> role.Verdict:
+        return decide(now, replace(received, master_nonce=None), *own)
 
     return [(core, "decide_role", trusting)]
 
@@ -320,39 +320,39 @@ def _masters_nonce_ignored() -> list[Patch]:
 def _first_master_is_kept() -> list[Patch]:
     decide = role.decide_role
 
-    def faithful(now: role.RoleState, told: role.GroupNews, own_id: int, *own: Any) -> role.Verdict:
-        if now.role is role.Role.SLAVE and told.master_id != own_id:
+    def faithful(now: role.RoleState, received: role.GroupNews, own_id: int, *own: Any) -> role.Verdict:
+        if now.role is role.Role.SLAVE and received.master_id != own_id:
             return role.NOTHING
-        return decide(now, told, own_id, *own)
+        return decide(now, received, own_id, *own)
 
     return [(core, "decide_role", faithful)]
 
 
-_CALM = Plan(controllers=3, brokers=(2,), seconds=10.0, pause_between=0.5, disk_looks=0.0)
+_QUIESCENT = Plan(controllers=3, brokers=(2,), seconds=10.0, pause_between=0.5, disk_checks=0.0)
 _RAFT = replace(
-    _CALM,
+    _QUIESCENT,
     snapshot_entries=25,
     faults={"power controller": 3, "isolate leader": 3, "split": 2, "kill controller": 1, "kill broker": 1},
     admin={"read": 2, "clean": 1, "transfer": 1},
 )
-_LOOKING = replace(_RAFT, disk_looks=1.0)
+_CHECKED = replace(_RAFT, disk_checks=1.0)
 _ROUGH = replace(_RAFT, lost=0.1, late=0.2, doubled=0.1)
 _BROKERS = replace(
-    _CALM,
+    _QUIESCENT,
     brokers=(3,),
     faults={"kill broker": 3, "reboot broker host": 3, "pause broker": 1},
     admin={"read": 1, "clean": 2, "clean dead": 2},
 )
 _ELECTING = replace(_BROKERS, admin={"elect": 3}, admin_pause=0.8, faults={"kill broker": 1})
-_DEPOSED = replace(_CALM, drill="deposed controller")
+_DEPOSED = replace(_QUIESCENT, drill="deposed controller")
 _COPIES = replace(
-    _CALM,
+    _QUIESCENT,
     brokers=(2,),
     seconds=14.0,
     faults={"copy broker": 3, "one way": 2, "pause broker": 4, "kill broker": 1, "isolate": 2},
 )
 _CLAIMS = replace(
-    _CALM,
+    _QUIESCENT,
     brokers=(4,),
     lost=0.15,
     late=0.2,
@@ -367,22 +367,25 @@ _LOST = replace(
 )
 
 VARIANTS: tuple[Variant, ...] = (
-    Variant("a vote is not persisted", _vote_not_persisted, (raft_checker.SYNCED_BEFORE_SENT,), _LOOKING),
+    Variant("a vote is not persisted", _vote_not_persisted, (raft_checker.SYNCED_BEFORE_SENT,), _CHECKED),
     Variant(
-        "a message leaves before the sync", _message_before_sync, (raft_checker.SYNCED_BEFORE_SENT,), _LOOKING
+        "a message leaves before the sync",
+        _message_before_sync,
+        (raft_checker.SYNCED_BEFORE_SENT,),
+        _CHECKED,
     ),
     Variant(
         "an entry of an old term is counted",
         _old_term_counted,
         (raft_checker.OWN_TERM, raft_checker.LEADER_COMPLETENESS, raft_checker.STATE_MACHINE_SAFETY),
-        replace(_ROUGH, controllers=5, disk_looks=1.0, pause_between=0.3, append_bytes=1),
+        replace(_ROUGH, controllers=5, disk_checks=1.0, pause_between=0.3, append_bytes=1),
         seeds_max=80,
     ),
     Variant(
         "half of an even number is a majority",
         _half_is_enough,
         (raft_checker.COMMITTED_BY_MAJORITY, raft_checker.LEADER_PER_TERM, raft_checker.OWN_TERM),
-        replace(_LOOKING, controllers=4),
+        replace(_CHECKED, controllers=4),
     ),
     Variant(
         "two changes of the members at a time",
@@ -414,7 +417,7 @@ VARIANTS: tuple[Variant, ...] = (
         "what can be read after a failed sync counts as durable",
         _read_counts_as_durable,
         (raft_checker.NEVER_FORGOTTEN, raft_checker.SYNCED_BEFORE_SENT),
-        replace(_LOOKING, brokers=(3,), pause_between=0.4, faults={"fail sync": 4, "kill broker": 2}),
+        replace(_CHECKED, brokers=(3,), pause_between=0.4, faults={"fail sync": 4, "kill broker": 2}),
         seeds_max=80,
     ),
     Variant(

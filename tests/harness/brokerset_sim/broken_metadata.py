@@ -11,7 +11,7 @@ from brokerset_broker.tables.metadata.records import Change, TopicsDeleted
 from brokerset_broker.tables.metadata.stamp import Stamp
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_sim.broken import Patch, Variant
-from brokerset_sim.metadata_checker import TABLES_SAME, TOLD_KEPT
+from brokerset_sim.metadata_checker import KEPT, TABLES_SAME
 from brokerset_sim.plan import Plan
 
 # -- answering -------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ _BUSY = Plan(
     brokers=(3,),
     seconds=10.0,
     pause_between=0.8,
-    disk_looks=0.0,
+    disk_checks=0.0,
     replicating=True,
     min_in_sync=2,
     clients=1,
@@ -150,12 +150,12 @@ _CRASHES = replace(
     faults={"kill broker": 2, "kill master": 1},
 )
 
-_BOTH = (TOLD_KEPT, TABLES_SAME)
+_BOTH = (KEPT, TABLES_SAME)
 
 VARIANTS: tuple[Variant, ...] = (
-    Variant("a change is answered before it is confirmed", _answered_at_once, (TOLD_KEPT,), _BUSY),
-    Variant("a commit is answered before it is confirmed", _commits_answered_at_once, (TOLD_KEPT,), _BUSY),
-    Variant("a deposed master says done to who still waits", _deposed_says_done, (TOLD_KEPT,), _MOVING),
+    Variant("a change is answered before it is confirmed", _answered_at_once, (KEPT,), _BUSY),
+    Variant("a commit is answered before it is confirmed", _commits_answered_at_once, (KEPT,), _BUSY),
+    Variant("a deposed master says done to who still waits", _deposed_says_done, (KEPT,), _MOVING),
     Variant("what was cut off a deposed master is not forgotten", _trusts_its_tables, _BOTH, _TAILS),
     Variant("a change is applied before it is confirmed, and stays", _applied_at_once, _BOTH, _TAILS),
     Variant("a new master serves before it has applied its log", _not_replayed, _BOTH, _BUSY),

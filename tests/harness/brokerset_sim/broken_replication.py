@@ -148,7 +148,7 @@ def _across_epochs() -> list[Patch]:
     return [(leader, "next_chunk", long_chunk)]
 
 
-def _cut_by_length() -> list[Patch]:
+def _truncate_by_length() -> list[Patch]:
     def decide(own: OwnLog, master: EpochHistory, master_end: int) -> Decision:
         if own.empty:
             return FullResync()
@@ -253,7 +253,7 @@ def _lease_from_reply() -> list[Patch]:
     return [(Membership, "_heartbeat_answered", late)]
 
 
-def _lease_not_looked_at() -> list[Patch]:
+def _lease_not_checked() -> list[Patch]:
     return [(Gateway, "_guarded", lambda self, kind, handler: handler)]
 
 
@@ -270,7 +270,7 @@ _BUSY = Plan(
     brokers=(3,),
     seconds=10.0,
     pause_between=0.8,
-    disk_looks=0.0,
+    disk_checks=0.0,
     replicating=True,
     min_in_sync=2,
     clients=2,
@@ -331,7 +331,10 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("what a replica had before its reboot still counts", _old_acks_count, _HAS, _SHORTENED),
     Variant("a replica joins before it has everything", _joins_too_early, _HAS, _REBOOTS),
     Variant(
-        "slaves let consumers read what they received", _slaves_show_everything, (log.TOLD_CONFIRMED,), _BUSY
+        "slaves let consumers read what they received",
+        _slaves_show_everything,
+        (log.CONFIRMED,),
+        _BUSY,
     ),
     Variant(
         "a new master says at once where its log ends",
@@ -340,7 +343,7 @@ VARIANTS: tuple[Variant, ...] = (
         replace(_DYING, send_pause=0.05),
     ),
     Variant("a piece goes across an epoch", _across_epochs, (log.ONE_EPOCH,), _MOVING),
-    Variant("logs are compared by their lengths", _cut_by_length, (log.ACK_TRUE,), _MOVING),
+    Variant("logs are compared by their lengths", _truncate_by_length, (log.ACK_TRUE,), _MOVING),
     Variant("a slave acknowledges before it has the bytes", _acknowledged_by_header, (log.ACK_TRUE,), _BUSY),
     Variant(
         "a slave acknowledges before the epoch is on its disk",
@@ -387,7 +390,7 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(
         "a process that was stopped does not look at its lease",
-        _lease_not_looked_at,
+        _lease_not_checked,
         (lease_checker.SERVED_WITH_LEASE,),
         _LEASES,
     ),

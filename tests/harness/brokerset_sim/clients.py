@@ -119,7 +119,7 @@ class Client(RoutedClient):
             return False
         if reply.code == ResponseCode.SUCCESS:
             self.last_acknowledged = self.world.loop.time()
-            self.world.watch.told(self.group, attempt, message, int(reply.ext[OFFSET]))
+            self.world.watch.client_answered(self.group, attempt, message, int(reply.ext[OFFSET]))
             return True
         self._forget_route(0.4)
         await asyncio.sleep(0.05)
@@ -153,7 +153,7 @@ class Client(RoutedClient):
 
     async def _ask_end(self, address: str) -> None:
         """As one does who begins at the end, reads to the end, or watches how far a group is behind."""
-        before = self.world.watch.logs(self.group).furthest_told()
+        before = self.world.watch.logs(self.group).furthest_answered()
         reply = await self._asker.ask(address, Command(RequestCode.GET_MAX_OFFSET), 1.0)
         if reply.code == ResponseCode.SUCCESS:
             self.world.watch.ends_at(self.group, address, int(reply.ext[OFFSET]), before)

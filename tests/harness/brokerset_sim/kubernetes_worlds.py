@@ -34,7 +34,7 @@ def _settled(spec: str) -> Kubernetes:
     world = Kubernetes(random.Random(1))
     world.apply_manifest(**json.loads(spec))
     carry_on(world, lambda found: condition(found.status, "Ready") == ("True", "AsWanted"))
-    carry_on(world, lambda found: decide(found.observe_now()).look_again_seconds >= 60)
+    carry_on(world, lambda found: decide(found.observe_now()).requeue_seconds >= 60)
     return world
 
 

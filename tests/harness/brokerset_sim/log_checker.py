@@ -1,4 +1,4 @@
-"""Judges the logs of one broker group from outside: what was acknowledged, confirmed, read, and cut.
+"""Judges the logs of one broker group from outside: what was acknowledged, confirmed, read, and truncated.
 
 It compares bytes and numbers that left processes; it asks no rule of the product. A record that an election
 was recorded to have lost, maybe, is one of an older epoch that ends behind the offset of that loss: nothing
@@ -23,9 +23,9 @@ CONFIRMED_KEPT = "8 a new master has what was confirmed"
 CONFIRMED_WHOLE = "8 the confirmed offset lies between two records"
 ENDS_CURRENT = "8 no answer ends the log before what was acknowledged"
 READ_CONFIRMED = "8 consumers read confirmed messages only"
-TOLD_CONFIRMED = "8 a slave confirms what a master has confirmed"
+CONFIRMED = "8 a slave confirms what a master has confirmed"
 CONFIRMED_SAME = "9 replicas agree below the confirmed offset"
-CUT_IN_SYNC = "9 nobody in sync cuts what is confirmed"
+TRUNCATED_IN_SYNC = "9 nobody in sync truncates what is confirmed"
 FOLLOWS_NEWEST = "9 a slave follows no older master"
 ACK_TRUE = "9 a slave has what it acknowledges, and it is its master's"
 ONE_EPOCH = "10 a transferred piece lies in one epoch"
@@ -81,7 +81,7 @@ class LogChecker:
         self._confirmed: dict[int, Placed] = {}
         self._by_number: dict[int, int] = {}
         self._confirmed_end = 0
-        self._told: Acknowledged | None = None
+        self._client_answered: Acknowledged | None = None
         """Of what clients were told to be stored, that which lies furthest."""
 
         self._led_end = 0
@@ -155,7 +155,7 @@ class LogChecker:
             self.counts["acknowledged by an old master"] += 1
             self._look_for(acked, newest[2], newest[3], f"the master of {newest[0]}, {newest[1]}")
 
-    def told(self, attempt: int, message: int, offset: int) -> None:
+    def client_answered(self, attempt: int, message: int, offset: int) -> None:
         """A client was told that an attempt is stored."""
         answered = self._answered.get(attempt, [])
         if (message, offset) not in [(each.message, each.offset) for each in answered]:
@@ -163,17 +163,17 @@ class LogChecker:
                 ONE_ANSWER, f"{self.name}: message {message} is said to be at {offset}; promised: {answered}"
             )
         kept = self.acknowledged.get(attempt)
-        told = self.furthest_told()
-        if kept is not None and (told is None or kept.end > told.end):
-            self._told = kept
+        last = self.furthest_answered()
+        if kept is not None and (last is None or kept.end > last.end):
+            self._client_answered = kept
 
-    def furthest_told(self) -> Acknowledged | None:
+    def furthest_answered(self) -> Acknowledged | None:
         """What every later answer about the end of the log must have behind it; None where a loss took it."""
-        told = self._told
-        return None if told is None or told.attempt not in self.acknowledged else told
+        last = self._client_answered
+        return None if last is None or last.attempt not in self.acknowledged else last
 
     def ends_at(self, who: str, offset: int, before: Acknowledged | None) -> None:
-        """A broker says that the log ends at `offset`; `before` is `furthest_told` of when it was asked."""
+        """A broker says that the log ends at `offset`; `before` is `furthest_answered` as it was asked."""
         self.counts["told where the log ends"] += 1
         if before is not None and before.attempt in self.acknowledged and offset < before.end:
             raise Violation(
@@ -195,7 +195,8 @@ class LogChecker:
             self._led_end = max(self._led_end, after)
         elif after > self._led_end:
             raise Violation(
-                TOLD_CONFIRMED, f"{self.name}: {who} confirms {after}, no master more than {self._led_end}"
+                CONFIRMED,
+                f"{self.name}: {who} confirms {after}, no master more than {self._led_end}",
             )
         if end != after:
             raise Violation(
@@ -324,13 +325,14 @@ class LogChecker:
         if epoch not in known:
             raise Violation(EPOCH_ON_DISK, f"{self.name}: {who} uses epoch {epoch}, on its disk are {known}")
 
-    def cut(self, who: str, offset: int, confirmed: int, in_sync: bool, *, anew: bool) -> None:
+    def truncated(self, who: str, offset: int, confirmed: int, in_sync: bool, *, from_scratch: bool) -> None:
         """A slave cuts its log at `offset`, or throws all of it away."""
-        self.counts["started from scratch" if anew else "cut"] += 1
+        self.counts["started from scratch" if from_scratch else "truncated"] += 1
         if offset < confirmed:
-            self.counts["cut below confirmed"] += 1
+            self.counts["truncated below confirmed"] += 1
             if in_sync:
-                raise Violation(CUT_IN_SYNC, f"{self.name}: {who} cuts at {offset}, {confirmed} is confirmed")
+                what = f"{who} truncates at {offset}, {confirmed} is confirmed"
+                raise Violation(TRUNCATED_IN_SYNC, f"{self.name}: {what}")
 
     # -- at the end ---------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from brokerset_sim.history import Violation
 
-TOLD_KEPT = "13 metadata that a client was told is stored survives"
+KEPT = "13 metadata that a client was told is stored survives"
 TABLES_SAME = "13 replicas have the same metadata"
 
 Key = tuple[str, ...]
@@ -66,7 +66,7 @@ class MetadataChecker:
         self._changes: dict[Key, list[Change]] = {}
         self._deletions: dict[str, list[Change]] = {}
         self._promises: dict[int, _Promise] = {}
-        self._told: dict[int, Change] = {}
+        self._client_answered: dict[int, Change] = {}
         self._losses: list[tuple[int, int]] = []
 
     # -- clients ------------------------------------------------------------------------------------------
@@ -95,14 +95,14 @@ class MetadataChecker:
         """A broker says that a change is stored, in records below `end`; the first who says so counts."""
         self._promises.setdefault(number, _Promise(epoch, end))
 
-    def told(self, change: Change, now: float) -> None:
+    def client_answered(self, change: Change, now: float) -> None:
         """A client was told that its change is stored."""
         promise = self._promises.get(change.number)
         if promise is None:
-            raise Violation(TOLD_KEPT, f"{self.name}: {change} was told, and no master said so")
+            raise Violation(KEPT, f"{self.name}: {change} was told, and no master said so")
         change.ended, change.epoch, change.end = now, promise.epoch, promise.end
         change.lost = any(self._may_lose(change, *loss) for loss in self._losses)
-        self._told[change.number] = change
+        self._client_answered[change.number] = change
         self._counts["metadata told"] += 1
 
     # -- losses -------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class MetadataChecker:
     def loss_recorded(self, epoch: int, from_offset: int) -> None:
         """The election of `epoch` may have lost what lies at and behind `from_offset`."""
         self._losses.append((epoch, from_offset))
-        for change in self._told.values():
+        for change in self._client_answered.values():
             if self._may_lose(change, epoch, from_offset):
                 change.lost = True
 
@@ -127,7 +127,7 @@ class MetadataChecker:
             allowed = self._allowed(key)
             if found not in allowed:
                 raise Violation(
-                    TOLD_KEPT,
+                    KEPT,
                     f"{self.name}: {who} has {found} for {key}; it may be {allowed}: {self._changes[key]}",
                 )
         if keys is None:

@@ -125,7 +125,7 @@ class MetadataClient(RoutedClient):
             return False
         if reply.code == ResponseCode.SUCCESS:
             self.last_acknowledged = self.world.loop.time()
-            watch.told(self.group, change)
+            watch.client_answered(self.group, change)
             return True
         self.world.witness.counts["metadata not told"] += 1
         self._forget_route(0.4)

@@ -56,10 +56,10 @@ class MetadataWatch:
         """A client is about to ask for a change."""
         return self.checker(group).begin(number, key, value, self._world.loop.time())
 
-    def told(self, group: str, change: Change) -> None:
+    def client_answered(self, group: str, change: Change) -> None:
         """A client was told that its change is stored: the newest master has it, too, if it serves."""
         checker = self.checker(group)
-        self._world.witness.guard(lambda: checker.told(change, self._world.loop.time()))
+        self._world.witness.guard(lambda: checker.client_answered(change, self._world.loop.time()))
         node, process = self._masters.get(group, (None, None))
         if node is None or process is None or not process.alive or node.running is None:
             return

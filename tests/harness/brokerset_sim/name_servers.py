@@ -18,18 +18,18 @@ class NameServers:
     """Routes of all groups."""
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[str, Entry]] = {}
+        self._entries: dict[str, dict[str, Entry]] = {}
 
     def tell(self, group: str, name: str, entry: Entry) -> None:
         """A broker registers; what it said before is forgotten."""
-        self._told.setdefault(group, {})[name] = entry
+        self._entries.setdefault(group, {})[name] = entry
 
     def master(self, group: str) -> str | None:
         """Address of the newest master, which may be one no more."""
-        entries = self._told.get(group, {}).values()
+        entries = self._entries.get(group, {}).values()
         masters = [entry for entry in entries if entry.is_master]
         return max(masters, key=lambda entry: entry.epoch).address if masters else None
 
     def all(self, group: str) -> list[str]:
         """Addresses of all brokers of a group."""
-        return [entry.address for entry in self._told.get(group, {}).values()]
+        return [entry.address for entry in self._entries.get(group, {}).values()]

@@ -72,7 +72,7 @@ class Plan:
     record_bytes: int = 200
     """Most bytes of a record beyond its head."""
 
-    disk_looks: float = 0.15
+    disk_checks: float = 0.15
     """Chance that a promise is compared with the disk as it leaves."""
 
     drill: str = ""
@@ -231,14 +231,14 @@ def draw_replicating(seed: int) -> Plan:
     rough = dice.random()
     replicas = dice.choice((2, 3, 3, 3, 4))
     alone = dice.random() < 0.15
-    calm = dice.random() < 0.5
+    quiescent = dice.random() < 0.5
     metadata = random.Random(f"metadata {seed}")
     plan = Plan(
         controllers=dice.choice((1, 3, 3)),
         brokers=(replicas,),
-        seconds=dice.choice((16.0, 24.0)) if calm else dice.choice((8.0, 14.0)),
+        seconds=dice.choice((16.0, 24.0)) if quiescent else dice.choice((8.0, 14.0)),
         unclean=unclean and dice.random() < 0.5,
-        pause_between=dice.choice((3.0, 5.0)) if calm else dice.choice((0.8, 1.5)),
+        pause_between=dice.choice((3.0, 5.0)) if quiescent else dice.choice((0.8, 1.5)),
         faults=faults,
         admin=admin,
         lost=rough * dice.choice((0.0, 0.02)),
@@ -248,7 +248,7 @@ def draw_replicating(seed: int) -> Plan:
         stalls=dice.choice((0.0, 0.0, 0.01)),
         rebuild=dice.random() < 0.04,
         admin_pause=dice.choice((1.0, 3.0)),
-        disk_looks=0.0,
+        disk_checks=0.0,
         replicating=True,
         min_in_sync=dice.choice((1, 2, 2)) if replicas > 2 and not alone else 1,
         sync_flush=dice.random() < 0.3,

@@ -35,7 +35,7 @@ ONE_CHANGE = "14 one change of the members at a time"
 NEVER_FORGOTTEN = "14 what is durable stays"
 
 
-class NodeLook(Protocol):
+class NodeView(Protocol):
     """A node's durable disk, as the world shows it to checkers."""
 
     def durable(self) -> Loaded | None:
@@ -45,10 +45,10 @@ class NodeLook(Protocol):
 class RaftChecker:
     """Sees every message and every applied command of one raft group."""
 
-    def __init__(self, history: History, random_source: random.Random, *, disk_looks: float = 0.15) -> None:
+    def __init__(self, history: History, random_source: random.Random, *, disk_checks: float = 0.15) -> None:
         self.history = history
         self._random = random_source
-        self._disk_looks = disk_looks
+        self._disk_checks = disk_checks
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
         self._entries: dict[tuple[int, int], Entry] = {}
@@ -75,7 +75,7 @@ class RaftChecker:
         """How many changes of the members leaders appended."""
         return sum(map(len, self._changes.values()))
 
-    def sent(self, look: NodeLook, message: Message) -> None:
+    def sent(self, node: NodeView, message: Message) -> None:
         """A message leaves its node."""
         body = message.body
         source = message.source
@@ -107,8 +107,8 @@ class RaftChecker:
             self._term_max = max(self._term_max, body.term)
             if body.term > self._promised_term.get(source, (0, None))[0]:
                 self._promised_term[source] = (body.term, None)
-        if promise and self._random.random() < self._disk_looks:
-            self.check_durable(source, look.durable(), SYNCED_BEFORE_SENT)
+        if promise and self._random.random() < self._disk_checks:
+            self.check_durable(source, node.durable(), SYNCED_BEFORE_SENT)
 
     def check_durable(self, node_id: int, loaded: Loaded | None, invariant: str) -> None:
         """A node's disk must hold everything that the node ever promised."""
@@ -155,7 +155,7 @@ class RaftChecker:
             raise Violation(STATE_MACHINE_SAFETY, f"node {node_id} applied {index}, which others passed over")
         history.append(index, data, groups)
         self._settled[index] = self._term_max
-        if self._random.random() < 2 * self._disk_looks:
+        if self._random.random() < 2 * self._disk_checks:
             self._check_majority(index, data, status, disks())
         return True
 

@@ -191,7 +191,7 @@ class SimReplicaLog:
         self._confirmed_listener: list[Callable[[int], None]] = []
         self._acknowledged: Callable[[], None] = lambda: None
         self._turn = False
-        self._told = self._confirmed
+        self._reported = self._confirmed
         self._dispatching = False
         self._failure: str | None = None
 
@@ -329,8 +329,8 @@ class SimReplicaLog:
             self._appended(self._max)
             if self._confirm_all:
                 self.confirm(self._max)
-        if self._told != self._confirmed:
-            self._told = self._confirmed
+        if self._reported != self._confirmed:
+            self._reported = self._confirmed
             for listener in self._confirmed_listener:
                 listener(self._confirmed)
 

@@ -178,7 +178,7 @@ class Running(MemberService):
             slow=node.slow,
             alive=lambda: process.alive,
             on_confirm=self._confirmed,
-            on_truncated=self._cut,
+            on_truncated=self._truncated,
             on_append=lambda record: world.watch.appended(node, process),
         )
         self.epochs = EpochFile(handle)
@@ -364,5 +364,7 @@ class Running(MemberService):
     def _confirmed(self, before: int, after: int) -> None:
         self.node.world.watch.confirmed(self.node, before, after)
 
-    def _cut(self, offset: int, anew: bool) -> None:
-        self.node.world.watch.cut(self.node, offset, self.log.confirmed_offset, anew=anew)
+    def _truncated(self, offset: int, from_scratch: bool) -> None:
+        self.node.world.watch.truncated(
+            self.node, offset, self.log.confirmed_offset, from_scratch=from_scratch
+        )

@@ -1,4 +1,4 @@
-"""Looks at what replicas send, store, confirm, cut and serve, and asks the checkers of logs and leases."""
+"""Observes what replicas send, store, confirm, truncate and serve, for the checkers of logs and leases."""
 
 from __future__ import annotations
 
@@ -192,9 +192,9 @@ class ReplicaWatch:
             )
         return found
 
-    def told(self, group: str, attempt: int, message: int, offset: int) -> None:
+    def client_answered(self, group: str, attempt: int, message: int, offset: int) -> None:
         """A client was told that an attempt is stored."""
-        self._witness.guard(lambda: self.logs(group).told(attempt, message, offset))
+        self._witness.guard(lambda: self.logs(group).client_answered(attempt, message, offset))
 
     def ends_at(self, group: str, address: str, offset: int, before: Acknowledged | None) -> None:
         """A consumer was told where the log ends."""
@@ -252,15 +252,17 @@ class ReplicaWatch:
 
     # -- slaves -------------------------------------------------------------------------------------------
 
-    def cut(self, node: ReplicaNode, offset: int, confirmed: int, *, anew: bool) -> None:
+    def truncated(self, node: ReplicaNode, offset: int, confirmed: int, *, from_scratch: bool) -> None:
         """A slave cuts its log."""
-        self._world.note("cut", node.name, offset, confirmed, anew)
+        self._world.note("truncated", node.name, offset, confirmed, from_scratch)
         group = self._witness.history.groups.get(node.group)
         membership = node.membership
         own = membership.broker_id if membership is not None else None
         in_sync = group is not None and own in group.sync_state_set
         log = self.logs(node.group)
-        self._witness.guard(lambda: log.cut(node.name, offset, confirmed, in_sync, anew=anew))
+        self._witness.guard(
+            lambda: log.truncated(node.name, offset, confirmed, in_sync, from_scratch=from_scratch)
+        )
 
     def retired(self, node: ReplicaNode) -> None:
         """Retention has deleted files."""

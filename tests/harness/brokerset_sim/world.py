@@ -169,7 +169,7 @@ class World:
     def _begin_era(self) -> None:
         self.witness.history = History()
         self.witness.raft = RaftChecker(
-            self.witness.history, self.random_for("looks"), disk_looks=self.plan.disk_looks
+            self.witness.history, self.random_for("looks"), disk_checks=self.plan.disk_checks
         )
 
     # -- what parts tell ----------------------------------------------------------------------------------

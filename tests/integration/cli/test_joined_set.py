@@ -19,7 +19,7 @@ from brokerset_cli.scaling import run_own_controllers, use_own_name_servers
 from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_rig.local_set import LocalSet, local_set
-from brokerset_spec.set_memory import GuestOf, SetMemory
+from brokerset_spec.set_memory import JoinedCluster, SetMemory
 
 pytestmark = pytest.mark.long
 
@@ -43,7 +43,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
         yield found
 
 
-def _joined(tmp_path: Path, name: str, joined_cluster_of: GuestOf) -> DataFolder:
+def _joined(tmp_path: Path, name: str, joined_cluster_of: JoinedCluster) -> DataFolder:
     """The folder of a joined set that has not been started yet."""
     folder = DataFolder(tmp_path / "data")
     folder.claim(name).release()
@@ -86,7 +86,7 @@ def test_a_joined_set_runs_controllers_of_its_own_and_its_brokers_register_with_
 ) -> None:
     """The broker goes on as it is, under the controllers that it belonged to; also after a restart."""
     other = host.state()
-    folder = _joined(tmp_path, "joined", GuestOf(other["controllers"], other["namesrv"]))
+    folder = _joined(tmp_path, "joined", JoinedCluster(other["controllers"], other["namesrv"]))
     with local_set(tmp_path, MANIFEST.format(name="joined", group="north")) as joined:
         alone = joined.state()
 
@@ -125,7 +125,7 @@ def test_when_one_of_a_joined_sets_controllers_cannot_start_none_runs_and_its_br
     host: LocalSet, tmp_path: Path
 ) -> None:
     other = host.state()
-    folder = _joined(tmp_path, "unlucky", GuestOf(other["controllers"], other["namesrv"]))
+    folder = _joined(tmp_path, "unlucky", JoinedCluster(other["controllers"], other["namesrv"]))
     taken = int(other["namesrv"].rpartition(":")[2])
     with local_set(tmp_path, MANIFEST.format(name="unlucky", group="east")) as joined:
         before = joined.state()
@@ -151,7 +151,7 @@ def test_brokers_under_controllers_of_their_own_leave_another_clusters_name_serv
     host: LocalSet, tmp_path: Path
 ) -> None:
     other = host.state()
-    folder = _joined(tmp_path, "leaver", GuestOf("", other["namesrv"]))
+    folder = _joined(tmp_path, "leaver", JoinedCluster("", other["namesrv"]))
     with local_set(tmp_path, MANIFEST.format(name="leaver", group="west")) as leaver:
         before = leaver.state()
         known = _known_at(before["namesrv"])

@@ -429,10 +429,10 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
             controllers(tmp_path, 3) as group,
             brokers(group, 3, ours=True) as several,
         ):
-            looked = await query_controllers({number: group.address(number) for number in range(3)})
-            assert looked.controllers.leader is not None
+            view = await query_controllers({number: group.address(number) for number in range(3)})
+            assert view.controllers.leader is not None
             seen = await found.seen()
-            seen = Seen(seen.observed, seen.live, looked.addresses)
+            seen = Seen(seen.observed, seen.live, view.addresses)
 
             async def do(action: Action) -> str | None:
                 seen_now = Seen(seen.observed, (await found.seen()).live, seen.controllers)
@@ -468,7 +468,7 @@ def test_requests_reach_controllers_and_brokers(tmp_path: Path) -> None:
             assert found.kube.get("pods", "orders-0-0", NAMESPACE) is None
             assert await do(CleanBroker("unknown", 3, "x")) == "NotFound"
 
-            leader = looked.controllers.leader
+            leader = view.controllers.leader
             other = (leader + 1) % 3
             assert await do(MoveLeadership(other, "roll")) is None
             assert await group.leader() == other

@@ -85,7 +85,7 @@ class Bench:
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
         self.index = AuditIndex()
-        self.rounds = AuditReconciler(
+        self.reconciler = AuditReconciler(
             means, self.index, 300.0, "brokerset-spark:1", on_set=self.marked.append
         )
         self.migrations = MigrationReconciler(means, 300.0, "brokerset-spark:1")
@@ -130,7 +130,7 @@ class Bench:
         """Reconciles until one changes nothing."""
         for _ in range(10):
             before = self.kube.version
-            await self.rounds.reconcile(KEY)
+            await self.reconciler.reconcile(KEY)
             if self.kube.version == before:
                 return
         raise AssertionError("rounds do not come to rest")
@@ -201,7 +201,7 @@ def test_a_run_ends_in_the_status_the_sets_condition_and_events() -> None:
             assert list(found.jobs()) == [reduce]
 
             found.kube.remove("storeaudits", "nightly", NAMESPACE)
-            assert await found.rounds.reconcile(KEY) == GONE
+            assert await found.reconciler.reconcile(KEY) == GONE
             assert condition(found.kube.get("brokersets", "orders", NAMESPACE), "AuditPassed") is None
 
     run(work())
@@ -224,10 +224,10 @@ def test_answers_of_replicas_are_kept_beside_their_maps_and_given_to_the_next_co
             )
             found.finish(reduce, message=f'{{"clean":false,"findings":[],"further":[{wanted}]}}', code=1)
             await found.until_written()
-            looks = [name for name in found.jobs() if name.endswith("look-1")]
-            assert len(looks) == 2
+            queries = [name for name in found.jobs() if name.endswith("look-1")]
+            assert len(queries) == 2
 
-            for name in looks:
+            for name in queries:
                 found.finish(name, log='{"lookVersion":1}\n')
             await found.until_written()
 
@@ -254,13 +254,13 @@ def test_a_second_operator_makes_no_second_job() -> None:
     async def work() -> None:
         async with bench() as found:
             found.ask()
-            await found.rounds.reconcile(KEY)
-            await found.rounds.reconcile(KEY)
+            await found.reconciler.reconcile(KEY)
+            await found.reconciler.reconcile(KEY)
             before = dict(found.jobs())
             for name in before:  # as if the list were older than the Jobs
                 found.kube.change("jobs", name, NAMESPACE, _disown)
 
-            await found.rounds.reconcile(KEY)
+            await found.reconciler.reconcile(KEY)
 
             assert found.jobs().keys() == before.keys()
 
@@ -274,7 +274,7 @@ def test_a_resting_audit_writes_nothing() -> None:
         async with bench() as found:
             await found.until_written()
             before = found.kube.version
-            again = await found.rounds.reconcile(KEY)
+            again = await found.reconciler.reconcile(KEY)
             assert found.kube.version == before
             assert again is not None
             assert again > 200

@@ -16,8 +16,8 @@ from brokerset_operator.brokers_view import (
     REFUSED,
     TRIES_AGAIN,
     Trouble,
-    look_for_troubles,
     master_address,
+    observe_troubles,
     trouble_of,
 )
 from brokerset_operator.controllers_view import controller_addresses, pod_address, query_controllers
@@ -41,7 +41,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-class Looking:
+class Observing:
     """Observes the set `orders` of a fake cluster."""
 
     def __init__(self, kube: FakeKube, client: KubeClient) -> None:
@@ -50,7 +50,7 @@ class Looking:
         self.clock = ManualClock()
         self._facts = ClusterFacts(client, self.clock)
 
-    async def look(self) -> Seen | None:
+    async def observe(self) -> Seen | None:
         return await observe(
             self._client,
             self._facts,
@@ -61,15 +61,15 @@ class Looking:
         )
 
     async def seen(self) -> Seen:
-        found = await self.look()
+        found = await self.observe()
         assert found is not None
         return found
 
 
 @asynccontextmanager
-async def looking(**cluster: Any) -> AsyncIterator[Looking]:
+async def observing(**cluster: Any) -> AsyncIterator[Observing]:
     async with FakeKube(**cluster) as kube, KubeClient(Access(kube.url), manager="tester") as client:
-        yield Looking(kube, client)
+        yield Observing(kube, client)
 
 
 def labelled(api_version: str, kind: str, name: str, owner: str = "orders", **more: Any) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def test_a_set_that_is_not_there_is_none() -> None:
     """The reconcile of a deleted set finds nothing, and asks for nothing else."""
 
     async def work() -> None:
-        async with looking() as found:
-            assert await found.look() is None
+        async with observing() as found:
+            assert await found.observe() is None
             assert [call.plural for call in found.kube.calls] == ["brokersets"]
 
     run(work())
@@ -92,7 +92,7 @@ def test_everything_with_the_sets_label_is_seen_and_nothing_else() -> None:
     """Objects of other sets, and those without a label, are not part of it."""
 
     async def work() -> None:
-        async with looking(absent=frozenset({"PodMonitor"})) as found:
+        async with observing(absent=frozenset({"PodMonitor"})) as found:
             kube = found.kube
             kube.put(broker_set())
             kube.put(labelled("apps/v1", "StatefulSet", "orders-0"))
@@ -127,13 +127,13 @@ def test_a_kind_that_goes_costs_one_round() -> None:
     """Who removes Prometheus' operator does not stop ours: the next look knows the kinds that are left."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             found.kube.put(broker_set())
             assert len((await found.seen()).observed.operator.api_kinds) == 2
             found.kube.absent = frozenset({"PodMonitor", "PrometheusRule"})
 
             with pytest.raises(NotFound):
-                await found.look()
+                await found.observe()
             assert (await found.seen()).observed.operator.api_kinds == frozenset()
 
     run(work())
@@ -143,7 +143,7 @@ def test_all_problems_of_a_manifest_are_seen() -> None:
     """What the API server let through is checked again."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             found.kube.put(broker_set(replicas=0, config={"noSuchSetting": 1}))
 
             seen = (await found.seen()).observed
@@ -161,12 +161,12 @@ def test_a_list_that_fails_fails_the_round() -> None:
     """Half of what is must not be taken for all of it."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             found.kube.put(broker_set())
             found.kube.faults.append(Fault("list", "pods", code=503))
 
             with pytest.raises(Unavailable):
-                await found.look()
+                await found.observe()
 
     run(work())
 
@@ -175,7 +175,7 @@ def test_nodes_of_stuck_pods_are_looked_at_and_no_others() -> None:
     """A pod that should have ended names a node that is asked for; a missing one is told."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             kube = found.kube
             kube.put(broker_set())
             kube.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
@@ -208,7 +208,7 @@ def test_addresses_of_nodes_are_read_for_clients_outside_alone() -> None:
     """Only with `spec.external` at node ports, each once in a while; without the right, or the node, none."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             kube = found.kube
             kube.put(broker_set())
             addresses = [
@@ -254,7 +254,7 @@ def test_storage_classes_are_read_once_in_a_while() -> None:
     """Those that claims and manifest name are known, and asked for again after some minutes."""
 
     async def work() -> None:
-        async with looking() as found:
+        async with observing() as found:
             kube = found.kube
             kube.put(broker_set(storage={"className": "fast"}))
             kube.put(
@@ -417,7 +417,7 @@ def test_a_broker_that_may_not_register_is_seen() -> None:
                 "orders-0-2": a_pod("orders-0-2", "broker", ip="127.77.0.2", ready=False),
             }
 
-            assert await look_for_troubles(pods) == {"orders-0-0": Trouble(text, advice, refused=True)}
+            assert await observe_troubles(pods) == {"orders-0-0": Trouble(text, advice, refused=True)}
         finally:
             await server.close(0.1)
 

@@ -59,7 +59,7 @@ def audit() -> dict[str, Any]:
     }
 
 
-def figure(one: RunningOperator, kind: str) -> float | None:
+def metric(one: RunningOperator, kind: str) -> float | None:
     """1 if the operator says that a kind is served."""
     return one.process.measurements.registry.get_sample_value(
         "brokerset_operator_kind_served", {"kind": kind}
@@ -76,8 +76,8 @@ def test_a_set_is_served_without_the_other_kinds(absent: frozenset[str]) -> None
             await until(lambda: ready(kube) == "True")
             await until(lambda: one.process.health.ready_problems() == [])
 
-            assert {kind for kind in FURTHER if figure(one, kind) == 0} == set(absent)
-            assert figure(one, "BrokerSet") == 1
+            assert {kind for kind in FURTHER if metric(one, kind) == 0} == set(absent)
+            assert metric(one, "BrokerSet") == 1
             asked = {call.plural for call in kube.calls if call.verb in ("list", "watch")}
             assert not asked & {kind.plural for kind in kinds.OWN if kind.kind in absent}
 
@@ -95,7 +95,7 @@ def test_a_kind_that_comes_later_is_picked_up_with_what_is_there_and_what_comes(
             kube.absent = frozenset()
             kube.put(audit())
             await until(lambda: ready(kube, "storeaudits", "nightly") is not None)
-            assert figure(one, "StoreAudit") == 1
+            assert metric(one, "StoreAudit") == 1
 
             def suspended(live: dict[str, Any]) -> None:
                 live["spec"]["schedule"] = "every night"
@@ -126,7 +126,7 @@ def test_a_kind_that_goes_stops_nothing() -> None:
 
             kube.absent = frozenset({"StoreAudit"})
             kube.drop_watches()
-            await until(lambda: figure(one, "StoreAudit") == 0)
+            await until(lambda: metric(one, "StoreAudit") == 0)
             await until(lambda: len(one.process.queue.schedule.all_known()) == 1)
 
             kube.put(broker_set("later"))
@@ -145,10 +145,10 @@ def test_a_kind_that_may_not_be_read_is_left_out_until_it_may() -> None:
             async with operator(kube) as one:
                 kube.put(broker_set())
                 await until(lambda: ready(kube) == "True")
-                assert figure(one, "StoreMigration") == 0
+                assert metric(one, "StoreMigration") == 0
 
                 kube.forbidden.clear()
-                await until(lambda: figure(one, "StoreMigration") == 1)
+                await until(lambda: metric(one, "StoreMigration") == 1)
 
     run(work())
 
@@ -193,13 +193,13 @@ def test_a_watch_that_goes_on_after_a_kind_has_gone_is_replaced() -> None:
 
     async def work() -> None:
         cluster: Any = SilentCluster()
-        looks = own_kinds.OwnKinds(cluster, (None,), know=lambda *_: None, gone=lambda _: None)
-        await looks.begin()
-        watching = asyncio.create_task(looks.watch(go_on))
+        own = own_kinds.OwnKinds(cluster, (None,), know=lambda *_: None, gone=lambda _: None)
+        await own.begin()
+        watching = asyncio.create_task(own.watch(go_on))
         await until(lambda: len(watches) == 1)
 
         cluster.absent = "StoreAudit"
-        await looks.check()
+        await own.check()
         await until(lambda: len(watches) == 2)
         watching.cancel()
 
@@ -230,7 +230,7 @@ def test_with_kopf_a_kind_comes_and_goes() -> None:
 
                 kube.absent = frozenset({"StoreAudit"})
                 kube.drop_watches()
-                await until(lambda: figure(one, "StoreAudit") == 0)
+                await until(lambda: metric(one, "StoreAudit") == 0)
                 kube.put(broker_set("later"))
                 await until(lambda: ready(kube, name="later") == "True")
             finally:

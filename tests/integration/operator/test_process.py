@@ -373,7 +373,7 @@ def test_everything_applied_carries_the_hash_of_what_was_sent() -> None:
     run(work())
 
 
-def looks(one: RunningOperator) -> float:
+def reconciles(one: RunningOperator) -> float:
     """Reconciles of BrokerSets that succeeded."""
     value = one.process.measurements.registry.get_sample_value(
         "brokerset_operator_rounds_total", {"kind": "BrokerSet", "outcome": "success"}
@@ -390,8 +390,8 @@ def test_a_regular_look_at_a_set_that_is_well_asks_the_api_server_for_nothing() 
             kube.put(a_pod("orders-controller-0", "controller", ip="127.0.0.9"))
             await until(lambda: ready(kube) == "True")
             await until(lambda: one.process.quiescent._quiescent)
-            begun, before = looks(one), len(kube.calls)
-            await until(lambda: looks(one) >= begun + 2)
+            begun, before = reconciles(one), len(kube.calls)
+            await until(lambda: reconciles(one) >= begun + 2)
             # Whether kopf has told everything is asked once for all sets, and the Lease is renewed.
             asked = {(call.verb, call.plural, call.name) for call in kube.calls[before:]}
             assert asked <= {

@@ -14,7 +14,7 @@ from brokerset_formats.config import TopicConfig
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
-from brokerset_operator.brokers_view import Brokers, BrokerSilent, look_at_drain
+from brokerset_operator.brokers_view import Brokers, BrokerSilent, observe_drain
 from brokerset_operator.events import Events
 from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key
@@ -110,10 +110,10 @@ class Bench:
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
         self.index = TopicIndex()
-        self.rounds = TopicReconciler(means, self.index, 300.0)
+        self.reconciler = TopicReconciler(means, self.index, 300.0)
 
     async def reconcile(self, name: str = "payments") -> float | None:
-        return await self.rounds.reconcile(Key(TOPIC, NAMESPACE, name))
+        return await self.reconciler.reconcile(Key(TOPIC, NAMESPACE, name))
 
     def ready(self, name: str = "payments") -> tuple[str, str]:
         found = condition(self.kube.get("topics", name, NAMESPACE), "Ready")
@@ -510,17 +510,17 @@ def test_a_drain_counts_what_is_unread_and_what_is_delayed(tmp_path: Path) -> No
     async def work() -> None:
         async with bench(tmp_path) as found:
             state = found.controller.state
-            drain = await look_at_drain(state)
+            drain = await observe_drain(state)
             assert drain is not None
             assert (drain.unread, drain.permission) == (0, 6)
 
             async with Brokers() as brokers:
                 await brokers.set_permission(found.controller.broker, 4)
-            drain = await look_at_drain(state)
+            drain = await observe_drain(state)
             assert drain is not None
             assert drain.permission == 4
 
             found.controller.master = None
-            assert await look_at_drain(found.controller.state) is None
+            assert await observe_drain(found.controller.state) is None
 
     run(work())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerset_cli.cluster_view import ControllersView, controller_problems, view_json
-from brokerset_client.controller_admin import ControllerLook
+from brokerset_client.controller_admin import ControllerObservation
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
     ControllerStatus,
@@ -16,7 +16,7 @@ from brokerset_protocol.bodies.controllers import (
 LEADER = ControllerStatus(
     0, "leader", 3, 0, True, 9, 9, 9, 0, (ControllerMember(0, "h:1", "h:2", voter=True, match_index=9),)
 )
-LOOK = ControllerLook("h:2", LEADER)
+OBSERVED = ControllerObservation("h:2", LEADER)
 
 
 def _group(standing: str, master_id: int | None = 1) -> GroupState:
@@ -38,20 +38,20 @@ def _group(standing: str, master_id: int | None = 1) -> GroupState:
 def test_a_group_whose_master_is_dead_or_missing_is_a_problem_with_the_way_out(
     group: GroupState, problems: list[str]
 ) -> None:
-    assert controller_problems(ControllersView((LOOK,), (group,), LEADER), None) == problems
+    assert controller_problems(ControllersView((OBSERVED,), (group,), LEADER), None) == problems
 
 
 def test_an_address_that_is_no_controller_is_said_to_be_none() -> None:
-    other = ControllerLook("h:10911", None, "is no controller of brokerset")
+    other = ControllerObservation("h:10911", None, "is no controller of brokerset")
 
-    found = controller_problems(ControllersView((LOOK, other), (), LEADER), None)
+    found = controller_problems(ControllersView((OBSERVED, other), (), LEADER), None)
 
     assert found == ["controller at h:10911 gives no status: is no controller of brokerset"]
 
 
 def test_every_key_is_always_there_for_scripts() -> None:
-    silent = ControllerLook("h:9", None, "did not answer")
-    view = ControllersView((LOOK, silent), (_group("alive"), _group("dead", None)), LEADER)
+    silent = ControllerObservation("h:9", None, "did not answer")
+    view = ControllersView((OBSERVED, silent), (_group("alive"), _group("dead", None)), LEADER)
 
     found = view_json(view, {})
 

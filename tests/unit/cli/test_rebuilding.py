@@ -8,16 +8,16 @@ from brokerset_cli import rebuilding
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.rebuilding import plan_rebuild
 from brokerset_cli.takeover.adoption_journal import Finishing, Journal
-from brokerset_client.controller_admin import BrokerLook
+from brokerset_client.controller_admin import BrokerObservation
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_spec.set_memory import SetMemory
 
 
-def _broker(port: int, replica_id: int | None, *, group: str = "g", **more: object) -> BrokerLook:
+def _broker(port: int, replica_id: int | None, *, group: str = "g", **more: object) -> BrokerObservation:
     values: dict[str, object] = {"nonce": f"n{port}", "check_code": f"c{port}", "incarnation": 2, **more}
     values = {"owner_uid": "u", "expected_replicas": 2, "next_broker_id": 3, "group_epoch": 4, **values}
     identity = BrokerIdentityAnswer(replica_id=replica_id, **values)  # type: ignore[arg-type]  # fields by name
-    return BrokerLook(f"127.0.0.1:{port}", "C", group, identity)
+    return BrokerObservation(f"127.0.0.1:{port}", "C", group, identity)
 
 
 def test_ids_and_epochs_are_the_highest_that_any_broker_ever_saw() -> None:

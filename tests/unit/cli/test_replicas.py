@@ -128,7 +128,7 @@ def test_clean_needs_ids_or_all(arguments: tuple[str, ...]) -> None:
 def test_controllers_that_are_down_are_named_with_what_to_do(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brokerset_client.controller_admin.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("brokerset_client.controller_admin.OBSERVE_SECONDS", 0.05)
     result = CliRunner().invoke(main, [*arguments, "--controller", "127.0.0.1:1"])
 
     assert result.exit_code == 1

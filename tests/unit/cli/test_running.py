@@ -11,7 +11,7 @@ from brokerset_cli.folder import DataFolder, Wish
 from brokerset_cli.running import Run, not_lost, wished, without_new
 from brokerset_spec.manifest import default_manifest
 from brokerset_spec.plan import LocalPlan, PlanRefused, plan_local
-from brokerset_spec.set_memory import GuestOf, SetMemory
+from brokerset_spec.set_memory import JoinedCluster, SetMemory
 
 
 def _plan(memory: SetMemory) -> LocalPlan:
@@ -81,18 +81,18 @@ def test_a_controller_that_lost_its_data_is_not_started_by_a_wish_for_something_
 
 
 def test_the_first_controllers_of_a_guest_are_planned_as_they_are_wished_for() -> None:
-    plan = _again(_plan(_guest()), Wish(own_controllers=3))
+    plan = _again(_plan(_joined()), Wish(own_controllers=3))
 
     assert [p.node_id for p in plan.controllers] == [0, 1, 2]
     assert [each.joins for each in plan.memory.controllers] == [False] * 3
 
 
-def _guest(controllers: str = "c:1") -> SetMemory:
-    return _plan(SetMemory("u", joined_cluster_of=GuestOf(controllers, "n:1"))).memory
+def _joined(controllers: str = "c:1") -> SetMemory:
+    return _plan(SetMemory("u", joined_cluster_of=JoinedCluster(controllers, "n:1"))).memory
 
 
 def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together() -> None:
-    before = _guest()
+    before = _joined()
 
     first = wished(before, Wish(own_controllers=3))
     again = wished(_plan(first).memory, Wish(own_controllers=5))
@@ -105,7 +105,7 @@ def test_a_guest_gets_controllers_of_its_own_once_and_they_form_a_group_together
 @pytest.mark.parametrize("number", [0, 8])
 def test_a_guest_runs_no_more_controllers_than_any_set(number: int) -> None:
     with pytest.raises(PlanRefused, match=f"{number} controllers are to run next to"):
-        wished(_guest(), Wish(own_controllers=number))
+        wished(_joined(), Wish(own_controllers=number))
 
 
 def test_a_set_that_is_no_guest_needs_no_controllers_beside_its_own() -> None:
@@ -116,8 +116,8 @@ def test_a_set_that_is_no_guest_needs_no_controllers_beside_its_own() -> None:
 
 
 def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them() -> None:
-    alone, beside = _guest(), wished(_guest(), Wish(own_controllers=3))
-    own = replace(beside, joined_cluster_of=GuestOf("", "n:1"))
+    alone, beside = _joined(), wished(_joined(), Wish(own_controllers=3))
+    own = replace(beside, joined_cluster_of=JoinedCluster("", "n:1"))
 
     with pytest.raises(PlanRefused, match="controllers at c:1; it runs none itself"):
         wished(alone, Wish((0, 1)))
@@ -127,19 +127,19 @@ def test_controllers_are_added_and_removed_only_where_the_brokers_belong_to_them
 
 
 def test_another_clusters_name_servers_are_left_only_after_its_controllers() -> None:
-    own = replace(wished(_guest(), Wish(own_controllers=3)), joined_cluster_of=GuestOf("", "n:1"))
+    own = replace(wished(_joined(), Wish(own_controllers=3)), joined_cluster_of=JoinedCluster("", "n:1"))
 
     after = wished(own, Wish(own_name_servers=True))
 
     assert after == replace(own, joined_cluster_of=None)
     assert wished(after, Wish(own_name_servers=True)) == after
     with pytest.raises(PlanRefused, match="belong to the controllers at c:1") as caught:
-        wished(_guest(), Wish(own_name_servers=True))
+        wished(_joined(), Wish(own_name_servers=True))
     assert "--finish" in caught.value.advice
 
 
 def test_when_a_guests_controllers_do_not_start_none_stays_and_their_numbers_are_not_used_again() -> None:
-    before = _plan(_guest())
+    before = _plan(_joined())
     plan = _plan(wished(before.memory, Wish(own_controllers=3)))
 
     left = without_new(before, plan)
@@ -160,12 +160,12 @@ def _run(tmp_path: Path, memory: SetMemory) -> Run:
     ("joined_cluster_of", "guest", "controllers"),
     [
         (None, False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
-        (GuestOf("c:1", "n:1"), True, "c:1"),
-        (GuestOf("", "n:1"), False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
+        (JoinedCluster("c:1", "n:1"), True, "c:1"),
+        (JoinedCluster("", "n:1"), False, "127.0.0.1:9878;127.0.0.1:9888;127.0.0.1:9898"),
     ],
 )
 def test_the_state_says_whether_the_brokers_belong_to_others(
-    tmp_path: Path, joined_cluster_of: GuestOf | None, guest: bool, controllers: str
+    tmp_path: Path, joined_cluster_of: JoinedCluster | None, guest: bool, controllers: str
 ) -> None:
     run = _run(tmp_path, SetMemory("u", joined_cluster_of=joined_cluster_of).with_first_controllers(3))
 

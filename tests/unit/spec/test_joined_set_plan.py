@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from brokerset_spec.plan import PlanRefused, PortsTaken, PortWishes
-from brokerset_spec.set_memory import GroupMemory, GuestOf, SetMemory
+from brokerset_spec.set_memory import GroupMemory, JoinedCluster, SetMemory
 
 from .planning import brokers_of, controllers_of, plan_of
 
 
 def joined(controllers: str = "c:1;c:2", name_servers: str = "n:1;n:2", **known: Any) -> SetMemory:
-    return SetMemory("u1", joined_cluster_of=GuestOf(controllers, name_servers), **known)
+    return SetMemory("u1", joined_cluster_of=JoinedCluster(controllers, name_servers), **known)
 
 
 def test_whose_the_brokers_are_follows_from_what_is_remembered() -> None:
@@ -53,7 +53,7 @@ def test_a_joined_set_without_controllers_uses_the_other_clusters_alone() -> Non
 def test_brokers_under_controllers_of_their_own_may_register_with_other_name_servers_as_well() -> None:
     """Each name server is named once, also one that the other cluster and the set have in common."""
     known = plan_of(memory=joined(name_servers="n:1; 127.0.0.1:9886 ;").with_first_controllers(2)).memory
-    before = plan_of(memory=replace(known, joined_cluster_of=GuestOf("", "n:1; 127.0.0.1:9886 ;")))
+    before = plan_of(memory=replace(known, joined_cluster_of=JoinedCluster("", "n:1; 127.0.0.1:9886 ;")))
 
     after = plan_of(memory=replace(before.memory, joined_cluster_of=None))
 
@@ -147,20 +147,20 @@ def test_the_memory_of_a_joined_set_reads_back_as_it_was_written() -> None:
     assert SetMemory.from_json(memory.to_json()) == memory
     assert SetMemory.from_json(older) == replace(memory, listen_host="")
     assert SetMemory.from_json(
-        replace(memory, joined_cluster_of=GuestOf("", "n:1")).to_json()
+        replace(memory, joined_cluster_of=JoinedCluster("", "n:1")).to_json()
     ).under_own_controllers
 
 
 @pytest.mark.parametrize(
     ("joined_cluster_of", "numbers"),
     [
-        (GuestOf("c:1", "n:1"), (0, 1, 2)),
-        (GuestOf("", "n:1"), (0, 1)),
+        (JoinedCluster("c:1", "n:1"), (0, 1, 2)),
+        (JoinedCluster("", "n:1"), (0, 1)),
         (None, (0, 1, 2)),
     ],
 )
 def test_no_broker_is_added_while_controllers_change(
-    joined_cluster_of: GuestOf | None, numbers: tuple[int, ...]
+    joined_cluster_of: JoinedCluster | None, numbers: tuple[int, ...]
 ) -> None:
     """Our controllers would take an empty one, the first that they hear of, for the beginning of a new group.
 

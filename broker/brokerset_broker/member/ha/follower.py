@@ -388,7 +388,7 @@ class Follower:
                     "cutting off what the master does not have",
                     offset=offset,
                     end=mine.end,
-                    cut_bytes=mine.end - offset,
+                    truncated_bytes=mine.end - offset,
                     confirmed=mine.confirmed,
                     epoch=change.epoch,
                 )
@@ -519,11 +519,11 @@ class Follower:
     async def _start_log(self, session: _Session, header: TransferHeader) -> None:
         """Throw away what there is, and begin where the master's first packet begins."""
         own_log, epochs = self._log, self._parts.epochs
-        cut = own_log.received_end - own_log.min_offset
-        if header.offset != own_log.received_end or cut:
+        truncated = own_log.received_end - own_log.min_offset
+        if header.offset != own_log.received_end or truncated:
             await own_log.begin_at(header.offset)
-            if cut:
-                self._parts.on_truncated(cut)
+            if truncated:
+                self._parts.on_truncated(truncated)
         history = EpochHistory(tuple(e for e in session.master.entries if e.start_offset <= header.offset))
         await self._parts.run_blocking(lambda: epochs.replace(history))
         session.full_resync = False

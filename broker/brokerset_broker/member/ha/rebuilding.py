@@ -98,7 +98,7 @@ class Rebuilding:
         log.warning(
             "cut off what was damaged: the master sends it again",
             offset=offset,
-            cut_bytes=size,
+            truncated_bytes=size,
             epoch=epoch,
         )
         self.repairs.made(epoch, offset, now)

@@ -26,13 +26,13 @@ def test_one_failure_is_tried_again_before_anybody_is_told() -> None:
     unable = RefusedMastership(1.0)
 
     assert unable.failed(8, 100.0)
-    assert not unable.told(100.0)
+    assert not unable.is_reported(100.0)
     assert not unable.failed(8, 100.5)
     assert unable.gives_up
-    assert unable.told(100.5)
+    assert unable.is_reported(100.5)
     unable.took(Role.SLAVE)
-    assert unable.told(100.5 + PAUSE_SECONDS_MIN - 0.1)
-    assert not unable.told(100.5 + PAUSE_SECONDS_MIN)
+    assert unable.is_reported(100.5 + PAUSE_SECONDS_MIN - 0.1)
+    assert not unable.is_reported(100.5 + PAUSE_SECONDS_MIN)
 
 
 def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
@@ -43,7 +43,7 @@ def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
         unable.failed(epoch, now)
         unable.took(Role.SLAVE)
         begin = now
-        while unable.told(now):
+        while unable.is_reported(now):
             now += 1.0
         holds.append(now - begin)
 
@@ -51,7 +51,7 @@ def test_who_fails_in_each_epoch_is_left_alone_for_longer() -> None:
     unable.took(Role.MASTER)
     unable.failed(9, now)
     unable.failed(9, now)
-    assert not unable.told(now + PAUSE_SECONDS_MIN)
+    assert not unable.is_reported(now + PAUSE_SECONDS_MIN)
 
 
 def test_rare_polls_keep_it_told_between_two_tries() -> None:
@@ -60,7 +60,7 @@ def test_rare_polls_keep_it_told_between_two_tries() -> None:
     unable.failed(8, 0.0)
     unable.failed(8, 0.5)
 
-    assert unable.told(59.0)
+    assert unable.is_reported(59.0)
 
 
 def test_the_set_of_right_before_the_election_is_given_back() -> None:

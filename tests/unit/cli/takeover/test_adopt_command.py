@@ -20,9 +20,9 @@ from brokerset_cli.takeover.adoption_journal import Finishing, Journal
 from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.steps import Standing, Step, blocked, done, ready, yours
 from brokerset_rig.held_file import held_by_another_process
-from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, JoinedCluster, SetMemory
 
-JOINED = GuestOf("127.0.0.1:2", "127.0.0.1:1")
+JOINED = JoinedCluster("127.0.0.1:2", "127.0.0.1:1")
 """Nobody listens there."""
 
 CLUSTER = Cluster("c", "n:1", "c:1", {})
@@ -87,7 +87,7 @@ def test_a_joined_set_keeps_the_cluster_that_it_joined(tmp_path: Path) -> None:
     folder.claim("adopted-c").release()
     assert joined_set.cluster_of(folder) is None
 
-    folder.write_memory(SetMemory(uid="u", joined_cluster_of=GuestOf("c:1", "n:1")))
+    folder.write_memory(SetMemory(uid="u", joined_cluster_of=JoinedCluster("c:1", "n:1")))
     manifest = joined_set.make_manifest("Trading", ["g"], 1, {})
     (tmp_path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
 
@@ -108,7 +108,7 @@ def test_brokers_of_another_cluster_are_not_deleted_behind_its_back(tmp_path: Pa
 
 
 def joined_folder(
-    path: Path, *, moved: bool = False, joined_cluster_of: GuestOf | None = JOINED
+    path: Path, *, moved: bool = False, joined_cluster_of: JoinedCluster | None = JOINED
 ) -> DataFolder:
     """A set whose groups were seen to be whole, with controllers of its own; nothing runs, nobody answers."""
     folder = DataFolder(path)
@@ -129,9 +129,9 @@ def joined_folder(
     return folder
 
 
-@pytest.mark.parametrize("joined_cluster_of", [GuestOf("", JOINED.name_servers), None])
+@pytest.mark.parametrize("joined_cluster_of", [JoinedCluster("", JOINED.name_servers), None])
 def test_there_is_no_way_back_once_our_brokers_belong_to_our_controllers(
-    tmp_path: Path, joined_cluster_of: GuestOf | None
+    tmp_path: Path, joined_cluster_of: JoinedCluster | None
 ) -> None:
     """It is refused with what goes on instead, and nothing is changed; `down --purge` says the same."""
     folder = joined_folder(tmp_path / "ours", moved=True, joined_cluster_of=joined_cluster_of)
@@ -180,7 +180,7 @@ def test_a_look_at_the_way_back_forgets_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--finish", "--look"]])
 def test_a_set_on_its_way_out_is_shown_and_nothing_is_done(tmp_path: Path, arguments: list[str]) -> None:
     """Without --finish, and with --look, the steps are shown; the first also says how it goes on."""
-    folder = joined_folder(tmp_path / "ours", joined_cluster_of=GuestOf("", JOINED.name_servers))
+    folder = joined_folder(tmp_path / "ours", joined_cluster_of=JoinedCluster("", JOINED.name_servers))
     before = Journal(folder.path).read(), folder.memory()
 
     result = CliRunner().invoke(adopt, ["--data", str(folder.path), *arguments])
@@ -247,7 +247,7 @@ def test_whose_the_brokers_are_is_never_changed_while_up_runs(tmp_path: Path) ->
 
     assert folder.memory() == before
     joined_set.under_own_controllers(folder)
-    assert folder.memory().joined_cluster_of == GuestOf("", JOINED.name_servers)
+    assert folder.memory().joined_cluster_of == JoinedCluster("", JOINED.name_servers)
 
 
 def test_a_join_that_was_cut_off_at_once_has_joined_nobody(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from brokerset_cli.takeover.obstacles import (
     name_server_findings,
 )
 from brokerset_spec.plan import PlanRefused, plan_local
-from brokerset_spec.set_memory import ControllerMemory, GuestOf, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, JoinedCluster, SetMemory
 
 JAVA = BrokerAnswers(
     "broker-a",
@@ -212,7 +212,7 @@ def test_our_brokers_take_over_what_clients_see() -> None:
 
 def test_a_guest_runs_brokers_alone_at_the_hosts_controllers() -> None:
     """The plan of a guest has no controllers; its brokers go to those of the other cluster, now and later."""
-    memory = SetMemory("uid", joined_cluster_of=GuestOf("c:1;c:2", "n:1"))
+    memory = SetMemory("uid", joined_cluster_of=JoinedCluster("c:1;c:2", "n:1"))
     manifest = make_manifest("c", ["a"], 2, {})
 
     plan = plan_local(manifest, Path("d"), memory=memory, is_free=lambda port: True, host="10.0.0.9")

@@ -19,15 +19,15 @@ from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_observation import FinishObserver, as_brokers_say, as_ours_say, owner_of
 from brokerset_cli.takeover.finish_plan import Owner
-from brokerset_client.controller_admin import BrokerLook, ControllersUnavailable
+from brokerset_client.controller_admin import BrokerObservation, ControllersUnavailable
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
-from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, JoinedCluster, SetMemory
 
 
-def look(broker_id: int, *, master_epoch: int | None = None) -> BrokerLook:
+def broker(broker_id: int, *, master_epoch: int | None = None) -> BrokerObservation:
     identity = BrokerIdentityAnswer(replica_id=broker_id, master_epoch=master_epoch, log_offset=100)
-    return BrokerLook(f"o:{broker_id}", "c", "g", identity)
+    return BrokerObservation(f"o:{broker_id}", "c", "g", identity)
 
 
 def slave(broker_id: int, *, in_sync: bool = True) -> SlaveFacts:
@@ -35,12 +35,12 @@ def slave(broker_id: int, *, in_sync: bool = True) -> SlaveFacts:
 
 
 MASTER = BrokerFacts("o:3", "master", in_sync=(3, 4), replicas=(slave(4),))
-LOOKS = (look(3, master_epoch=7), look(4))
+OBSERVED = (broker(3, master_epoch=7), broker(4))
 
 
 def test_brokers_tell_of_a_group_that_no_controller_tells_of() -> None:
     """The master counts both in, and the slave is connected."""
-    found = as_brokers_say("g", 2, LOOKS, {"o:3": MASTER})
+    found = as_brokers_say("g", 2, OBSERVED, {"o:3": MASTER})
 
     assert found.master_id == 3
     assert found.ready == 2
@@ -48,23 +48,23 @@ def test_brokers_tell_of_a_group_that_no_controller_tells_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "facts", "ready", "master"),
+    ("observed", "facts", "ready", "master"),
     [
-        ((LOOKS[0],), MASTER, 1, 3),  # the slave does not answer, and nobody can take it out of the set
-        (LOOKS, replace(MASTER, replicas=()), 1, 3),  # it answers, and is not connected
-        (LOOKS, replace(MASTER, replicas=(slave(4, in_sync=False),)), 1, 3),
-        (LOOKS, replace(MASTER, in_sync=(3,)), 1, 3),
-        (LOOKS, replace(MASTER, role="none"), 0, 3),
-        (LOOKS, None, 0, 3),
-        ((look(3), look(4)), MASTER, 0, None),
+        ((OBSERVED[0],), MASTER, 1, 3),  # the slave does not answer, and nobody can take it out of the set
+        (OBSERVED, replace(MASTER, replicas=()), 1, 3),  # it answers, and is not connected
+        (OBSERVED, replace(MASTER, replicas=(slave(4, in_sync=False),)), 1, 3),
+        (OBSERVED, replace(MASTER, in_sync=(3,)), 1, 3),
+        (OBSERVED, replace(MASTER, role="none"), 0, 3),
+        (OBSERVED, None, 0, 3),
+        ((broker(3), broker(4)), MASTER, 0, None),
         ((), None, 0, None),
     ],
 )
 def test_who_is_not_surely_in_sync_is_not(
-    looks: tuple[BrokerLook, ...], facts: BrokerFacts | None, ready: int, master: int | None
+    observed: tuple[BrokerObservation, ...], facts: BrokerFacts | None, ready: int, master: int | None
 ) -> None:
     """A slave counts that answers, is connected, and is counted in by the master."""
-    found = as_brokers_say("g", 2, looks, {} if facts is None else {"o:3": facts})
+    found = as_brokers_say("g", 2, observed, {} if facts is None else {"o:3": facts})
 
     assert found.ready == ready
     assert found.master_id == master
@@ -72,10 +72,10 @@ def test_who_is_not_surely_in_sync_is_not(
 
 def test_of_two_masters_the_newer_one_is_asked() -> None:
     """One that was relieved, and has not heard of it, tells of an old set."""
-    looks = (look(3, master_epoch=7), look(4, master_epoch=8))
+    observed = (broker(3, master_epoch=7), broker(4, master_epoch=8))
     newer = BrokerFacts("o:4", "master", in_sync=(4,), replicas=())
 
-    found = as_brokers_say("g", 2, looks, {"o:3": MASTER, "o:4": newer})
+    found = as_brokers_say("g", 2, observed, {"o:3": MASTER, "o:4": newer})
 
     assert found.master_id == 4
     assert found.ready == 1
@@ -103,11 +103,13 @@ def test_our_controllers_tell_of_a_group() -> None:
     ("joined_cluster_of", "standing"),
     [
         (None, Owner.ORDINARY),
-        (GuestOf("j:9878", "j:9876"), Owner.JOINED),
-        (GuestOf("", "j:9876"), Owner.OWN),
+        (JoinedCluster("j:9878", "j:9876"), Owner.JOINED),
+        (JoinedCluster("", "j:9876"), Owner.OWN),
     ],
 )
-def test_the_memory_says_whose_the_brokers_are(joined_cluster_of: GuestOf | None, standing: Owner) -> None:
+def test_the_memory_says_whose_the_brokers_are(
+    joined_cluster_of: JoinedCluster | None, standing: Owner
+) -> None:
     """The same field that `up` plans from."""
     assert owner_of(SetMemory("uid", joined_cluster_of=joined_cluster_of)) is standing
 
@@ -178,8 +180,8 @@ def test_a_group_that_lacks_a_broker_is_not_proposed(
     folder.write_memory(memory)
     journal = Journal(tmp_path)
 
-    async def who_answers(*_: object) -> list[BrokerLook]:
-        return [look(3), look(4)][:answered]
+    async def who_answers(*_: object) -> list[BrokerObservation]:
+        return [broker(3), broker(4)][:answered]
 
     monkeypatch.setattr(FinishObserver, "who_answers", who_answers)
 

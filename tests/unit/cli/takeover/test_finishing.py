@@ -21,7 +21,7 @@ from brokerset_cli.takeover.finish_observation import FinishObserver, owner_of
 from brokerset_cli.takeover.finish_plan import FinishFacts, Owner, OwnGroup
 from brokerset_cli.takeover.finishing import Finish
 from brokerset_cli.takeover.steps import Step, StepState, current
-from brokerset_spec.set_memory import ControllerMemory, GroupMemory, GuestOf, SetMemory
+from brokerset_spec.set_memory import ControllerMemory, GroupMemory, JoinedCluster, SetMemory
 
 NAMES = ("g", "h")
 CONTROLLERS = (ControllerMemory(0, 9876, 9877, 9878),)
@@ -69,7 +69,7 @@ class World(FinishActs):
         (path / MANIFEST).write_text(manifest.model_dump_json(by_alias=True, exclude_unset=True))
         groups = {name: GroupMemory((0, 1), 2) for name in NAMES}
         memory = SetMemory(
-            "uid", host="127.0.0.1", groups=groups, joined_cluster_of=GuestOf("j:9878", "j:9876")
+            "uid", host="127.0.0.1", groups=groups, joined_cluster_of=JoinedCluster("j:9878", "j:9876")
         )
         folder.write_memory(memory)
         journal.begin({name: (1, 2) for name in NAMES}, 2)

@@ -23,7 +23,6 @@ from brokerset_cli.takeover.upgrade_acts import UpgradeActs
 from brokerset_cli.takeover.upgrade_back import Back
 from brokerset_cli.takeover.upgrade_facts import (
     Act,
-    CutLog,
     Note,
     Origin,
     PutAside,
@@ -31,6 +30,7 @@ from brokerset_cli.takeover.upgrade_facts import (
     StartBroker,
     StoreSeen,
     TakeNote,
+    TruncateLog,
     World,
 )
 from brokerset_cli.takeover.upgrade_files import command_lock
@@ -87,7 +87,7 @@ def test_what_changed_while_the_person_was_asked_is_seen(
     """An offset that is another one after the answer is asked for again; only what was agreed to is done."""
     store, asked, offset = made(tmp_path / "a"), list[int](), [100]
     call, done = flow_of(
-        store, monkeypatch, lambda done: None if done else CutLog(str(store), offset[0]), yes=yes
+        store, monkeypatch, lambda done: None if done else TruncateLog(str(store), offset[0]), yes=yes
     )
 
     def confirm(*_: object, **__: object) -> None:
@@ -99,7 +99,7 @@ def test_what_changed_while_the_person_was_asked_is_seen(
     with command_lock([store]) as call.lock:
         asyncio.run(call.run())
 
-    assert done == [CutLog(str(store), 100 if yes else 200)]
+    assert done == [TruncateLog(str(store), 100 if yes else 200)]
     assert asked == ([] if yes else [100, 200])
 
 
@@ -118,7 +118,7 @@ def test_only_a_store_of_this_call_can_be_allowed_to_be_cut(tmp_path: Path, name
 def test_what_has_no_effect_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that says yes and does not do it ends the command, which else went on permanently."""
     store, asked = made(tmp_path / "a"), list[str]()
-    call, done = flow_of(store, monkeypatch, lambda done: CutLog(str(store), 1), yes=False)
+    call, done = flow_of(store, monkeypatch, lambda done: TruncateLog(str(store), 1), yes=False)
     monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
 
     with command_lock([store]) as call.lock, pytest.raises(CommandFailed, match="not seen to be done"):

@@ -9,13 +9,13 @@ import pytest
 from brokerset_cli.takeover.steps import StepState
 from brokerset_cli.takeover.upgrade_facts import (
     Comparison,
-    CutLog,
     Likeness,
     Prepare,
     Presence,
     PutAside,
     StartBroker,
     TakeNote,
+    TruncateLog,
 )
 from brokerset_cli.takeover.upgrade_plan import Plan, logs_wanted, plan_upgrade
 from brokerset_formats.identity import BrokerIdentity
@@ -151,7 +151,9 @@ def test_a_log_that_is_no_beginning_of_the_masters_is_refused(likeness: Likeness
     ) in words(plan)
     way = "--master /data/b, which loses no message: all of /data/a, from 0 to 300, was compared byte by byte"
     assert (way in words(plan)) == (likeness is Likeness.LONGER)
-    assert plan_upgrade(world(comparisons=found, accept_cut=frozenset({SLAVE}))).act == CutLog(SLAVE, 300)
+    assert plan_upgrade(world(comparisons=found, accept_cut=frozenset({SLAVE}))).act == TruncateLog(
+        SLAVE, 300
+    )
 
 
 def test_that_nothing_is_lost_is_said_only_of_what_was_compared() -> None:

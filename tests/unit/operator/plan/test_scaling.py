@@ -403,8 +403,8 @@ def test_the_stateful_set_of_a_group_that_is_to_go_is_not_made_again() -> None:
 
     done = carry_on(world, is_done)
 
-    anew = [a.ref.name for a in of(DeleteObject, done) if a.ref.kind == "StatefulSet" and a.orphan]
-    assert anew == ["orders-0"]
+    replaced = [a.ref.name for a in of(DeleteObject, done) if a.ref.kind == "StatefulSet" and a.orphan]
+    assert replaced == ["orders-0"]
     assert "orders-1" not in world.sets
     assert not [pod for pod in world.pods.values() if pod.keeper == "orders-1"]
 

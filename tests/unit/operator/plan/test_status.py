@@ -49,7 +49,7 @@ def test_the_first_reconcile_makes_everything_at_once() -> None:
     assert ("Service", "orders-0-master") in made
     assert condition(dict(decided.status), "Ready") == ("False", "Creating")
     assert decided.status["phase"] == "Creating"
-    assert decided.look_again_seconds <= 5
+    assert decided.requeue_seconds <= 5
 
 
 def test_what_was_sent_is_not_sent_again() -> None:
@@ -117,7 +117,7 @@ def test_a_rest_is_a_rest() -> None:
     decided = decide(world.observe_now())
 
     assert decided.actions == ()
-    assert decided.look_again_seconds >= 60
+    assert decided.requeue_seconds >= 60
     assert world.status["phase"] == "Ready"
     assert world.status["inSync"] == "3/3"
 
@@ -323,7 +323,7 @@ def test_a_pod_that_crashes_without_a_roll_is_told_until_it_is_steady(pod: str) 
     told = next(c for c in decided.status["conditions"] if c["type"] == "Degraded")
     assert told["status"] == "True"
     assert f"{pod}: it was started again 3 times" in told["message"]
-    assert decided.look_again_seconds <= 15
+    assert decided.requeue_seconds <= 15
     assert condition(dict(found.status), "Degraded") == ("False", "None")
 
 

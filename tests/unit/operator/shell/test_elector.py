@@ -82,7 +82,7 @@ class FakeLeases:
         return None if self.lease is None else self.lease["spec"]["holderIdentity"]
 
 
-class Door:
+class LeaseClient:
     """One operator's way to the Lease."""
 
     def __init__(self, leases: FakeLeases, who: str) -> None:
@@ -105,7 +105,7 @@ class Candidate:
     def __init__(self, leases: FakeLeases, who: str, wrong_by: float = 0.0) -> None:
         settings = ElectorSettings(namespace="system", identity=who)
         self.clock = LoopClock(wrong_by)
-        self.elector = Elector(Door(leases, who), settings, self.clock, randomness=random.Random(who))
+        self.elector = Elector(LeaseClient(leases, who), settings, self.clock, randomness=random.Random(who))
         self.led: list[tuple[float, float]] = []
         self.done = asyncio.Event()
         self.task = asyncio.create_task(self.elector.run(self.lead), name=who)
@@ -364,7 +364,7 @@ def test_what_the_leader_does_may_fail_and_the_lease_is_given_back() -> None:
             raise ValueError("broken")
 
         elector = Elector(
-            Door(leases, "a"),
+            LeaseClient(leases, "a"),
             ElectorSettings(namespace="system", identity="a"),
             LoopClock(),
             randomness=random.Random(1),

@@ -37,14 +37,14 @@ def test_each_condition_is_one_series_that_goes_with_its_object() -> None:
         there = True
         done = asyncio.Event()
 
-        async def look(key: Key) -> float | None:
+        async def reconcile(key: Key) -> float | None:
             if there:
                 measurements.status(key, status(Ready=("False", "NoMaster"), Progressing=("True", "Rolling")))
                 measurements.status(key, status(Ready=("True", "AsWanted"), Progressing=("False", "Done")))
             done.set()
             return 300.0 if there else GONE
 
-        queue = ReconcileQueue(look, workers=1, on_reconciled=measurements.reconciled)
+        queue = ReconcileQueue(reconcile, workers=1, on_reconciled=measurements.reconciled)
         measurements.watch_queue(queue)
         running = asyncio.create_task(queue.run())
         queue.enqueue(ORDERS)

@@ -58,7 +58,7 @@ class Bench:
         self.sets = QuiescentSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
         self.during: Callable[[], None] = lambda: None
 
-        async def look(addresses: Any) -> ControllersView:
+        async def observe(addresses: Any) -> ControllersView:
             assert addresses == ADDRESSES
             self.during()
             return self.view
@@ -67,13 +67,13 @@ class Bench:
             assert addresses == BROKERS
             return self.settings
 
-        monkeypatch.setattr(quiescence, "query_controllers", look)
+        monkeypatch.setattr(quiescence, "query_controllers", observe)
         monkeypatch.setattr(quiescence, "settings_at", settings_at)
 
     async def _kinds(self) -> tuple[Kind, ...]:
         return self.kinds
 
-    def looked(
+    def observed(
         self, status: Any = WELL, asked: Mapping[int, str] = ADDRESSES, version: str = VERSION
     ) -> None:
         observed = Observed(
@@ -100,7 +100,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_a_set_in_which_all_is_well_needs_no_complete_reconcile(bench: Bench) -> None:
     """Not before its first one; the age of heartbeats is no change."""
     assert not bench.quiescent()
-    bench.looked()
+    bench.observed()
     older = replace(GROUP, replicas=(replace(REPLICA, heard_ms_ago=999),))
     bench.view = replace(VIEW, groups={"orders-0": older})
 
@@ -125,7 +125,7 @@ def test_a_set_in_which_all_is_well_needs_no_complete_reconcile(bench: Bench) ->
 )
 def test_what_controllers_say_anew_asks_for_one(bench: Bench, change: dict[str, Any]) -> None:
     """Masters, in-sync sets, fences, replicas that died, messages whose end the status tells, members."""
-    bench.looked()
+    bench.observed()
     bench.view = replace(VIEW, **change)
 
     assert not bench.quiescent()
@@ -133,27 +133,27 @@ def test_what_controllers_say_anew_asks_for_one(bench: Bench, change: dict[str, 
 
 def test_a_setting_that_somebody_changed_at_a_broker_asks_for_one(bench: Bench) -> None:
     """Brokers tell nobody of `mqadmin updateBrokerConfig`, or that they do not answer."""
-    bench.looked()
+    bench.observed()
     bench.settings = {"orders-0-0": {"minInSyncReplicas": "1"}}
     assert not bench.quiescent()
 
-    bench.looked()
+    bench.observed()
     bench.settings = {}
     assert not bench.quiescent()
 
 
 def test_an_event_asks_for_one(bench: Bench) -> None:
     """Before, during the complete look, or while controllers are asked."""
-    bench.looked()
+    bench.observed()
     bench.sets.heard(KEY)
     assert not bench.quiescent()
 
     bench.during = lambda: bench.sets.heard(KEY)
-    bench.looked()
+    bench.observed()
     assert not bench.quiescent()
 
     bench.during = lambda: None
-    bench.looked()
+    bench.observed()
     bench.during = bench.sets.all_dirty
     assert not bench.quiescent()
 
@@ -161,7 +161,7 @@ def test_an_event_asks_for_one(bench: Bench) -> None:
 def test_a_gap_of_a_watch_during_a_complete_reconcile_asks_for_another_one(bench: Bench) -> None:
     """What was read before the watch listed again may be gone by then, and nobody tells."""
     bench.during = bench.sets.all_dirty
-    bench.looked()
+    bench.observed()
     bench.during = lambda: None
 
     assert not bench.quiescent()
@@ -169,24 +169,24 @@ def test_a_gap_of_a_watch_during_a_complete_reconcile_asks_for_another_one(bench
 
 def test_a_status_that_somebody_else_wrote_asks_for_one(bench: Bench) -> None:
     """The event of the version that was seen may come late; another version is another object."""
-    bench.looked()
+    bench.observed()
     bench.sets.saw(KEY, VERSION)
     assert bench.quiescent()
     bench.sets.saw(KEY, "78")
     assert not bench.quiescent()
 
     bench.during = lambda: bench.sets.saw(KEY, VERSION)
-    bench.looked()
+    bench.observed()
     assert bench.quiescent()
     bench.during = lambda: bench.sets.saw(KEY, "78")
-    bench.looked()
+    bench.observed()
     assert not bench.quiescent()
 
 
 def test_the_status_that_the_reconcile_itself_wrote_is_no_news(bench: Bench) -> None:
     """Its event comes afterwards, the one before it may come late; only a third version is another's."""
     bench.during = lambda: bench.sets.saw(KEY, VERSION)
-    bench.looked(version="78")
+    bench.observed(version="78")
     bench.during = lambda: None
     bench.sets.saw(KEY, "78")
     assert bench.quiescent()
@@ -197,7 +197,7 @@ def test_the_status_that_the_reconcile_itself_wrote_is_no_news(bench: Bench) -> 
 
 def test_without_reliable_watches_every_reconcile_is_complete(bench: Bench) -> None:
     """As long as one of them hears nothing."""
-    bench.looked()
+    bench.observed()
     bench.watching = False
     assert not bench.quiescent()
 
@@ -210,7 +210,7 @@ def test_a_complete_reconcile_comes_once_in_a_while(bench: Bench) -> None:
     ends = set()
     for _ in range(20):
         bench.clock.now = 0.0
-        bench.looked()
+        bench.observed()
         bench.clock.now = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD)
         assert bench.quiescent()
         while bench.quiescent():
@@ -223,7 +223,7 @@ def test_a_complete_reconcile_comes_once_in_a_while(bench: Bench) -> None:
 
 def test_a_kind_that_the_cluster_learns_asks_for_one(bench: Bench) -> None:
     """Who installs Prometheus' operator later gets PodMonitors at the next regular look."""
-    bench.looked()
+    bench.observed()
     bench.kinds = (kinds.POD_MONITOR,)
 
     assert not bench.quiescent()
@@ -235,21 +235,21 @@ def test_a_kind_that_the_cluster_learns_asks_for_one(bench: Bench) -> None:
 def test_a_set_that_is_not_well_is_observed_completely(bench: Bench, kind: str, status: str | None) -> None:
     """Whatever keeps it from being well may change without an event."""
     conditions = [one for one in WELL["conditions"] if one["type"] != kind]
-    bench.looked({"conditions": [*conditions, {"type": kind, "status": status}]})
+    bench.observed({"conditions": [*conditions, {"type": kind, "status": status}]})
 
     assert not bench.quiescent()
 
 
 def test_a_set_without_controllers_to_ask_is_observed_completely(bench: Bench) -> None:
     """There would be nothing to compare."""
-    bench.looked(asked={})
+    bench.observed(asked={})
 
     assert not bench.quiescent()
 
 
 def test_a_set_that_is_gone_leaves_nothing(bench: Bench) -> None:
     """Neither what was known nor a look that was on."""
-    bench.looked()
+    bench.observed()
     bench.sets.begin(Key("BrokerSet", "shop", "other"))
     bench.sets.forget(KEY)
     bench.sets.forget(Key("BrokerSet", "shop", "other"))

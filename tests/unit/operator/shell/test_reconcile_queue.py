@@ -244,7 +244,7 @@ def test_what_is_overtaken_does_not_pile_up() -> None:
 # -- the queue ----------------------------------------------------------------------------------------------
 
 
-class Rounds:
+class Reconciles:
     """Reconciles that take so long and return what the test says."""
 
     def __init__(self, seconds: float = 1.0) -> None:
@@ -271,9 +271,9 @@ class Rounds:
 
 
 def running(
-    rounds: Callable[[Key], Awaitable[float | None]], *, workers: int = 2
+    reconciles: Callable[[Key], Awaitable[float | None]], *, workers: int = 2
 ) -> tuple[ReconcileQueue, asyncio.Task[None]]:
-    queue = ReconcileQueue(rounds, workers=workers, schedule=schedule())
+    queue = ReconcileQueue(reconciles, workers=workers, schedule=schedule())
     return queue, asyncio.create_task(queue.run())
 
 
@@ -286,15 +286,15 @@ def test_as_many_reconciles_run_as_there_are_workers() -> None:
     """Ten objects and two workers: two at a time, in order, none left."""
 
     async def work() -> None:
-        rounds = Rounds()
-        queue, task = running(rounds)
+        reconciles = Reconciles()
+        queue, task = running(reconciles)
         for number in range(10):
             queue.enqueue(key(f"{number}"))
         await asyncio.sleep(20)
 
-        assert rounds.most == 2
-        assert [name for _, name in rounds.started] == [f"{number}" for number in range(10)]
-        assert rounds.started[-1][0] == pytest.approx(4.0)
+        assert reconciles.most == 2
+        assert [name for _, name in reconciles.started] == [f"{number}" for number in range(10)]
+        assert reconciles.started[-1][0] == pytest.approx(4.0)
         await ended(task)
 
     run(work())
@@ -304,8 +304,8 @@ def test_a_busy_object_does_not_starve_the_others() -> None:
     """One that is marked all the time gets its turn after those that were marked before."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=0.1)
-        queue, task = running(rounds, workers=1)
+        reconciles = Reconciles(seconds=0.1)
+        queue, task = running(reconciles, workers=1)
         for number in range(20):
             queue.enqueue(key(f"{number}"))
         for _ in range(200):
@@ -313,7 +313,7 @@ def test_a_busy_object_does_not_starve_the_others() -> None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(5)
 
-        order = [name for _, name in rounds.started]
+        order = [name for _, name in reconciles.started]
         assert order[:20] == [f"{number}" for number in range(20)]
         assert order.count("a") <= 4
         await ended(task)
@@ -325,15 +325,15 @@ def test_a_reconcile_that_fails_is_tried_again_and_the_others_go_on() -> None:
     """A failure delays its own object only."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=0.1)
-        rounds.results[A] = [RetryAfter("no"), ValueError("broken"), None]
-        queue, task = running(rounds, workers=1)
+        reconciles = Reconciles(seconds=0.1)
+        reconciles.results[A] = [RetryAfter("no"), ValueError("broken"), None]
+        queue, task = running(reconciles, workers=1)
         queue.enqueue(A)
         queue.enqueue(B)
         await asyncio.sleep(10)
 
-        assert [name for _, name in rounds.started] == ["a", "b", "a", "a"]
-        gaps = [at for at, name in rounds.started if name == "a"]
+        assert [name for _, name in reconciles.started] == ["a", "b", "a", "a"]
+        gaps = [at for at, name in reconciles.started if name == "a"]
         assert gaps[1] - gaps[0] >= 0.9
         assert gaps[2] - gaps[1] >= 1.7
         await ended(task)
@@ -345,13 +345,13 @@ def test_a_server_that_asks_for_a_pause_gets_it() -> None:
     """What an API server says with a refusal is the least pause."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=0.1)
-        rounds.results[A] = [Unavailable(Request("get", "pods"), "busy", 30.0), None]
-        queue, task = running(rounds, workers=1)
+        reconciles = Reconciles(seconds=0.1)
+        reconciles.results[A] = [Unavailable(Request("get", "pods"), "busy", 30.0), None]
+        queue, task = running(reconciles, workers=1)
         queue.enqueue(A)
         await asyncio.sleep(60)
 
-        first, second = (at for at, _ in rounds.started)
+        first, second = (at for at, _ in reconciles.started)
         assert second - first >= 30.0
         await ended(task)
 
@@ -362,10 +362,10 @@ def test_a_reconcile_that_hangs_is_broken_off() -> None:
     """A worker is never lost to one object."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=10_000)
+        reconciles = Reconciles(seconds=10_000)
         told: list[bool] = []
         queue = ReconcileQueue(
-            rounds,
+            reconciles,
             workers=1,
             schedule=schedule(),
             on_reconciled=lambda name, seconds, good: told.append(good),
@@ -384,9 +384,9 @@ def test_an_object_that_is_gone_is_forgotten_unless_it_was_enqueued_meanwhile() 
     """A set that is deleted and made again during its reconcile is looked at again."""
 
     async def work() -> None:
-        rounds = Rounds()
-        rounds.results[A] = [GONE, GONE]
-        queue, task = running(rounds)
+        reconciles = Reconciles()
+        reconciles.results[A] = [GONE, GONE]
+        queue, task = running(reconciles)
         queue.enqueue(A)
         await asyncio.sleep(0.5)
         queue.enqueue(A)
@@ -394,7 +394,7 @@ def test_an_object_that_is_gone_is_forgotten_unless_it_was_enqueued_meanwhile() 
         assert queue.schedule.known(A)
         await asyncio.sleep(5)
 
-        assert len(rounds.started) == 2
+        assert len(reconciles.started) == 2
         assert not queue.schedule.known(A)
         await ended(task)
 
@@ -405,8 +405,8 @@ def test_stopping_lets_reconciles_end_and_starts_none() -> None:
     """`stop` returns from `run` when what is on has ended; what waits stays undone."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=3)
-        queue, task = running(rounds, workers=1)
+        reconciles = Reconciles(seconds=3)
+        queue, task = running(reconciles, workers=1)
         queue.enqueue(A)
         queue.enqueue(B)
         await asyncio.sleep(1)
@@ -414,7 +414,7 @@ def test_stopping_lets_reconciles_end_and_starts_none() -> None:
         await task
 
         assert asyncio.get_running_loop().time() == pytest.approx(3.0)
-        assert [name for _, name in rounds.started] == ["a"]
+        assert [name for _, name in reconciles.started] == ["a"]
 
     run(work())
 
@@ -423,15 +423,15 @@ def test_everything_that_is_known_can_be_enqueued() -> None:
     """`mark_all` leads to a reconcile of each object."""
 
     async def work() -> None:
-        rounds = Rounds(seconds=0.1)
-        queue, task = running(rounds)
+        reconciles = Reconciles(seconds=0.1)
+        queue, task = running(reconciles)
         queue.enqueue(A)
         queue.enqueue(B)
         await asyncio.sleep(5)
         queue.enqueue_all()
         await asyncio.sleep(5)
 
-        assert sorted(name for _, name in rounds.started) == ["a", "a", "b", "b"]
+        assert sorted(name for _, name in reconciles.started) == ["a", "a", "b", "b"]
         await ended(task)
 
     run(work())

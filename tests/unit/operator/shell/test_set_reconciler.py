@@ -18,11 +18,11 @@ from brokerset_operator.set_reconciler import (
 
 def test_a_set_in_which_nothing_happens_is_reconciled_less_and_less_often() -> None:
     """A set that never becomes ready does not keep the API server busy."""
-    looks = [patience(2.0, quiet) for quiet in range(100)]
+    pauses = [patience(2.0, quiet) for quiet in range(100)]
 
-    assert looks[: QUIET_RECONCILES + 1] == [2.0] * (QUIET_RECONCILES + 1)
-    assert looks == sorted(looks)
-    assert looks[-1] == QUIET_SECONDS_MAX
+    assert pauses[: QUIET_RECONCILES + 1] == [2.0] * (QUIET_RECONCILES + 1)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == QUIET_SECONDS_MAX
     assert patience(0.0, QUIET_RECONCILES) == 0.0
     assert patience(0.0, QUIET_RECONCILES + 5) > 5.0
 

@@ -40,9 +40,9 @@ def _values(metric: Metric) -> dict[tuple[str, ...], float]:
 
 def run(*findings: dict[str, Any], **more: Any) -> AuditWorld:
     world = AuditWorld(**more)
-    world.round(now=NIGHT - 60)
-    world.round(now=NIGHT)
-    world.round(now=NIGHT + 90)
+    world.reconcile(now=NIGHT - 60)
+    world.reconcile(now=NIGHT)
+    world.reconcile(now=NIGHT + 90)
     world.run(*findings)
     return world
 
@@ -65,12 +65,12 @@ def test_a_run_is_told_with_its_result_its_replicas_and_how_long_it_took() -> No
 
 def test_a_replica_that_was_not_read_is_told_so_also_when_the_run_failed() -> None:
     world = AuditWorld()
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     for name in world.names(labels.MAP):
         world.fail(name)
 
-    world.round()
+    world.reconcile()
 
     found = figures(world)
     assert {labels_[2] for labels_ in found["replica"]} == {"Unread"}
@@ -80,7 +80,7 @@ def test_a_replica_that_was_not_read_is_told_so_also_when_the_run_failed() -> No
 def test_a_run_that_passes_is_waited_for_since_the_last_one_or_since_the_schedule_began() -> None:
     """Before the first run the operator knows since when; a run that fails changes nothing."""
     world = AuditWorld()
-    world.round(now=NIGHT - 600)
+    world.reconcile(now=NIGHT - 600)
     assert figures(world)["expected_since_timestamp_seconds"] == {(): NIGHT - 600}
     assert figures(world)["period_seconds"] == {(): DAY}
 
@@ -96,25 +96,25 @@ def test_nothing_is_waited_for_while_the_schedule_rests() -> None:
     world = run()
     resting = {"manifest": read_store_audit(audit_manifest(suspend=True))}
     active = {"manifest": read_store_audit(audit_manifest())}
-    world.round(now=NIGHT + DAY, **resting)
+    world.reconcile(now=NIGHT + DAY, **resting)
     rested = figures(world)
 
-    world.round(now=NIGHT + 30 * DAY - 3600, **active)
+    world.reconcile(now=NIGHT + 30 * DAY - 3600, **active)
 
     for name in ("expected_since_timestamp_seconds", "period_seconds"):
         assert rested[name] == {}
     assert figures(world)["expected_since_timestamp_seconds"] == {(): NIGHT + 30 * DAY - 3600}
     never = AuditWorld(manifest=read_store_audit(audit_manifest(schedule=None)))
-    never.round()
+    never.reconcile()
     assert figures(never)["period_seconds"] == {}
 
 
 def test_a_calm_audit_writes_the_same_status_each_round() -> None:
     """What is remembered for the figures does not move with the clock."""
     world = run()
-    first = world.round(now=NIGHT + 3600).status
+    first = world.reconcile(now=NIGHT + 3600).status
 
-    second = world.round(now=NIGHT + 7200).status
+    second = world.reconcile(now=NIGHT + 7200).status
 
     assert first == second
 
@@ -122,7 +122,7 @@ def test_a_calm_audit_writes_the_same_status_each_round() -> None:
 def test_only_the_last_run_tells_of_its_replicas() -> None:
     """A history of hundreds of them would not fit an object."""
     world = run(error())
-    world.round(now=NIGHT + DAY)
+    world.reconcile(now=NIGHT + DAY)
     world.run()
 
     status: Any = world.observed.status

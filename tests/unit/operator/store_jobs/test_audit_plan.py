@@ -54,14 +54,14 @@ def test_before_its_time_nothing_is_done_and_the_next_look_is_at_its_time() -> N
 
     assert found.actions == ()
     assert found.status["nextScheduleTime"] == "2026-03-03T03:00:00Z"
-    assert 60 <= found.look_again_seconds <= 61
+    assert 60 <= found.requeue_seconds <= 61
 
 
 def test_a_calm_audit_stays_as_it_is() -> None:
     """The same look gives the same status, and no action."""
     world = AuditWorld()
 
-    first, second = world.round(), world.round()
+    first, second = world.reconcile(), world.reconcile()
 
     assert second.actions == ()
     assert second.status == first.status
@@ -71,27 +71,27 @@ def test_a_run_is_written_down_one_round_before_its_first_job() -> None:
     """Whoever comes after a crash finds it in the status, and begins no other."""
     world = AuditWorld()
 
-    first = world.round(now=NIGHT)
+    first = world.reconcile(now=NIGHT)
     assert first.actions == ()
     assert first.status["phase"] == "Running"
-    assert first.look_again_seconds < 1
+    assert first.requeue_seconds < 1
 
-    world.round(now=NIGHT + 1)
+    world.reconcile(now=NIGHT + 1)
     assert world.names(labels.MAP) == [f"nightly-{int(NIGHT // 60)}-0-{n}" for n in range(3)]
 
-    assert world.round(now=NIGHT + 2).actions == ()
+    assert world.reconcile(now=NIGHT + 2).actions == ()
 
 
 def test_a_time_that_passed_without_an_operator_is_made_up_for_once() -> None:
     """However many nights it was gone."""
     world = AuditWorld()
-    world.round()
+    world.reconcile()
 
-    world.round(now=NIGHT + 5 * DAY + 3600)
+    world.reconcile(now=NIGHT + 5 * DAY + 3600)
 
     assert world.observed.status["lastScheduleTime"] == "2026-03-08T03:00:00Z"
     world.run()
-    assert world.round().status["phase"] == "Idle"
+    assert world.reconcile().status["phase"] == "Idle"
 
 
 def test_a_schedule_in_a_time_zone_follows_its_clocks() -> None:
@@ -106,9 +106,9 @@ def test_a_schedule_in_a_time_zone_follows_its_clocks() -> None:
 def test_a_changed_schedule_begins_when_it_was_changed() -> None:
     """What the new one would have wanted before is not made up for."""
     world = AuditWorld()
-    world.round()
+    world.reconcile()
 
-    world.round(now=CREATED + 7200, **manifest(schedule="0 13 * * *"))
+    world.reconcile(now=CREATED + 7200, **manifest(schedule="0 13 * * *"))
 
     assert world.observed.status["phase"] == "Idle"
     assert world.observed.status["nextScheduleTime"] == "2026-03-03T13:00:00Z"
@@ -117,13 +117,13 @@ def test_a_changed_schedule_begins_when_it_was_changed() -> None:
 def test_suspended_it_runs_only_when_asked() -> None:
     """The annotation counts once for each value."""
     world = AuditWorld(**manifest(suspend=True))
-    assert world.round(now=NIGHT).status["phase"] == "Suspended"
+    assert world.reconcile(now=NIGHT).status["phase"] == "Suspended"
 
-    world.round(meta=asked())
+    world.reconcile(meta=asked())
     assert world.observed.status["phase"] == "Running"
     world.run()
 
-    assert world.round().status["phase"] == "Suspended"
+    assert world.reconcile().status["phase"] == "Suspended"
     assert world.plans[-1].status["lastRun"]["reason"] == "Request"
 
 
@@ -131,11 +131,11 @@ def test_suspended_it_runs_only_when_asked() -> None:
 def test_a_run_that_is_due_while_one_is_on_is_left_out_or_takes_its_place(policy: str, runs: int) -> None:
     """Forbid leaves it out; Replace ends the Jobs of the one that is on."""
     world = AuditWorld(**manifest(schedule="0 * * * *", concurrencyPolicy=policy))
-    world.round(now=CREATED + 3600)
-    world.round()
+    world.reconcile(now=CREATED + 3600)
+    world.reconcile()
     first = world.names(labels.MAP)
 
-    plan = world.round(now=CREATED + 7200)
+    plan = world.reconcile(now=CREATED + 7200)
 
     assert world.observed.status["workflow"]["runs"] == runs  # type: ignore[index]
     gone = {action.ref.name for action in plan.actions if isinstance(action, DeleteObject)}
@@ -172,12 +172,12 @@ def test_what_keeps_it_from_running_is_said(changes: dict[str, Any], reason: str
     """And nothing is begun; a run that is due then begins when that is over."""
     world = AuditWorld()
 
-    plan = world.round(now=NIGHT, **changes)
+    plan = world.reconcile(now=NIGHT, **changes)
 
     assert plan.actions == ()
     assert world.condition(reasons.READY)[:2] == ("False", reason)
     assert plan.status["phase"] in ("Waiting", "Invalid")
-    world.round(now=NIGHT + 40, **{name: getattr(observed_audit(), name) for name in changes})
+    world.reconcile(now=NIGHT + 40, **{name: getattr(observed_audit(), name) for name in changes})
     assert world.observed.status["phase"] == "Running"
 
 
@@ -191,22 +191,22 @@ def test_a_run_goes_from_maps_to_a_comparison_to_a_verdict() -> None:
             name="orders", uid="5e7", replicas=tuple(replica(o, i) for i in range(2) for o in range(3))
         )
     )
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     assert len(world.names(labels.MAP)) == 6
     for name in world.names(labels.MAP):
         world.finish(name, result='{"mapVersion":1}')
-    world.round()
+    world.reconcile()
     assert sorted(world.observed.maps) == [f"nightly-map-{i}-{o}" for i in range(2) for o in range(3)]
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
     compared = world.names(labels.REDUCE)
     assert compared == [f"nightly-{int(NIGHT // 60)}-{i}-reduce" for i in range(2)]
 
     world.finish(compared[0], summary(read=1000))
-    assert world.round().status["phase"] == "Running"
+    assert world.reconcile().status["phase"] == "Running"
     world.finish(compared[1], summary(read=500))
-    last = world.round(now=NIGHT + 60)
+    last = world.reconcile(now=NIGHT + 60)
 
     assert last.status["phase"] == "Idle"
     record = last.status["lastRun"]
@@ -217,13 +217,13 @@ def test_a_run_goes_from_maps_to_a_comparison_to_a_verdict() -> None:
     assert last.on_set[0] == "True"
     assert world.observed.maps == {}
     assert world.names(labels.MAP) == []
-    assert world.round().actions == ()
+    assert world.reconcile().actions == ()
 
 
 def test_an_error_is_said_where_people_look() -> None:
     """In the conditions of both, in the status, and as an Event of both, only once."""
     world = AuditWorld(**manifest(schedule="0 * * * *"))
-    world.round(now=CREATED + 3600)
+    world.reconcile(now=CREATED + 3600)
 
     found = world.run(error())
 
@@ -239,7 +239,7 @@ def test_an_error_is_said_where_people_look() -> None:
     assert [each.message for each in world.events] == [text]
     assert [each.message for each in found.set_events] == [text]
 
-    world.round(now=CREATED + 7200)
+    world.reconcile(now=CREATED + 7200)
     again = world.run(error(), error(code="bytes"))
     assert [each.message.partition(":")[0] for each in again.set_events] == ["bytes"]
 
@@ -247,18 +247,18 @@ def test_an_error_is_said_where_people_look() -> None:
 def test_errors_stay_until_a_run_that_read_everything_finds_none() -> None:
     """A run that fails, or misses a replica, proves nothing."""
     world = AuditWorld(**manifest(schedule="0 * * * *"))
-    world.round(now=CREATED + 3600)
+    world.reconcile(now=CREATED + 3600)
     world.run(error())
 
-    world.round(now=CREATED + 7200)
-    world.round()
+    world.reconcile(now=CREATED + 7200)
+    world.reconcile()
     for name in world.names(labels.MAP):
         world.fail(name)
-    world.round()
+    world.reconcile()
     assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
     assert world.condition(reasons.AUDIT_PASSED)[:2] == ("False", reasons.ERRORS_FOUND)
 
-    world.round(now=CREATED + 10_800)
+    world.reconcile(now=CREATED + 10_800)
     world.run()
     assert world.condition(reasons.AUDIT_PASSED)[:2] == ("True", reasons.NO_ERRORS)
 
@@ -266,14 +266,14 @@ def test_errors_stay_until_a_run_that_read_everything_finds_none() -> None:
 def test_a_replica_that_cannot_be_read_makes_a_run_incomplete() -> None:
     """The others are compared all the same, and nobody says that all is well."""
     world = AuditWorld()
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     first, second, third = world.names(labels.MAP)
     world.finish(first, result="{}")
     world.finish(second, result="{}")
     world.fail(third, "DeadlineExceeded", "was active too long")
     for _ in range(3):
-        world.round()
+        world.reconcile()
     (compared,) = world.names(labels.REDUCE)
     command = world.observed.jobs[compared]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert [each for each in command if each.startswith("/maps/orders")] == [
@@ -281,7 +281,7 @@ def test_a_replica_that_cannot_be_read_makes_a_run_incomplete() -> None:
         "/maps/orders-0-1.json",
     ]
     world.finish(compared, summary())
-    world.round()
+    world.reconcile()
 
     assert world.observed.status["lastRun"]["result"] == reasons.INCOMPLETE  # type: ignore[index]
     assert world.observed.status["lastRun"]["replicas"] == "2/3"  # type: ignore[index]
@@ -298,14 +298,14 @@ def test_a_broker_that_moves_is_waited_for() -> None:
     gone = tuple(replica(ordinal, running=ordinal != 1) for ordinal in range(3))
     audited = AuditedSet(name="orders", uid="5e7", replicas=gone)
     world = AuditWorld()
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
 
-    world.round(audited=audited)
+    world.reconcile(audited=audited)
     assert [name[-1] for name in world.names(labels.MAP)] == ["0", "2"]
     back = replace(world.observed, audited=observed_audit().audited)
     assert len([each for each in plan_audit(back).actions if isinstance(each, ApplyObject)]) == 1
 
-    world.round(now=NIGHT + GIVEN_UP_SECONDS)
+    world.reconcile(now=NIGHT + GIVEN_UP_SECONDS)
     shares = world.observed.status["workflow"]["run"]["shares"]  # type: ignore[index]
     assert shares[1]["failed"] == "its broker does not run"
 
@@ -313,17 +313,17 @@ def test_a_broker_that_moves_is_waited_for() -> None:
 def test_a_job_that_does_not_start_is_named_and_given_up() -> None:
     """An image that cannot be pulled does not keep a run on for its whole deadline."""
     world = AuditWorld()
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     name = world.names(labels.MAP)[0]
     pod = {
         "metadata": {"name": "x", "ownerReferences": [{"kind": "Job", "name": name}]},
         "status": {"containerStatuses": [{"name": "job", "state": {"waiting": {"reason": "ErrImagePull"}}}]},
     }
 
-    world.round(pods={"x": pod})
+    world.reconcile(pods={"x": pod})
     assert "orders-0-0: ErrImagePull" in world.condition(reasons.READY)[2]
-    world.round(now=NIGHT + GIVEN_UP_SECONDS)
+    world.reconcile(now=NIGHT + GIVEN_UP_SECONDS)
 
     assert world.observed.status["workflow"]["run"]["shares"][0]["failed"] == "ErrImagePull"  # type: ignore[index]
 
@@ -331,13 +331,13 @@ def test_a_job_that_does_not_start_is_named_and_given_up() -> None:
 def test_a_run_ends_at_its_deadline() -> None:
     """Whatever it waits for; Jobs that do not end by themselves soon after go."""
     world = AuditWorld(**manifest(limits={"deadlineSeconds": 3600}))
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
 
-    plan = world.round(now=NIGHT + 3600)
-    assert plan.look_again_seconds <= 2, "the time of its Jobs is over, too"
+    plan = world.reconcile(now=NIGHT + 3600)
+    assert plan.requeue_seconds <= 2, "the time of its Jobs is over, too"
     assert "run" in world.observed.status["workflow"]  # type: ignore[operator]
-    world.round(now=NIGHT + 3600 + LATE_SECONDS)
+    world.reconcile(now=NIGHT + 3600 + LATE_SECONDS)
 
     assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
     assert world.names(labels.MAP) == []
@@ -349,8 +349,8 @@ def test_jobs_that_ended_at_their_deadline_stay_with_their_logs_and_the_cause_is
     limits = {"deadlineSeconds": 60}
     spark = {"engine": "spark", "executors": {"instances": 1}}
     world = AuditWorld(**manifest(limits=limits, **spark), spark_role="ClusterRole/driver")
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     names = world.names(labels.MAP)
     pods: dict[str, Any] = {}
     for name in names:
@@ -358,14 +358,14 @@ def test_jobs_that_ended_at_their_deadline_stay_with_their_logs_and_the_cause_is
             "metadata": {"name": f"{name}-d", "ownerReferences": [{"kind": "Job", "name": name}]}
         }
         pods[f"{name}-e"] = executor(f"{name}-e", f"{name}-d")
-    world.round(now=NIGHT + 50, pods=pods)
+    world.reconcile(now=NIGHT + 50, pods=pods)
     told = "no node takes it: 0/1 nodes are available: 1 Insufficient cpu."
     assert f"orders-0-1: executor {names[1]}-e: {told}" in world.condition(reasons.READY)[2]
 
-    world.round(now=NIGHT + 60, pods={})
+    world.reconcile(now=NIGHT + 60, pods={})
     for name in names:
         world.fail(name, "DeadlineExceeded", "was active too long")
-    world.round(now=NIGHT + 62)
+    world.reconcile(now=NIGHT + 62)
 
     last = world.observed.status["lastRun"]
     assert last["result"] == reasons.FAILED  # type: ignore[index]
@@ -373,7 +373,7 @@ def test_jobs_that_ended_at_their_deadline_stay_with_their_logs_and_the_cause_is
     assert last["message"].count(told) == 3  # type: ignore[index]
     assert world.names(labels.MAP) == names, "their pods and logs are there"
     assert told in world.events[-1].message
-    world.round(now=NIGHT + 3600)
+    world.reconcile(now=NIGHT + 3600)
     assert world.names(labels.MAP) == names
 
 
@@ -393,18 +393,18 @@ def executor(name: str, driver: str) -> dict[str, Any]:
 def test_a_map_that_ends_with_the_code_of_findings_has_failed_and_stays() -> None:
     """It has no findings to give; Python's own code for an exception is the same."""
     world = AuditWorld()
-    world.round(now=NIGHT)
-    world.round()
+    world.reconcile(now=NIGHT)
+    world.reconcile()
     names = world.names(labels.MAP)
 
     for name in names:
         world.finish(name, "ImportError: numpy is broken", code=1)
         world.fail(name, "PodFailurePolicy", "exit code 1")
-    world.round(now=NIGHT + 60)
+    world.reconcile(now=NIGHT + 60)
 
     assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
     assert "numpy is broken" in world.observed.status["lastRun"]["message"]  # type: ignore[index]
-    world.round(now=NIGHT + 3600)
+    world.reconcile(now=NIGHT + 3600)
     assert world.names(labels.MAP) == names
 
 
@@ -413,7 +413,7 @@ def test_everything_is_read_again_after_so_many_days() -> None:
     world = AuditWorld()
     full = []
     for day in range(9):
-        world.round(now=NIGHT + day * DAY)
+        world.reconcile(now=NIGHT + day * DAY)
         world.run()
         full.append(world.observed.status["lastRun"]["full"])  # type: ignore[index]
 
@@ -425,7 +425,7 @@ def test_only_so_many_runs_are_remembered_and_their_jobs_go() -> None:
     limits = {"successfulRunsHistoryLimit": 1, "failedRunsHistoryLimit": 2}
     world = AuditWorld(**manifest(**limits))
     for day, bad in enumerate([False, True, True, False, True, False]):
-        world.round(now=NIGHT + day * DAY)
+        world.reconcile(now=NIGHT + day * DAY)
         world.run(*([error(offset=day)] if bad else []))
 
     results = [each["result"] for each in world.observed.status["history"]]  # type: ignore[attr-defined]
@@ -436,7 +436,7 @@ def test_only_so_many_runs_are_remembered_and_their_jobs_go() -> None:
 def test_several_audits_of_one_set_say_the_worst_of_them() -> None:
     """What one has found, another that looks elsewhere does not take away."""
     world = AuditWorld(others={"weekly": ("False", reasons.ERRORS_FOUND, "run 7 found 1 errors")})
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
 
     plan = world.run()
 
@@ -447,12 +447,12 @@ def test_several_audits_of_one_set_say_the_worst_of_them() -> None:
 def test_a_comparison_without_a_summary_is_a_failure() -> None:
     """What cannot be read is never taken for success."""
     world = AuditWorld()
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
     world.map_all()
     (compared,) = world.names(labels.REDUCE)
 
     world.finish(compared, "Killed")
-    world.round()
+    world.reconcile()
 
     assert world.observed.status["lastRun"]["result"] == reasons.FAILED  # type: ignore[index]
     assert "Killed" in world.observed.status["lastRun"]["message"]  # type: ignore[index]

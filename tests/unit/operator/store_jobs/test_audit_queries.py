@@ -35,23 +35,23 @@ def named() -> str:
 def compared(message: str, **more: Any) -> AuditWorld:
     """The first comparison has said this."""
     world = AuditWorld(**more)
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
     world.map_all()
     for name in world.names(labels.REDUCE):
         world.finish(name, message, code=1)
-    world.round()
+    world.reconcile()
     return world
 
 
 def answer(world: AuditWorld, number: int, pods: int = 2) -> None:
     """All that are asked answer, and the next comparison is on."""
-    world.round()
-    assert len(world.names(labels.look_step(number))) == pods
-    for name in world.names(labels.look_step(number)):
+    world.reconcile()
+    assert len(world.names(labels.query_step(number))) == pods
+    for name in world.names(labels.query_step(number)):
         world.finish(name, result='{"lookVersion":1}')
-    world.round()
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
+    world.reconcile()
 
 
 def command(world: AuditWorld, name: str) -> list[str]:
@@ -65,9 +65,9 @@ def test_replicas_that_differ_are_asked_for_records_and_then_for_the_first_that_
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
     assert world.observed.status["workflow"]["run"]["step"] == "look"  # type: ignore[index]
 
-    world.round()
+    world.reconcile()
     first = f"nightly-{RUN}-0-1-look-1"
-    assert world.names(labels.look_step(1)) == [f"nightly-{RUN}-0-0-look-1", first]
+    assert world.names(labels.query_step(1)) == [f"nightly-{RUN}-0-0-look-1", first]
     asked = command(world, first)
     assert asked[:5] == ["audit", "look", "/stores/orders-0-1/store", "--bound", "70000"]
     assert "--list=0:16777216" in asked
@@ -82,20 +82,20 @@ def test_replicas_that_differ_are_asked_for_records_and_then_for_the_first_that_
     assert command(world, second).count("--look") == 2
 
     world.finish(second, wants("orders-0-0", "orders-0-1", shows=SHOW), code=1)
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
     assert "--show=4096:300" in command(world, f"nightly-{RUN}-0-0-look-2")
     answer(world, 2)
     third = f"nightly-{RUN}-0-reduce-2"
     assert command(world, third).count("--look") == 4, "with the answers of both rounds"
     world.finish(third, named(), code=1)
-    world.round()
+    world.reconcile()
 
     last: Any = world.observed.status["lastRun"]
     assert (last["result"], last["errors"]) == (reasons.FOUND, 1)
     assert "message" not in last
     assert "at 4096" in world.condition("AuditPassed")[2]
-    world.round()
+    world.reconcile()
     assert not world.observed.maps, "answers go with the maps when the run is over"
 
 
@@ -127,11 +127,11 @@ def test_questions_end_after_two_rounds_whatever_a_comparison_wants() -> None:
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
     answer(world, 1)
     world.finish(f"nightly-{RUN}-0-reduce-1", wants("orders-0-0", "orders-0-1", shows=SHOW), code=1)
-    world.round()
+    world.reconcile()
     answer(world, 2)
     world.finish(f"nightly-{RUN}-0-reduce-2", wants("orders-0-0", "orders-0-1", shows=[[1, 1]]), code=1)
 
-    world.round()
+    world.reconcile()
 
     assert world.observed.status["lastRun"]["result"] == reasons.FOUND  # type: ignore[index]
 
@@ -139,17 +139,17 @@ def test_questions_end_after_two_rounds_whatever_a_comparison_wants() -> None:
 def test_who_does_not_answer_is_named_and_the_run_ends_with_what_is_known() -> None:
     """The Job of one fails: the comparison is made with the answer of the other, and not asked again."""
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
-    world.round()
+    world.reconcile()
     world.finish(f"nightly-{RUN}-0-0-look-1", result="{}")
     world.fail(f"nightly-{RUN}-0-1-look-1", message="the store is gone")
-    world.round()
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
+    world.reconcile()
     again = f"nightly-{RUN}-0-reduce-1"
     assert command(world, again).count("--look") == 1
     world.finish(again, wants("orders-0-0", "orders-0-1", lists=LIST), code=1)
 
-    world.round()
+    world.reconcile()
 
     last: Any = world.observed.status["lastRun"]
     assert last["result"] == reasons.FOUND
@@ -159,12 +159,12 @@ def test_who_does_not_answer_is_named_and_the_run_ends_with_what_is_known() -> N
 
 def test_when_nobody_answers_the_first_comparison_stands() -> None:
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
-    world.round()
+    world.reconcile()
     for number in range(2):
         world.fail(f"nightly-{RUN}-0-{number}-look-1")
 
     for _ in range(3):
-        world.round()
+        world.reconcile()
 
     assert world.observed.status["lastRun"]["result"] == reasons.FOUND  # type: ignore[index]
     assert world.names(labels.REDUCE) == [f"nightly-{RUN}-0-reduce"]
@@ -176,16 +176,16 @@ def test_a_broker_that_does_not_run_is_waited_for_ten_minutes() -> None:
     audited = world.observed.audited
     assert audited is not None
     away = replace(audited, replicas=(replica(0), replica(1, running=False), replica(2)))
-    world.round(audited=away)
+    world.reconcile(audited=away)
     world.finish(f"nightly-{RUN}-0-0-look-1", result="{}")
-    world.round(now=NIGHT + GIVEN_UP_SECONDS - 10)
+    world.reconcile(now=NIGHT + GIVEN_UP_SECONDS - 10)
     assert world.observed.status["phase"] == "Running"
 
-    world.round(now=NIGHT + GIVEN_UP_SECONDS + 10)
-    world.round()
-    world.round()
+    world.reconcile(now=NIGHT + GIVEN_UP_SECONDS + 10)
+    world.reconcile()
+    world.reconcile()
     world.finish(f"nightly-{RUN}-0-reduce-1", summary(error("bytes")), code=1)
-    world.round()
+    world.reconcile()
 
     assert "orders-0-1 did not answer: its broker does not run" in world.observed.status["lastRun"]["message"]  # type: ignore[index]
 
@@ -197,11 +197,11 @@ def test_only_the_group_that_differs_is_asked_and_compared_again() -> None:
         replicas=tuple(replica(ordinal, index) for index in range(2) for ordinal in range(2)),
     )
     world = AuditWorld(audited=both)
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
     world.map_all()
     world.finish(f"nightly-{RUN}-0-reduce", summary())
     world.finish(f"nightly-{RUN}-1-reduce", wants("orders-1-0", "orders-1-1", lists=LIST), code=1)
-    world.round()
+    world.reconcile()
 
     answer(world, 1)
 
@@ -211,7 +211,7 @@ def test_only_the_group_that_differs_is_asked_and_compared_again() -> None:
         f"nightly-{RUN}-1-reduce-1",
     ]
     world.finish(f"nightly-{RUN}-1-reduce-1", named(), code=1)
-    world.round()
+    world.reconcile()
     assert world.observed.status["lastRun"]["errors"] == 1  # type: ignore[index]
 
 
@@ -229,11 +229,11 @@ def test_a_request_that_makes_no_sense_is_not_carried_out() -> None:
 def test_an_operator_that_comes_later_goes_on_with_the_questions() -> None:
     """All it knows is the status: the next plan of it makes no Job twice."""
     world = compared(wants("orders-0-0", "orders-0-1", lists=LIST))
-    world.round()
+    world.reconcile()
     before = dict(world.observed.jobs)
     world.observed = replace(world.observed, status=json.loads(json.dumps(dict(world.observed.status))))
 
-    plan = world.round()
+    plan = world.reconcile()
 
     assert plan.actions == ()
     assert dict(world.observed.jobs) == before
@@ -242,8 +242,8 @@ def test_an_operator_that_comes_later_goes_on_with_the_questions() -> None:
 def test_the_longest_names_of_jobs_are_names() -> None:
     """Kubernetes allows 63 characters, which is why a StoreAudit's name has 30 at most."""
     world = compared(wants("orders-0-0", lists=LIST))
-    world.round()
+    world.reconcile()
 
-    (name,) = world.names(labels.look_step(1))
+    (name,) = world.names(labels.query_step(1))
 
     assert len(name) - len("nightly") + 30 + len("255") - 1 <= 63

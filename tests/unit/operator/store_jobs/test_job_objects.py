@@ -39,7 +39,7 @@ def audit_objects(**spec: Any) -> list[dict[str, Any]]:
         spark_role="ClusterRole/system:driver",
         report_is_shared=True,
     )
-    world.round(now=NIGHT)
+    world.reconcile(now=NIGHT)
     world.run()
     return [
         dict(action.manifest)

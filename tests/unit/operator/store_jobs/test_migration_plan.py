@@ -25,9 +25,9 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
     """The volume is made as the StatefulSet of the set would ask for it, and nothing is done afterwards."""
     world = MigrationWorld()
 
-    assert world.round().status["phase"] == "Running"
+    assert world.reconcile().status["phase"] == "Running"
     assert world.made == []
-    world.round()
+    world.reconcile()
     assert [each["kind"] for each in world.made] == ["PersistentVolumeClaim", "Job"]
     volume, job = world.made
     assert volume["metadata"]["name"] == "data-orders-0-0"
@@ -37,12 +37,12 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
     assert world.condition(reasons.READY)[:2] == ("False", reasons.MIGRATING)
 
     world.finish(job["metadata"]["name"], summary(read=7000))
-    assert world.round().status["phase"] == "Verifying"
-    world.round()
+    assert world.reconcile().status["phase"] == "Verifying"
+    world.reconcile()
     verify = world.made[-1]
     assert verify["metadata"]["name"] == "take-over-verify"
     world.finish("take-over-verify", summary(read=9000))
-    last = world.round()
+    last = world.reconcile()
 
     assert (last.status["phase"], *world.condition(reasons.READY)[:2]) == (
         "Succeeded",
@@ -55,7 +55,7 @@ def test_a_migration_copies_reads_back_and_is_ready() -> None:
         "MigrationVerifying",
         "MigrationSucceeded",
     ]
-    assert world.round(source_claim=None).actions == ()
+    assert world.reconcile(source_claim=None).actions == ()
     assert world.observed.status == last.status
 
 
@@ -75,13 +75,13 @@ def test_nothing_is_made_while_something_is_in_the_way(changes: dict[str, Any], 
     """It is said what, and the migration begins when that is over."""
     world = MigrationWorld()
 
-    plan = world.round(**changes)
-    world.round()
+    plan = world.reconcile(**changes)
+    world.reconcile()
 
     assert plan.status["phase"] == "Pending"
     assert world.condition(reasons.READY)[:2] == ("False", reason)
     assert world.made == []
-    world.round(**{name: getattr(observed_migration(), name) for name in changes})
+    world.reconcile(**{name: getattr(observed_migration(), name) for name in changes})
     assert world.phase == "Running"
 
 
@@ -90,12 +90,12 @@ def test_a_broker_that_starts_on_a_volume_ends_the_job() -> None:
     world = copying()
     assert world.observed.jobs
 
-    world.round(users={"old-broker": ("old-0",)})
+    world.reconcile(users={"old-broker": ("old-0",)})
 
     assert world.observed.jobs == {}
     assert world.phase == "Pending"
-    world.round(users={})
-    world.round()
+    world.reconcile(users={})
+    world.reconcile()
     assert list(world.observed.jobs) == ["take-over-migrate"]
 
 
@@ -113,11 +113,11 @@ def test_what_went_wrong_ends_a_migration_for_good(message: str, code: int, text
     world = copying()
 
     world.finish("take-over-migrate", message, code=code)
-    world.round()
+    world.reconcile()
 
     assert (world.phase, world.condition(reasons.READY)[1]) == ("Failed", reasons.MIGRATION_FAILED)
     assert text in world.condition(reasons.READY)[2]
-    assert world.round().actions == ()
+    assert world.reconcile().actions == ()
 
 
 def test_a_job_that_fails_is_told_with_its_reason() -> None:
@@ -125,7 +125,7 @@ def test_a_job_that_fails_is_told_with_its_reason() -> None:
     world = copying()
     job = failed(world.observed.jobs["take-over-migrate"], "DeadlineExceeded", "was active too long")
 
-    world.round(jobs={"take-over-migrate": job})
+    world.reconcile(jobs={"take-over-migrate": job})
 
     assert "DeadlineExceeded" in world.condition(reasons.READY)[2]
 
@@ -144,21 +144,21 @@ def test_what_a_migration_waited_for_is_told_when_its_time_is_over() -> None:
         },
         "status": {"containerStatuses": [waiting]},
     }
-    world.round(pods={"d": driver, "e-1": executor})
+    world.reconcile(pods={"d": driver, "e-1": executor})
     assert world.condition(reasons.READY)[2] == "the store is copied; executor e-1: ErrImagePull"
 
-    world.round(pods={"d": driver})
+    world.reconcile(pods={"d": driver})
     late = {**driver, "status": {"reason": "DeadlineExceeded"}}
-    world.round(pods={"d": late})
+    world.reconcile(pods={"d": late})
     ended = {"terminated": {"exitCode": 143, "message": "Error: it was told to end\nWhat to do: nothing"}}
     made = "2026-11-24T07:28:00Z"
     again = {
         "metadata": {**driver["metadata"], "name": "d-2", "creationTimestamp": made},
         "status": {"containerStatuses": [{"name": "job", "state": ended}]},
     }
-    world.round(pods={"d": late, "d-2": again})
-    world.round(pods={"d": late})
-    world.round(jobs={name: failed(world.observed.jobs[name], "DeadlineExceeded", "was active too long")})
+    world.reconcile(pods={"d": late, "d-2": again})
+    world.reconcile(pods={"d": late})
+    world.reconcile(jobs={name: failed(world.observed.jobs[name], "DeadlineExceeded", "was active too long")})
 
     told = "it took longer than limits.deadlineSeconds (kubectl logs d); before, executor e-1: ErrImagePull"
     assert (world.condition(reasons.READY)[1], world.condition(reasons.READY)[2]) == (
@@ -183,9 +183,9 @@ def test_an_executor_that_runs_at_last_is_told_no_more() -> None:
         {"containerStatuses": [{"state": {each: {"reason": "x"}}}]} for each in ("waiting", "running")
     )
 
-    world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": waiting}})
+    world.reconcile(pods={"d": driver, "e-1": {"metadata": meta, "status": waiting}})
     assert world.condition(reasons.READY)[2] == "the store is copied; executor e-1: x"
-    world.round(pods={"d": driver, "e-1": {"metadata": meta, "status": runs}})
+    world.reconcile(pods={"d": driver, "e-1": {"metadata": meta, "status": runs}})
     assert world.condition(reasons.READY)[2] == "the store is copied"
 
 
@@ -193,11 +193,11 @@ def test_errors_in_the_new_store_are_no_success() -> None:
     """What was copied is read by a Job of its own, and not believed before."""
     world = copying()
     world.finish("take-over-migrate", summary())
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
 
     world.finish("take-over-verify", summary(error(code="chain-gap")), code=1)
-    world.round()
+    world.reconcile()
 
     assert (world.phase, world.condition(reasons.READY)[1]) == ("Failed", reasons.VERIFICATION_FAILED)
 

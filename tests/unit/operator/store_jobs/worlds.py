@@ -184,7 +184,7 @@ class JobWorld:
         """The plan for what is observed."""
         raise NotImplementedError
 
-    def round(self, **changes: Any) -> Any:
+    def reconcile(self, **changes: Any) -> Any:
         """Plan, do it, and remember the status."""
         self.observed = replace(self.observed, **changes)
         plan = self.decide()
@@ -256,8 +256,8 @@ class MigrationWorld(JobWorld):
 def copying(**more: Any) -> MigrationWorld:
     """A migration whose Job that copies was made."""
     world = MigrationWorld(**more)
-    world.round()
-    world.round()
+    world.reconcile()
+    world.reconcile()
     return world
 
 
@@ -283,21 +283,21 @@ class AuditWorld(JobWorld):
 
     def map_all(self) -> None:
         """Go on until all maps are there and the comparison is on."""
-        self.round()
+        self.reconcile()
         for name in self.names(labels.MAP):
             self.finish(name, result='{"mapVersion":1}')
-        self.round()
-        self.round()
-        self.round()
+        self.reconcile()
+        self.reconcile()
+        self.reconcile()
 
     def run(self, *findings: Mapping[str, Any]) -> AuditPlan:
         """A whole run that finds this."""
-        self.round()
+        self.reconcile()
         self.map_all()
         for name in self.names(labels.REDUCE):
             if name not in {
                 pod["metadata"]["ownerReferences"][0]["name"] for pod in self.observed.pods.values()
             }:
                 self.finish(name, summary(*findings), code=int(bool(findings)))
-        plan: AuditPlan = self.round()
+        plan: AuditPlan = self.reconcile()
         return plan
