@@ -53,7 +53,7 @@ HAND_OVER_SECONDS_MAX: Final = 1.0
 """Longest time that an orderly end waits for another controller to lead."""
 
 DISK_USAGE_SECONDS: Final = 10.0
-"""How often the size of the folder is looked at."""
+"""How often the size of the folder is measured."""
 
 
 class DiskThread:

@@ -106,7 +106,7 @@ class LiveReplica:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """A look at one group's replicas at one moment."""
+    """A view of one group's replicas at one moment."""
 
     standings: Mapping[int, Standing] = field(default_factory=dict)
     lives: Mapping[int, LiveReplica] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class LiveView:
     """How long a lease that some controller gave in the group may run yet; 0 when none can."""
 
     now: float = 0.0
-    """When this look was taken, on the clock of `LiveReplica.heard_at`."""
+    """When this view was taken, on the clock of `LiveReplica.heard_at`."""
 
     def lately(self, seconds: float) -> LiveView:
-        """The same look, in which nobody is alive who was not heard in these last seconds."""
+        """The same view, in which nobody is alive who was not heard in these last seconds."""
         silent = {key for key, live in self.lives.items() if self.now - live.heard_at > seconds}
         found = {
             key: Standing.UNKNOWN if standing is Standing.ALIVE and key in silent else standing
@@ -392,7 +392,7 @@ class Liveness:
             until = max(until, earlier)
         return max(until, 0.0)
 
-    # -- looks --------------------------------------------------------------------------------------------
+    # -- views --------------------------------------------------------------------------------------------
 
     def forget(self, key: ReplicaKey) -> None:
         """Drop everything about a replica: it was cleaned, or its process replaced."""

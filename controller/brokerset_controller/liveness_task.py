@@ -37,7 +37,7 @@ LEASE_END_SECONDS_MIN: Final = 0.001
 """Shortest wait for the end of a lease: a rest that is lost in the clock's precision comes again at once."""
 
 LEADERSHIP_CHECK_SECONDS: Final = 0.1
-"""How often the own role is looked at when nobody tells of a change."""
+"""How often the own role is checked when nobody reports a change."""
 
 Proposer = Callable[[Event], Awaitable[Outcome]]
 """Has an event agreed on and applied. Raises `Rejected` when it was not, or nobody knows."""
@@ -97,7 +97,7 @@ class Watch:
         self._judge_if_masterless(broker_name)
 
     def judge_soon(self, broker_name: str) -> None:
-        """Have the group looked at, and a master elected if it needs one and can have one."""
+        """Have the group examined, and a master elected if it needs one and can have one."""
         if broker_name in self._dirty:
             return
         self._dirty[broker_name] = None
@@ -110,7 +110,7 @@ class Watch:
 
     @property
     def masterless(self) -> int:
-        """Groups without a living master, as far as this node has looked."""
+        """Groups without a living master, as far as this node knows."""
         return len(self._masterless)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Watch:
                 return
 
     def _wait_for_lease(self, group: Group, view: LiveView) -> None:
-        """Look at a group again when the lease has ended that may hold up its election."""
+        """Examine a group again when the lease has ended that may hold up its election."""
         name = group.broker_name
         if name in self._lease_ends or view.lease_seconds <= 0 or self._has_living_master(group):
             return

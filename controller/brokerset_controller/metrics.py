@@ -1,4 +1,4 @@
-"""A controller's figures, read when somebody asks for them.
+"""A controller's metrics, read when somebody asks for them.
 
 The first block has the names of RocketMQ 5 (`ControllerMetricsConstant`), as its Prometheus exporter writes
 them: no prefix, and the unit behind the name.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from brokerset_controller.service import ControllerService
 
 GROUPS_SHOWN_MAX: Final = 2_000
-"""Groups with figures of their own in one scrape: a scrape must not stop the controller."""
+"""Groups with metrics of their own in one scrape: a scrape must not stop the controller."""
 
 PROCESS: Final = ProcessCollector(registry=None)
 """Memory, CPU time, files and start of this process, read from the system when somebody scrapes."""
@@ -174,7 +174,7 @@ class ControllerCollector(Collector):
             ),
             (
                 "groups_without_master",
-                "Groups without a living master, as far as the leader has looked.",
+                "Groups without a living master, as far as the leader knows.",
                 self._service.masterless_groups,
             ),
             ("connections", "Open connections.", len(self._server.connections)),

@@ -274,7 +274,7 @@ class Processors:
         return command.reply()
 
     async def take_snapshot(self, connection: Connection, command: Command) -> Command:
-        """21004: write a snapshot on this node and cut its log."""
+        """21004: write a snapshot on this node and truncate its log."""
         index = await self._members.take_snapshot()
         return command.reply(ext=TakeSnapshotResponse(snapshot_index=index).to_ext())
 

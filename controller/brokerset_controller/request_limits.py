@@ -53,7 +53,7 @@ def check_nonces(value: str | None, field: str) -> None:
 
 
 def check_body(data: bytes) -> bytes:
-    """The body if it is not too large to be looked at."""
+    """The body if it is not too large to be read."""
     if len(data) > BODY_BYTES_MAX:
         raise refuse(f"the body has {len(data)} bytes; BODY_BYTES_MAX is {BODY_BYTES_MAX}")
     return data

@@ -138,7 +138,7 @@ class ControllerService:
         self.settings = settings
 
     def engine_changed(self, status: EngineStatus) -> None:
-        """For the engine's `on_change`; without it the role is looked at often enough."""
+        """For the engine's `on_change`; without it the role is checked often enough."""
         self._watch.role_changed(status)
 
     def connection_closed(self, connection: Hashable) -> None:
@@ -147,7 +147,7 @@ class ControllerService:
 
     @property
     def masterless_groups(self) -> int:
-        """Groups without a living master, as far as this node leads and has looked."""
+        """Groups without a living master, as far as this node leads and knows."""
         return self._watch.masterless
 
     def view(self, broker_name: str) -> LiveView:
@@ -344,7 +344,7 @@ class ControllerService:
             raise Rejected(
                 ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
                 f"a master of {broker_name} that heard no replica was relieved a moment ago; the next one may"
-                f" be in {wait:.0f} s: look at the network between the brokers",
+                f" be in {wait:.0f} s: check the network between the brokers",
             )
 
     # -- administrators -----------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ class ControllerService:
     # -- what was agreed on -------------------------------------------------------------------------------
 
     def _applied(self, change: Change) -> None:
-        """An event took effect here, whoever proposed it: also one whose request was cut off meanwhile."""
+        """An event took effect here, whoever proposed it: also one whose request was given up."""
         event, group = change.event, change.after
         if isinstance(event, MasterElected):
             self._is_settled(event)

@@ -1,4 +1,4 @@
-"""The figures of a name server, read when somebody asks for them."""
+"""The metrics of a name server, read when somebody asks for them."""
 
 from __future__ import annotations
 

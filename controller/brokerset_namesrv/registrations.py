@@ -16,7 +16,7 @@ FILTER_SERVERS_MAX: Final = 64
 """Filter servers of one broker; a registration with more is refused."""
 
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 3_600_000
-"""Longest silence that a broker may ask for; a longer wish is cut to this."""
+"""Longest silence that a broker may ask for; a longer wish is lowered to this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

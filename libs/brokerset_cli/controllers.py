@@ -163,7 +163,7 @@ def remove(node_id: int, controllers: Controllers) -> None:
 @controllers_options
 @json_option
 def snapshot(node_id: int | None, controllers: Controllers, as_json: bool) -> None:
-    """Let controllers write a snapshot of their state now, and cut their logs."""
+    """Let controllers write a snapshot of their state now, and truncate their logs."""
 
     async def work(admin: ControllerAdmin) -> tuple[dict[int, int], dict[int, str]]:
         status = await admin.status()

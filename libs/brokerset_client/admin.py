@@ -92,7 +92,7 @@ class Admin(InstanceUser):
         return found
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """GET_BROKER_RUNTIME_INFO (28): the broker's figures, all as text."""
+        """GET_BROKER_RUNTIME_INFO (28): the broker's measurements, all as text."""
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return readable(KVTable.from_json, answer).table
 

@@ -34,7 +34,7 @@ ALIVE = "alive"
 """Standing of a replica that the leading controller hears."""
 
 LEADER_PAUSE_SECONDS = 0.05
-"""Pause between two rounds of asking who leads."""
+"""Pause between two attempts to find who leads."""
 
 NOT_SERVED = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)
 """Codes of those who do not know the question, so they are something else."""
@@ -169,7 +169,7 @@ class ControllerAdmin:
         self._leader = None
 
     async def take_snapshot(self, address: str) -> int:
-        """Let one controller write a snapshot and cut its log; returns the snapshot's index."""
+        """Let one controller write a snapshot and truncate its log; returns the snapshot's index."""
         answer = await self._request(address, RequestCode.BROKERSET_TAKE_SNAPSHOT)
         return fields.TakeSnapshotResponse.from_ext(answer.ext).snapshot_index
 

@@ -49,7 +49,7 @@ ROUTE_REFRESH_SECONDS = 30.0
 """Regular turn of reading every known route again."""
 
 ROUTE_REFRESH_GAP_SECONDS = 0.05
-"""Least time between two rounds on demand, so that a broken broker does not flood the name servers."""
+"""Least time between two updates on demand, so that a broken broker does not flood the name servers."""
 
 HEARTBEAT_SECONDS = 30.0
 """Regular turn of heartbeats; brokers forget a client after 120 s."""

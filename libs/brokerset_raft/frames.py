@@ -40,7 +40,7 @@ GROUP_BYTES_MAX = 255
 """Longest name of a group, in UTF-8."""
 
 REASON_BYTES_MAX = 500
-"""Longest reason in a refusal, in UTF-8; the rest is cut off."""
+"""Longest reason in a refusal, in UTF-8; the rest is truncated."""
 
 ENTRIES_MAX = 1 << 20
 """Most entries of one append."""

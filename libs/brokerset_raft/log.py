@@ -89,7 +89,7 @@ class RaftLog:
 
     def truncate(self, index: int) -> None:
         """Drop the entries from `index` on; the configuration in force may change back with them."""
-        assert index >= self.first_index, f"cannot cut at {index}: the log starts at {self.first_index}"
+        assert index >= self.first_index, f"cannot truncate at {index}: the log starts at {self.first_index}"
         del self._entries[index - self._base_index - 1 :]
         while self._configurations and self._configurations[-1][0] >= index:
             self._configurations.pop()

@@ -100,7 +100,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The end of a segment that was being written when the power went: cut it. Nothing of it was promised."""
+    """The end of a segment in which the power went: truncate it. Nothing of it was promised."""
 
     position: int
     reason: str
@@ -264,7 +264,7 @@ def encode_meta(meta: SnapshotMeta) -> bytes:
 def decode_meta(data: bytes | memoryview, position: int = 0) -> tuple[SnapshotMeta, int]:
     """The meta at `position`, and where it ends. Raises `ValueError`."""
     if len(data) - position < _META.size:
-        raise ValueError("the meta of a snapshot is cut off")
+        raise ValueError("the meta of a snapshot is truncated")
     index, term, size, crc, length = _META.unpack_from(data, position)
     begin = position + _META.size
     if length > CONFIGURATION_BYTES_MAX or length > len(data) - begin:

@@ -31,7 +31,7 @@ class Outbox:
         self._messages.append(Message(self._source, target, body))
 
     def withdraw_from(self, index: int) -> None:
-        """The entries from `index` on are cut before they were synced: do not acknowledge them."""
+        """The entries from `index` on are truncated before they were synced: do not acknowledge them."""
         self._messages = [
             message
             for message in self._messages

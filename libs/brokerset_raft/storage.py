@@ -132,7 +132,7 @@ class Storage:
         return tuple(self._snapshots)
 
     def load(self) -> Loaded:
-        """Read everything, cut a torn end, and make durable what was read.
+        """Read everything, truncate a torn end, and make durable what was read.
 
         What a process wrote and did not sync before it died is still readable, but a power failure would take
         it; and what a failed sync left in the page cache is not on the disk although it can be read. So the
@@ -411,7 +411,7 @@ class Storage:
                 raise LogDamaged(name, position, reason)
             case Torn(position, reason):
                 log.warning(
-                    "cut the torn end of the log",
+                    "truncate the torn end of the log",
                     name=name,
                     position=position,
                     bytes=len(content) - position,

@@ -30,7 +30,7 @@ class Proposals:
         """The future wants to know what becomes of that entry."""
         older = self._waiters.get(index)
         if older is not None:
-            # It was cut here. Another node may have it still, win against this one, and commit it.
+            # It was truncated here. Another node may have it still, win against this one, and commit it.
             problem = f"entry {index} was replaced here when leadership was lost, and may live on elsewhere"
             refuse(older.future, OutcomeUnknown(problem))
         self._waiters[index] = _Waiter(term, future)

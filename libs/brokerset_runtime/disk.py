@@ -44,7 +44,7 @@ class Disk(Protocol):
         """Add to the end of the file, which is created if it is missing; not synced."""
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut the file; not synced."""
+        """Truncate the file; not synced."""
 
     def sync(self, name: str) -> None:
         """Make the content durable. After an error the content is unknown: stop, do not try again."""

@@ -303,7 +303,7 @@ async def point_master_service(
 ) -> bool:
     """Let a group's `-master` Service lead to a pod, unless it knows a later epoch; True if it was changed.
 
-    The master itself does the same; whoever comes second finds the object changed and looks again.
+    The master itself does the same; whoever comes second finds the object changed and observes again.
     """
     live = await client.get(kinds.ENDPOINT_SLICE, action.service, namespace)
     known = _annotation(live, names.EPOCH_ANNOTATION)

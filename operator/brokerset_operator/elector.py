@@ -91,7 +91,7 @@ class Elector:
         self._lease: dict[str, Any] | None = None
         self._asked_at: float | None = None
         self.holder: str | None = None
-        """Who led when we looked last."""
+        """Who led when the Lease was read last."""
 
         self.problem: str | None = None
         """Why the last attempt failed."""

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 TICK_SECONDS: Final = 1.0
 STALL_SECONDS: Final = 30.0
-"""A loop that did not come round for so long is told as stuck, even when it answers again."""
+"""A loop that stood still for so long is reported as stuck, even when it answers again."""
 
 LEASE_SECONDS_MAX: Final = 30.0
 """Who stands by and could not read the Lease for so long is not ready to take over."""
@@ -34,7 +34,7 @@ class Health:
         lease_seconds: Callable[[], float | None],
         oldest_seconds: Callable[[], float],
     ) -> None:
-        """`lease_seconds`: time since the Lease was looked at; `oldest_seconds`: age of the oldest mark."""
+        """`lease_seconds`: time since the Lease was read; `oldest_seconds`: that of the oldest change."""
         self._leads = leads
         self._lease_seconds = lease_seconds
         self._oldest_seconds = oldest_seconds
@@ -77,9 +77,9 @@ class Health:
         if not self._leads():
             age = self._lease_seconds()
             if age is None:
-                problems.append("the lease was not looked at yet")
+                problems.append("the lease was not read yet")
             elif age > LEASE_SECONDS_MAX:
-                problems.append(f"the lease was looked at last {age:.0f} s ago")
+                problems.append(f"the lease was read last {age:.0f} s ago")
             return problems
         if self.starting:
             problems.append("leads, and is starting its watches")

@@ -38,11 +38,11 @@ class Measurements:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.reconciles = Counter(
-            f"{PREFIX}rounds", "Rounds, by kind and outcome.", ("kind", "outcome"), registry=self.registry
+            f"{PREFIX}rounds", "Reconciles, by kind and outcome.", ("kind", "outcome"), registry=self.registry
         )
         self.reconcile_seconds = Histogram(
             f"{PREFIX}round_seconds",
-            "How long rounds took.",
+            "How long reconciles took.",
             ("kind",),
             buckets=RECONCILE_BUCKETS,
             registry=self.registry,
@@ -157,20 +157,20 @@ class _QueueView(Collector):
     def collect(self) -> Iterable[Metric]:
         now, schedule = self._now(), self._queue.schedule
         known = schedule.all_known()
-        yield _gauge("objects", "Objects that people write and that are looked after.", len(known))
-        yield _gauge("rounds_running", "Rounds that are on.", len(self._queue.running))
+        yield _gauge("objects", "Objects that people write and that this operator reconciles.", len(known))
+        yield _gauge("rounds_running", "Reconciles that run.", len(self._queue.running))
         yield _gauge(
-            "rounds_waiting", "Objects whose round is due and waits for a worker.", schedule.waiting(now)
+            "rounds_waiting", "Objects whose reconcile is due and waits for a worker.", schedule.waiting(now)
         )
         yield _gauge(
             "oldest_mark_seconds",
-            "Age of the oldest change that no round has seen yet.",
+            "Age of the oldest change that no reconcile has seen yet.",
             schedule.oldest_seconds(now),
         )
         yield _gauge("marks_dropped", "Events dropped because there are too many objects.", schedule.dropped)
         age = GaugeMetricFamily(
             f"{PREFIX}last_success_age_seconds",
-            "Time since the last round of an object that succeeded.",
+            "Time since the last reconcile of an object that succeeded.",
             labels=("kind", "namespace", "name"),
         )
         for key, at in self._measurements.succeeded_at.items():

@@ -307,14 +307,14 @@ class ReconcileQueue:
             problem = f"took longer than {RECONCILE_SECONDS_MAX:g} s"
         except Exception as error:  # the edge of a task: one set must not stop the others
             problem = f"{type(error).__name__}: {error}"
-            log.exception("round failed unexpectedly", key=str(key))
+            log.exception("reconcile failed unexpectedly", key=str(key))
         finally:
             self._running.pop(key, None)
             self._changed.set()
         now = self._now()
         if problem is not None:
             pause = self.schedule.failed(key, now, wait)
-            log.warning("round failed", key=str(key), reason=problem, again_seconds=round(pause, 1))
+            log.warning("reconcile failed", key=str(key), reason=problem, again_seconds=round(pause, 1))
         elif again == GONE and not self.schedule.enqueued_meanwhile(key):
             self.schedule.forget(key)
         else:

@@ -35,7 +35,7 @@ PLANNED_FOR: Final = (*reasons.ALWAYS, *reasons.OTHERS)
 DIGESTS_MAX: Final = 50_000
 
 QUIET_RECONCILES: Final = 10
-"""After so many reconciles in a row that changed nothing a set that asks for a soon look waits longer."""
+"""After so many reconciles in a row that changed nothing a set is requeued later than it asks for."""
 
 QUIET_FACTOR: Final = 1.5
 QUIET_SECONDS_MAX: Final = 30.0
@@ -180,7 +180,7 @@ def _formed(status: Mapping[str, Any]) -> object:
 
 
 def patience(requeue_seconds: float, quiet_reconciles: int) -> float:
-    """When to look again at a set whose last so many reconciles changed nothing."""
+    """When to requeue a set whose last so many reconciles changed nothing."""
     over = min(max(0, quiet_reconciles - QUIET_RECONCILES), 32)
     grown: float = QUIET_FACTOR**over if over else 0.0  # in seconds, from 1.5 on
     return max(requeue_seconds, min(grown, QUIET_SECONDS_MAX))

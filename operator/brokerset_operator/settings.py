@@ -41,7 +41,7 @@ class OperatorSettings:
     """BrokerSets and Topics that are worked on at the same time."""
 
     resync_seconds: int = number(300, low=5, high=86_400)
-    """Longest time between two looks at a BrokerSet about which nothing was heard."""
+    """Longest time between two reconciles of a BrokerSet about which nothing was heard."""
 
     http_port: int = number(8080, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""

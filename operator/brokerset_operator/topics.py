@@ -42,7 +42,7 @@ FINALIZER: Final = f"{names.DOMAIN}/topic"
 
 READY: Final = "Ready"
 WAIT_SECONDS: Final = 5.0
-"""Pause until a look at brokers that do not answer, or at queues that are not empty yet."""
+"""Pause before brokers are asked again that do not answer, or at queues that are not empty yet."""
 
 PERMISSION_WORDS: Final = {6: "rw", 4: "r", 2: "w"}
 
@@ -120,7 +120,7 @@ class Verdict:
     message: str
     groups: tuple[Mapping[str, Any], ...] = ()
     again_seconds: float | None = None
-    """None: not before the next regular look."""
+    """None: not before the next regular reconcile."""
 
 
 @dataclass(slots=True)

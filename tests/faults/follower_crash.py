@@ -49,7 +49,7 @@ RECEIVING_SECONDS = 0.6
 CUTTING_SECONDS = 0.01
 """The same after it began to cut; nothing takes longer there than a disk's answer."""
 
-FOLLOWS, CUTS = "following the master", "cutting the log"
+FOLLOWS, CUTS = "following the master", "truncating the log"
 """What the log says at these moments."""
 
 TAIL_MESSAGES = 400

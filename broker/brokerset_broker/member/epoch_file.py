@@ -22,7 +22,7 @@ INCOMPLETE_SUFFIX: Final = ".incomplete"
 """Of the file that says that the log lacks something it had; Java does not know it."""
 
 INCOMPLETE_BYTES_MAX: Final = 4_096
-"""Of that file's text; what is longer is cut off."""
+"""Of that file's text; what is longer is truncated."""
 
 
 class EpochsDamaged(Exception):
@@ -109,7 +109,7 @@ class EpochFile:
         return self.append(epoch, log_end if self.history.entries else log_begin)
 
     def replace(self, history: EpochHistory) -> None:
-        """Have these epochs from now on: after a cut, and as a master's handshake told them.
+        """Have these epochs from now on: after a truncation, and as a master's handshake told them.
 
         An empty history deletes the backup first, so that no reader falls back to epochs that are gone.
         """
@@ -137,7 +137,7 @@ class EpochFile:
             self.replace(self.history.truncate_before(offset))
 
     def set_incomplete(self, reason: str) -> None:
-        """Write down that the log lacks something, before it is cut; empty when it has everything again."""
+        """Write down that the log lacks something, before it is truncated; empty when it is whole."""
         with self._changing:
             if reason == self.incomplete and self._incomplete_is_written:
                 return

@@ -93,7 +93,7 @@ class MemberParts:
 
 
 class MemberLog(StoreReplicaLog):
-    """The store as replication sees it; others hear what is cut off, and that files were deleted."""
+    """The store as replication sees it; others hear what is truncated, and that files were deleted."""
 
     def __init__(self, store: MessageStore) -> None:
         self._on_truncated: list[Callable[[int], None]] = []
@@ -101,7 +101,7 @@ class MemberLog(StoreReplicaLog):
         super().__init__(store)
 
     def on_truncated(self, listener: Callable[[int], None]) -> None:
-        """Have `listener` called with the new end after each cut."""
+        """Have `listener` called with the new end after each truncation."""
         self._on_truncated.append(listener)
 
     def on_deleted(self, listener: Callable[[], None]) -> None:

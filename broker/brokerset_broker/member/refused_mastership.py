@@ -12,7 +12,7 @@ from typing import Final
 from brokerset_broker.member.role import GroupNews, Role, RoleState
 
 TRIES_MAX: Final = 2
-"""Failures in one epoch after which the controllers are told: what one repetition mends costs no election."""
+"""Failures in one epoch after which the controllers know: what one repetition mends costs no election."""
 
 RETRY_SECONDS: Final = 0.5
 """After the first failure in an epoch it is tried again so soon; after others when the controllers are asked
@@ -71,13 +71,13 @@ class RefusedMastership:
 
 
 class SetsKnown:
-    """The last in-sync sets that the controllers told, by set epoch: each has one set only."""
+    """The last in-sync sets received from the controllers, by set epoch: each has one set only."""
 
     def __init__(self) -> None:
         self._sets: dict[int, GroupNews] = {}
 
     def note(self, received: GroupNews) -> None:
-        """Remember what was told, if it names a set."""
+        """Remember what was received, if it names a set."""
         if not received.sync_state_set:
             return
         epoch = received.epoch or 0

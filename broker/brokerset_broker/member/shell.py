@@ -128,7 +128,7 @@ class MemberShell:
         self._stop_timer()
 
     def tick(self) -> None:
-        """Look at the time, and at what others decide."""
+        """Check the time, and what others decided."""
         self._input(self.member.tick)
 
     def may_serve(self) -> bool:

@@ -54,7 +54,7 @@ SIZE_BOUNDS: Final = (
 """Java's buckets of message sizes: 1K, 4K, 512K, 1M, 2M, 4M, with their binary logarithms."""
 
 LAGS_MAX: Final = 20_000
-"""Queues whose lag one scrape looks at; a scrape must not stop the broker."""
+"""Queues whose lag one scrape shows; a scrape must not stop the broker."""
 
 PROTOCOL: Final = "remoting"
 

@@ -154,7 +154,7 @@ class Registrar:
     def register_again(self) -> None:
         """Send everything to everybody now, because the role or the permission changed.
 
-        Name servers look at topics only when the data version has grown. Without a role they are told to
+        Name servers read topics only when the data version has grown. Without a role they are told to
         forget the broker.
         """
         self._topics.bump()

@@ -101,7 +101,9 @@ def replication_families(member: GroupMember, labels: Mapping[str, str]) -> Iter
     )
     yield make.gauge("waiting_acknowledgements", "Sends that wait for replicas.", status.waiting)
     yield make.counter(
-        "truncated_bytes", "Bytes cut from the log, which the group does not have.", status.truncated_bytes
+        "truncated_bytes",
+        "Bytes truncated from the log, which the group does not have.",
+        status.truncated_bytes,
     )
     yield make.counter("in_sync_expansions", "Replicas that came into the in-sync set.", status.expansions)
     yield make.counter("in_sync_shrinks", "Times that replicas left the in-sync set.", status.shrinks)

@@ -1,4 +1,4 @@
-"""The broker's own configuration, state and figures; requests that are passed on to one consumer.
+"""The broker's own configuration, state and measurements; requests that are passed on to one consumer.
 
 Source: `AdminBrokerProcessor`. Codes 25, 26, 28, 45, 306, 307, 309, 315, 321, 329, 401, 402.
 """
@@ -148,7 +148,7 @@ class AdminProcessor:
         ext = headers.GetBrokerConfigResponse(version=version).to_ext()
         return command.reply(ext=ext, body=properties_text.to_text(settings_values(self._live.current)))
 
-    # -- state and figures --------------------------------------------------------------------------------
+    # -- state and measurements ---------------------------------------------------------------------------
 
     def runtime_info(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """GET_BROKER_RUNTIME_INFO (28)."""

@@ -45,7 +45,7 @@ PRODUCER_GROUP_SIZE_MAX = 255
 """Characters of a producer group's name."""
 
 EXPIRE_SECONDS = 10.0
-"""Time between two looks for clients without heartbeats, as in Java."""
+"""Time between two searches for clients without heartbeats, as in Java."""
 
 UNIT_SUBSCRIPTION_FLAG = 2
 """Bit of a topic's system flag: consumed by unit (`TopicSysFlag.buildSysFlag(false, true)`)."""

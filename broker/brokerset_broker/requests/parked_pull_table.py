@@ -110,7 +110,7 @@ class ParkedPullTable:
             self._next_slot = end
             return []
         due: list[ParkedPull] = []
-        if end - self._next_slot > len(self._by_slot):  # the clock was not looked at for long
+        if end - self._next_slot > len(self._by_slot):  # the clock was not read for long
             slots: Iterator[int] = iter(sorted(slot for slot in self._by_slot if slot < end))
         else:
             slots = iter(range(self._next_slot, end))

@@ -218,7 +218,7 @@ class DelayService:
             self._wake(level, pause)
 
     def _deliver_due(self, level: _Level) -> float | None:
-        """Deliver what is due, at most one turn's worth; seconds until the next look, `None` for never."""
+        """Deliver what is due, at most one turn's worth; seconds until the next turn, `None` for never."""
         result = self._store.get(
             SCHEDULE_TOPIC, level.number - 1, level.queue_offset, TURN_MESSAGES_MAX, TURN_BYTES_MAX, None
         )

@@ -78,7 +78,7 @@ class CheckpointFile:
 
 
 def lowered(content: StoreCheckpoint, offset: int) -> StoreCheckpoint:
-    """A checkpoint that claims nothing behind `offset`, because the log is going to be cut there."""
+    """A checkpoint that claims nothing behind `offset`, because the log is going to be truncated there."""
     marks = content.marks
     if marks is not None:
         marks = SyncedOffsets(
@@ -122,7 +122,7 @@ class Checkpointer:
         """Whether the disk did not take something. This is final: the kernel calls the pages clean now, so a
         second sync would succeed without writing them."""
         self.lock = asyncio.Lock()
-        """Held while log, queues, index and checkpoint are brought to the disk in this order, or cut."""
+        """Held while log, queues, index and checkpoint go to the disk in this order, or are truncated."""
 
     def sync_all(self) -> None:
         """Bring everything to the disk in this thread: after recovery, and at the end. Raises OSError."""

@@ -10,7 +10,7 @@ WALK_RECORDS_MAX = 5_000
 
 
 class Confirmation:
-    """The confirmed offset of one log. It lies between two records, and only `cut` makes it smaller."""
+    """The confirmed offset of one log. It lies between two records, and only `truncate` makes it smaller."""
 
     __slots__ = ("_appends", "_log", "_offset", "_partial_target", "_target", "replicated")
 
@@ -79,7 +79,7 @@ class Confirmation:
         return True
 
     def truncate(self, offset: int) -> None:
-        """The log was cut at `offset`, or begins there."""
+        """The log was truncated at `offset`, or begins there."""
         self._offset = min(max(self._offset, self._log.min_offset), offset)
         self.forget_targets()
 

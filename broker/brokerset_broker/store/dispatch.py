@@ -188,7 +188,7 @@ class Dispatcher:
             log.error("the key index has no room", reason=refusal.reason, offset=messages[0][3])
 
     def truncate(self, offset: int) -> None:
-        """The log was cut at `offset`: what the index lacks behind it is not there any more."""
+        """The log was truncated at `offset`: what the index lacks behind it is not there any more."""
         if self.index_missing_from is not None and self.index_missing_from >= offset:
             self.index_missing_from = None
 

@@ -158,7 +158,7 @@ class Flusher:
             self.kick()
 
     def truncate(self, offset: int) -> None:
-        """The log was cut at `offset`: who waits for more is told that it did not get to the disk."""
+        """The log was truncated at `offset`: who waits for more is told that it did not get to the disk."""
         self._log.flushed_offset = min(self._log.flushed_offset, offset)
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:

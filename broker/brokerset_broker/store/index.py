@@ -234,7 +234,7 @@ class IndexService:
         return len(expired)
 
     def truncate(self, offset: int) -> None:
-        """Forget messages that begin at `offset` or later: the commit log was cut there."""
+        """Forget messages that begin at `offset` or later: the commit log was truncated there."""
         while self._files and self._files[-1].table.end_offset >= offset:
             file = self._files[-1]
             try:
@@ -426,7 +426,7 @@ class _IndexFile:
         return room
 
     def changed(self) -> bool:
-        """Whether there were puts or cuts since the last call; notes that the caller flushes them."""
+        """Whether there were puts or truncations since the last call; notes that the caller flushes them."""
         changed = self.dirty or self.table.next_unit != self._flushed_unit
         self.dirty = False
         self._flushed_unit = self.table.next_unit

@@ -1,4 +1,4 @@
-"""Carrying out the recovery of an opened store: find the end of the log, cut, dispatch what is missing."""
+"""Recovers an opened store: find the end of the log, truncate, dispatch what is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from brokerset_runtime.files import sync_folder
 log = structlog.get_logger(__name__)
 
 DAMAGED_FOLDER = "commitlog.damaged"
-"""Next to the log, not in it: what had to be cut off although whole records follow."""
+"""Next to the log, not in it: what had to be truncated although whole records follow."""
 
 PARTIAL_SUFFIX = ".partial"
 """Of a copy that is not complete; there is one at most."""

@@ -155,7 +155,7 @@ class MessageStore:
         self._follows: str | None = None
         self._disk_full = False
         self.damage: str | None = None
-        """What is wrong with the log of a store that is replicated: it takes nothing before that is cut."""
+        """What is wrong with the log of a replicated store: it takes nothing before that is truncated."""
         self.left_damage: LogDamage | None = None
         """Damage that the start has found, and left as it was."""
         self.closed_cleanly = True
@@ -279,7 +279,7 @@ class MessageStore:
             self._abort.write(claims_boot=True)
 
     def _leave_damage(self, damage: LogDamage) -> None:
-        """Nothing is written before the damage is cut, so that the next start finds it again.
+        """Nothing is written before the damage is truncated, so that the next start finds it again.
 
         Not even `abort`: a store that was closed in order counts as closed until it is changed.
         """

@@ -11,10 +11,10 @@ from brokerset_broker.store.results import GetResult, GetStatus
 from brokerset_formats.queue_units import UNIT, UNIT_SIZE, units_struct
 
 FILTER_UNITS_MIN = 800
-"""Units that one `get` looks at, at least, when most of them have other tags (16,000 bytes in RocketMQ)."""
+"""Units that one `get` examines, at least, when most of them have other tags (16,000 bytes in RocketMQ)."""
 
 UNITS_MAX = 8_192
-"""Units that one `get` looks at, at most."""
+"""Units that one `get` examines, at most."""
 
 BYTES_MAX = 128 * 1024 * 1024
 """Bytes that one `get` returns, at most, whatever is asked for."""

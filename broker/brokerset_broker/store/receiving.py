@@ -206,7 +206,7 @@ class ReceivedRecords:
         return Step.MORE
 
     def _begin_run(self, topic_bytes: bytes, queue_id: int, offset: int) -> _Run | None:
-        """None if the record needs a closer look: a queue that cannot be, or that has the record."""
+        """None if the record must be examined: a queue that cannot be, or that has the record."""
         topic = self._topic(topic_bytes)
         if topic is None:
             return None
@@ -244,7 +244,7 @@ class ReceivedRecords:
             self._arrivals.note(run.queue, codes[0] if codes.count(codes[0]) == len(codes) else None)
 
     def _put_single(self, file: MappedFile, position: int, limit: int) -> Step:
-        """Look closely at what begins at `position`: put it, wait for its rest, or say what is wrong."""
+        """Examine what begins at `position`: put it, wait for its rest, or say what is wrong."""
         room = limit - position
         rest = file.size - position
         if room < BLANK.size:

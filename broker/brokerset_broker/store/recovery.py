@@ -36,7 +36,7 @@ class FirstRecord:
 
 
 def first_record(buffer: Buffer, start: int) -> FirstRecord:
-    """Look at the first record of a file that begins at offset `start`."""
+    """Examine the first record of a file that begins at offset `start`."""
     head = check_record(buffer, 0, len(buffer), verify_crc=False)
     if isinstance(head, RecordHead) and head.offset == start:
         return FirstRecord(start, head.store_timestamp)

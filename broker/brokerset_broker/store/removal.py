@@ -88,7 +88,7 @@ def finish_removal(
     """Change the files of the log and the checkpoint; done twice it does no harm. Blocks; raises OSError.
 
     `again`: an earlier attempt may have failed, so zeros that are read may not be on the disk.
-    Queues and index still have what a cut removed from the log: they are cut next, by recovery or in place.
+    Queues and index still have what a truncation took from the log: that goes next, by recovery or in place.
     """
     if removal.everything:
         _start_empty(removal.offset, paths, checkpoint)

@@ -34,7 +34,7 @@ GATHER_BYTES_MAX = 64 * 1024
 """So many bytes do not wait."""
 
 QUEUES_PER_TURN = 32
-"""Queues that are cut before other work gets a turn."""
+"""Queues that are truncated before other work gets a turn."""
 
 
 class StoreReplicaLog:
@@ -219,7 +219,7 @@ class StoreReplicaLog:
 
     def lead(self) -> None:
         """Take appends from now on; everything received must be finished."""
-        assert not self._changing, "a log that is being cut cannot lead"
+        assert not self._changing, "a log that is being truncated cannot lead"
         assert self.received_end == self._log.max_offset, "finish what was received before you lead"
         if self._following:
             self._following = False
@@ -289,7 +289,7 @@ class StoreReplicaLog:
     def received(self, size: int) -> None:
         """`size` bytes of what `room` gave are in; whole records among them are dispatched soon."""
         assert self._following, "bytes are received by a log that follows"
-        assert not self._changing, "nothing is received while the log is being cut"
+        assert not self._changing, "nothing is received while the log is being truncated"
         self._received_end += size
         loop = self._store.loop
         if (
@@ -350,7 +350,7 @@ class StoreReplicaLog:
         return step is Step.MORE
 
     def _failed(self, problem: str) -> None:
-        """Take nothing more until the log is cut at `max_offset`, or starts from scratch."""
+        """Take nothing more until the log is truncated at `max_offset`, or starts from scratch."""
         self._failure = self._store.damage = problem
         log.error("the log has a record that is wrong", problem=problem, offset=self._log.max_offset)
 
@@ -418,7 +418,7 @@ class StoreReplicaLog:
         async with store.checkpoints.lock:
             if not self._begins_record(offset):
                 await self._find_damage(offset)
-                raise ReplicaLogFailed(f"cannot cut at offset {offset}: no record begins there")
+                raise ReplicaLogFailed(f"cannot truncate at {offset}: no record begins there")
             end = self._received_end if self._following else self._log.max_offset
             if offset == end and self._failure is None:  # files may be missing from there on
                 return
@@ -431,8 +431,8 @@ class StoreReplicaLog:
                         copy = await asyncio.to_thread(self._keep, offset, end)
                     await asyncio.to_thread(store.write_removal, removal)
                 except OSError as error:
-                    raise ReplicaLogFailed(f"the disk does not take what a cut needs: {error}") from error
-                log.warning("cutting the log", offset=offset, end=end, copy=str(copy) if copy else None)
+                    raise ReplicaLogFailed(f"the disk takes no truncation: {error}") from error
+                log.warning("truncating the log", offset=offset, end=end, copy=str(copy) if copy else None)
                 self._end_at(offset)
                 self._log.files.detach(offset)
                 await self._remove(removal)
@@ -472,10 +472,10 @@ class StoreReplicaLog:
                 store.flusher.resume()
 
     def _begins_record(self, offset: int) -> bool:
-        """Whether the log can be cut there. Raises `ReplicaLogFailed` for an offset that it does not have."""
+        """Whether the log can be truncated there. Raises `ReplicaLogFailed` for an unknown offset."""
         low, high = self._log.min_offset, self._log.max_offset
         if not low <= offset <= high:
-            raise ReplicaLogFailed(f"cannot cut at offset {offset}: the log reaches from {low} to {high}")
+            raise ReplicaLogFailed(f"cannot truncate at {offset}: the log reaches from {low} to {high}")
         file = self._log.files.find(offset)
         if file is None or offset in (file.start, high):
             return True
@@ -578,7 +578,7 @@ class StoreReplicaLog:
             mapping.sync_range(file.map, begin, end)
 
     def _stopped(self, error: OSError) -> ReplicaLogFailed:
-        reason = f"the disk failed while the log was cut: {error}; restart the broker when it works again"
+        reason = f"the disk failed in a truncation: {error}; restart the broker when it works again"
         self._store.stop(reason)
         return ReplicaLogFailed(reason)
 

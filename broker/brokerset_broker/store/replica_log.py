@@ -126,4 +126,4 @@ class ReplicaLog(Protocol):
         """
 
     async def begin_at(self, offset: int) -> None:
-        """Remove everything and begin an empty log at `offset`, the start of a file. As durable as `cut`."""
+        """Remove everything and begin an empty log at `offset`, a file's start. As durable as `truncate`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DELETE_BATCH_MAX = 10
-"""Segments deleted in one round, so that other disk work is not held up (`deleteFileBatchMax`)."""
+"""Segments deleted in one turn, so that other disk work is not held up (`deleteFileBatchMax`)."""
 
 FORCE_PERCENT_RANGE = (30, 85)
 WARNING_PERCENT_RANGE = (35, 90)

@@ -55,7 +55,7 @@ def rules_of(settings: BrokerSettings) -> RetentionRules:
 
 
 class RetentionTask:
-    """Looks regularly what may go. `on_disk_full` is told whether messages must be refused now."""
+    """Checks regularly what may go. `on_disk_full` is told whether messages must be refused now."""
 
     def __init__(
         self,
@@ -83,21 +83,21 @@ class RetentionTask:
         """Called when files of the log were deleted."""
 
     def use(self, settings: BrokerSettings) -> None:
-        """Go by changed settings from the next look on."""
+        """Go by changed settings from the next turn on."""
         self._rules = rules_of(settings)
 
     def request(self) -> None:
-        """Delete expired files at the next look, whatever the hour (an administrator asked for it)."""
+        """Delete expired files at the next turn, whatever the hour (an administrator asked for it)."""
         self._manual = True
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Repeat it until cancelled."""
         while True:
             await self.check()
             await asyncio.sleep(self._interval_s)
 
     async def check(self) -> int:
-        """Look once; returns how many files of the log were deleted."""
+        """Check once; returns how many files of the log were deleted."""
         try:
             use = self._measure(self._folder())
         except OSError as error:

@@ -209,7 +209,7 @@ class OffsetManager:
     def release(
         self, *, keys: Iterable[str] = (), topics: Iterable[str] = (), groups: Iterable[str] = ()
     ) -> None:
-        """Undo one `hold`; what is not held is not looked at."""
+        """Undo one `hold`; what is not held is passed over."""
         for name in _held_names(keys, topics, groups):
             if self._held.get(name, 0) > 1:
                 self._held[name] -= 1

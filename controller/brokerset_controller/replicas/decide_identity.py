@@ -70,7 +70,7 @@ def decide_apply_id(group: Group | None, header: ApplyBrokerId, *, group_count: 
     """Answer 1013: give the id, or 2014 with the one to apply for instead.
 
     The same id with the same check code is granted again and again. `group_count` is how many groups there
-    are; only a new one looks at it.
+    are; only a new one reads it.
     """
     cluster_name, broker_name = header.cluster_name or "", header.broker_name or ""
     check_code, broker_id = header.register_check_code or "", header.applied_broker_id

@@ -1,4 +1,4 @@
-"""Who becomes master: pure choice from the agreed state and one look at who is alive."""
+"""Who becomes master: pure choice from the agreed state and one view of who is alive."""
 
 from __future__ import annotations
 
@@ -287,13 +287,13 @@ def best(candidates: Iterable[int], view: LiveView) -> int:
 
 
 def new_epoch(group: Group, view: LiveView) -> int:
-    """One above every epoch that the controllers or a replica of the group ever told of."""
+    """One above every epoch that the controllers or a replica of the group ever reported."""
     last_known = [view.lives[broker_id].epoch for broker_id in group.replicas if broker_id in view.lives]
     return max(group.master_epoch, *last_known, 0) + 1
 
 
 def may_hold_more(group: Group, view: LiveView, broker_id: int) -> bool:
-    """Whether another replica has, or may have, messages that this one lacks, as far as logs were told of."""
+    """Whether another replica has, or may have, messages that this one lacks, as far as is known."""
     has_data = group.master_epoch > 0 or any(
         live.epoch > 0 or live.max_offset > 0 for key, live in view.lives.items() if key in group.replicas
     )
@@ -400,7 +400,7 @@ def _log_end_known(view: LiveView, broker_id: int) -> bool:
 
 
 def max_offset(view: LiveView, broker_id: int) -> int:
-    """The end of a replica's log as told last; -1 when it was not."""
+    """The last known end of a replica's log; -1 for none."""
     return view.lives[broker_id].max_offset if broker_id in view.lives else -1
 
 

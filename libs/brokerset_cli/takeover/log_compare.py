@@ -95,7 +95,7 @@ def _count(files: list[LogFile], begin: int, end: int) -> int:
 
 
 def counted(slave: Path, slave_extent: Extent, found: Comparison) -> Comparison:
-    """What another host found in blocks, with the record at which this store would be cut, and what goes."""
+    """What another host found in blocks, with the record at which this store is to end, and what goes."""
     if found.exact or not slave_extent.begin <= found.common_end < slave_extent.end:
         return found
     files = log_files(slave)

@@ -140,7 +140,7 @@ _OPTIONS: Final = (
     _option("--master", "The store whose broker was master, if nobody saw it.", default="", metavar="PATH"),
     _option("--members", "Brokers of the group. [default: as many as were seen]", default=0,
             type=click.IntRange(0)),
-    _option("--accept-cut", "Cut this store's log where it parts from the master's.", multiple=True,
+    _option("--accept-cut", "Truncate this store's log where it parts from the master's.", multiple=True,
             metavar="PATH"),
     _option("--start-with", "Starts a broker; {store} and {number} are filled in. [default: you start them]",
             default="", metavar="COMMAND"),
@@ -252,11 +252,11 @@ def _name(text: str, stores: tuple[Path, ...]) -> str:
 
 
 def _here(text: str, stores: tuple[Path, ...]) -> str:
-    """A store that this call may cut; a name that fits none would be a permission that nobody gets."""
+    """A store that this call may truncate; a name that fits none would be a permission that nobody gets."""
     name = _name(text, stores)
     if name not in map(str, stores):
         raise click.BadParameter(
-            f"{text} is none of the stores given with --store, and only those can be cut here",
+            f"{text} is none of the stores given with --store, and only those can be truncated here",
             param_hint="--accept-cut",
         )
     return name

@@ -85,7 +85,7 @@ class Note:
     """Files of the store that were not there before."""
 
     cut_at: int | None = None
-    """Offset at which the log was cut."""
+    """Offset at which the log was truncated."""
 
     leader: str = ""
     """Name of the store whose broker was to lead first when the files were prepared: logs told it then."""

@@ -35,7 +35,7 @@ ASIDE_SUFFIX: Final = "-upgrade-backup"
 """Of a folder of old controllers that was renamed."""
 
 CUT: Final = "cut"
-"""Folder in the backup with the bytes that were cut off, a file for each file of the log."""
+"""Folder in the backup with the bytes that were truncated, a file for each file of the log."""
 
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
 """What brokers build again from the log."""
@@ -105,11 +105,11 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def truncate_log(store: Path, note: Note, offset: int) -> None:
-    """Cut a log at an offset at which a record begins; bytes and derived files are kept in the backup folder.
+    """Truncate a log where a record begins; bytes and derived files are kept in the backup folder.
 
     The bytes are copied first, then zeroed from the end to the front: whenever this is interrupted, the log
     still parts at the same offset, and the copy is not taken again. Ends the command, with nothing changed,
-    when there is a copy from an earlier cut and the log has other bytes by now: a broker has run in between.
+    when there is a copy of an earlier truncation and the log has other bytes by now: a broker has run.
     """
     with _exclusively(store):
         _refuse_others(store, [name for name in DERIVED if (store / name).exists()])
@@ -119,7 +119,7 @@ def truncate_log(store: Path, note: Note, offset: int) -> None:
         wanted = {max(offset, each.begin) for each in concerned}
         if any(each.name.isdigit() and int(each.name) not in wanted for each in folder.iterdir()):
             raise CommandFailed(
-                f"{folder} holds what was cut off elsewhere before; {store} would be cut at {offset:,} now",
+                f"{folder} holds what was truncated elsewhere; {store} would be truncated at {offset:,} now",
                 f"move {folder} elsewhere, to keep both; then repeat this",
             )
         for file in concerned:
@@ -143,7 +143,7 @@ def _copy_tail(file: LogFile, offset: int, folder: Path) -> None:
     if target.exists():
         if not _is_rest_of(file, offset, target):
             raise CommandFailed(
-                f"{target} holds what was cut off there before, and {file.path} has other bytes by now",
+                f"{target} holds what was truncated there before, and {file.path} has other bytes by now",
                 f"move {folder} elsewhere, to keep both; then repeat this",
             )
         return
@@ -157,7 +157,7 @@ def _copy_tail(file: LogFile, offset: int, folder: Path) -> None:
 
 
 def _is_rest_of(file: LogFile, offset: int, copy: Path) -> bool:
-    """Whether each page of a log is as in the copy or zeros: then a cut was interrupted, or is done."""
+    """Whether each page of a log is as in the copy or zeros: a truncation was interrupted, or is done."""
     at = offset - file.begin
     with file.path.open("rb") as log, copy.open("rb") as kept:
         log.seek(at)
@@ -213,7 +213,7 @@ def take_back(folder: Path) -> None:
 
 
 def put_back(store: Path, note: Note) -> list[str]:
-    """Undo everything that was done to a store: its cut bytes, its derived files, its epochs.
+    """Undo everything that was done to a store: its truncated bytes, its derived files, its epochs.
 
     A store in which nothing was changed may be in use: its old broker goes on. Returns what is not as it was,
     as sentences. Ends the command, with nothing of the store changed, when its log was written since it was
@@ -264,7 +264,7 @@ def _forget(store: Path) -> None:
 
 
 def _copies(store: Path) -> list[tuple[LogFile, Path]]:
-    """What was cut off, with the files of the log into which it belongs, which nobody wrote since."""
+    """What was truncated, with the files of the log into which it belongs, which nobody wrote since."""
     files = log_files(store)
     found = []
     for copy in sorted((store / BACKUP / CUT).glob("*")):
@@ -273,11 +273,11 @@ def _copies(store: Path) -> list[tuple[LogFile, Path]]:
         offset = int(copy.name)
         file = next((each for each in files if each.begin <= offset < each.begin + each.size), None)
         if file is None or not _is_rest_of(file, offset, copy):
-            what = "is gone" if file is None else "was written since it was cut: a broker has run"
+            what = "is gone" if file is None else "was written since it was truncated: a broker has run"
             raise CommandFailed(
                 f"the commit log file of {store} with the offset {offset:,} {what}; {copy} cannot be put back"
                 " into it, and nothing of this store was changed",
-                f"go on with the upgrade; or, to leave out what was cut off, move {copy.parent} elsewhere and"
+                f"go on with the upgrade; or, to leave that out, move {copy.parent} elsewhere and"
                 " repeat this",
             )
         found.append((file, copy))

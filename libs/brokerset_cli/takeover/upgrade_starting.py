@@ -28,7 +28,9 @@ def master_started(world: World, leader: StoreSeen | None) -> Standing:
         each.name for each in here if each is not leader and each.prepared and (each.locked or each.starting)
     ]
     if early:
-        hint = "stop these brokers: whoever comes first may be elected, and the others are cut to its log"
+        hint = (
+            "stop these brokers: whoever comes first may be elected, and the others are truncated to its log"
+        )
         return blocked(f"slaves run already: {', '.join(early)}", hint)
     if leader is None:
         return blocked("nobody saw which broker was master", "say so with --master PATH")

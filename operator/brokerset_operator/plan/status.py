@@ -99,7 +99,7 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
     }
     verdicts: dict[str, Verdict] = {
         reasons.PROGRESSING: (False, reason, "nothing is changed until the manifest is corrected"),
-        reasons.DEGRADED: (False, reasons.NONE, "not looked at"),
+        reasons.DEGRADED: (False, reasons.NONE, "not observed"),
         **kept,
         reasons.READY: (False, reason, message),
     }

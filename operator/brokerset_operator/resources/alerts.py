@@ -15,7 +15,7 @@ SET: Final = "namespace, brokerset_io_set"
 """Labels of a set: PodMonitors put the pod's label `brokerset.io/set` on every sample under this name."""
 
 GROUP: Final = f"{SET}, cluster, node_id"
-"""Labels of a broker group in the brokers' figures."""
+"""Labels of a broker group in the brokers' metrics."""
 
 _LEADER: Final = "and on (namespace, pod) brokerset_controller_leading{<pods>} == 1"
 _RETIRED: Final = (
@@ -399,7 +399,7 @@ CONDITION_ALERTS: Final = (
         "A replica is damaged, or replicas differ. The message of its condition AuditPassed names the worst.",
     ),
 )
-"""About what the operator says of a set; they rest on its own figures, which only the leader has."""
+"""About what the operator says of a set; they rest on its own metrics, which only the leader has."""
 
 OPERATOR_ALERTS: Final = (
     Alert(
@@ -426,15 +426,15 @@ OPERATOR_ALERTS: Final = (
         5,
         "{{ $labels.kind }} {{ $labels.exported_namespace }}/{{ $labels.name }} was last looked after"
         " {{ $value | humanizeDuration }} ago",
-        "Its rounds fail or hang. With resyncSeconds above 600 this threshold must be higher.",
+        "Its reconciles fail or hang. With resyncSeconds above 600 this threshold must be higher.",
     ),
     Alert(
         "BrokersetOperatorRoundsFailing",
         "warning",
         'sum by (namespace, kind) (increase(brokerset_operator_rounds_total{outcome="failure"}[15m])) > 10',
         15,
-        "{{ $value | humanize }} rounds of {{ $labels.kind }} failed within 15 minutes",
-        "The operator's log says `round failed` with the object and the reason.",
+        "{{ $value | humanize }} reconciles of {{ $labels.kind }} failed within 15 minutes",
+        "The operator's log says `reconcile failed` with the object and the reason.",
     ),
     Alert(
         "BrokersetAuditOverdue",
@@ -454,7 +454,7 @@ OPERATOR_ALERTS: Final = (
         "brokerset_operator_oldest_mark_seconds > 300",
         5,
         "A change has waited for {{ $value | humanizeDuration }} for the operator",
-        "All workers are busy, or the round of that object fails again and again.",
+        "All workers are busy, or the reconcile of that object fails again and again.",
     ),
     Alert(
         "BrokersetOperatorApiErrors",

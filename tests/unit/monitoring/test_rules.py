@@ -45,9 +45,9 @@ VARIABLE = re.compile(r"\$\{?(\w+)")
 
 ALERTS = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS, *OPERATOR_ALERTS)
 
-SECTIONS = ("## What it means", "## Impact", "## How to look", "## What to do")
+SECTIONS = ("## What it means", "## Impact", "## How to inspect", "## What to do")
 
-FIGURE = re.compile(
+METRIC = re.compile(
     r"\b([a-z]\w+(?=\{)|(?:rocketmq|brokerset_(?:broker|controller|operator|audit|migration))_\w+)"
 )
 """Before a selector, or one of ours without."""
@@ -106,7 +106,7 @@ def test_figures_in_rules_and_panels_are_documented() -> None:
             expressions += [target["expr"] for target in panel.get("targets", ())]
 
     for expression in expressions:
-        for name in FIGURE.findall(expression):
+        for name in METRIC.findall(expression):
             plain = re.sub(r"_bucket$", "", name)
             assert plain in known or name == "up", f"{name} in {expression}"
 

@@ -165,7 +165,7 @@ class Gateway:
     # -- handlers -----------------------------------------------------------------------------------------
 
     def _guarded(self, kind: RequestClass, handler: Handler) -> Handler:
-        """The handler, behind a look at the lease if that is needed."""
+        """The handler, behind a check of the lease if that is needed."""
         lease_ok = self._lease_ok
         modes = self._modes
         wanted = modes.guard_writes if kind is RequestClass.WRITE else modes.guard_reads

@@ -33,7 +33,7 @@ TIMEOUT_MS_DEFAULT: Final = 2_000
 TIMEOUT_MS_MAX: Final = 10_000
 
 WAITING_CHECK_SECONDS: Final = 0.005
-"""How often is looked whether all sends are answered: they end in many ways, and none tells."""
+"""How often it is checked whether all sends are answered: they end in many ways, and none reports it."""
 
 HAND_OVER_PAUSE_SECONDS: Final = 0.1
 """Between two requests to the controllers whose end is unclear."""

@@ -35,7 +35,7 @@ RELEASE_SLICE: Final = 500
 """Requests that are released in one turn of the loop, in which nobody else is served: some milliseconds."""
 
 EXPIRY_SECONDS: Final = 0.02
-"""Shortest time between two looks for requests that have waited for too long."""
+"""Shortest time between two searches for requests that have waited for too long."""
 
 
 class Peer(Protocol):

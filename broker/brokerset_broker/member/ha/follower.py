@@ -82,7 +82,7 @@ class FollowerParts:
     identity: Callable[[], PeerIdentity | None]
     in_force: Callable[[], InForce]
     on_truncated: Callable[[int], None]
-    """Told how many bytes were cut from the log."""
+    """Told how many bytes were truncated from the log."""
     may_join: Callable[[], bool] = lambda: True
     """Whether this replica may be taken into the in-sync set; while not, it follows as a learner."""
 
@@ -182,7 +182,7 @@ class Follower:
 
     @property
     def repairs(self) -> int:
-        """How often the log was cut because it was damaged, since the start."""
+        """How often the log was truncated because it was damaged, since the start."""
         return self._rebuilding.repairs.count
 
     async def run(self) -> None:
@@ -385,7 +385,7 @@ class Follower:
                 if needs_proof:
                     self._demand_proof(own.broker_id, change.epoch, f"its log from {offset} on")
                 log.warning(
-                    "cutting off what the master does not have",
+                    "truncating what the master does not have",
                     offset=offset,
                     end=mine.end,
                     truncated_bytes=mine.end - offset,

@@ -1,4 +1,4 @@
-"""What a slave does with the handshake of its master: follow, cut, start from scratch, or refuse. Pure."""
+"""What a slave does with the master's handshake: follow, truncate, start from scratch, or refuse. Pure."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The log is to be cut at `offset`, and then has the epochs of `history`."""
+    """The log is to be truncated at `offset`, and then has the epochs of `history`."""
 
     offset: int
     history: EpochHistory
     needs_proof: bool
-    """What is cut was confirmed, as far as we know: only for who is surely not in the in-sync set."""
+    """What is truncated was confirmed, as far as we know: only for who is surely not in the in-sync set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class LinkSocket:
 
     At most one coroutine waits for each direction. `abortive`: what the kernel has not sent when we close is
     dropped. A master must do that: `sendfile` hands the log's pages to the kernel, and after a change of role
-    they may be cut and overwritten while they still wait there.
+    they may be truncated and overwritten while they still wait there.
     """
 
     def __init__(self, connection: socket.socket, peer: str, *, abortive: bool) -> None:

@@ -1,4 +1,4 @@
-"""A replica whose log is damaged: it cuts the damage off and gets it again from its master."""
+"""A replica whose log is damaged: it truncates the damage and gets it again from its master."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Rebuilding:
         on_truncated: Callable[[int], None],
         in_force: Callable[[], Word],
     ) -> None:
-        """`on_truncated` is told how many bytes were cut."""
+        """`on_truncated` is told how many bytes were truncated."""
         self._log = own_log
         self._epochs = epochs
         self._group = group
@@ -63,7 +63,7 @@ class Rebuilding:
         """What is wrong, and how often the controllers had been heard when that was noticed."""
 
     async def truncate_damage(self, own_id: int, epoch: int) -> None:
-        """Cut a damaged log behind its last whole record, with a copy, so that the master sends the rest.
+        """Truncate a damaged log behind its last whole record, with a copy; the master sends the rest.
 
         First it is written down that the log is incomplete: whatever happens next, it does not lead before it
         has everything again. What it may have acknowledged goes only when the controllers, asked after the
@@ -96,7 +96,7 @@ class Rebuilding:
         kept = EpochHistory(tuple(e for e in epochs.history.entries if e.start_offset <= offset))
         await own_log.truncate(offset, keep_copy=True)
         log.warning(
-            "cut off what was damaged: the master sends it again",
+            "truncated what was damaged: the master sends it again",
             offset=offset,
             truncated_bytes=size,
             epoch=epoch,

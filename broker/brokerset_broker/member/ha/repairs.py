@@ -49,6 +49,6 @@ class Repairs:
         return ""
 
     def made(self, epoch: int, offset: int, now: float) -> None:
-        """The log was cut at `offset`, to be filled again by the master of `epoch`."""
+        """The log was truncated at `offset`, to be filled again by the master of `epoch`."""
         self._made.append(_Repair(now, epoch, offset))
         self.count += 1

@@ -65,13 +65,13 @@ class ReplicationStatus:
     """Sends that wait for replicas."""
 
     truncated_bytes: int
-    """Bytes cut from the log since the start of the process."""
+    """Bytes truncated from the log since the start of the process."""
 
     incomplete: str
     """What is or was wrong with the log of a replica that lacks something; empty when it has everything."""
 
     repairs: int
-    """How often the log was cut because it was damaged, since the start of the process."""
+    """How often the log was truncated because it was damaged, since the start of the process."""
 
     expansions: int
     shrinks: int

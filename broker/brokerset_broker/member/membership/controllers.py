@@ -31,7 +31,7 @@ REQUEST_SECONDS: Final = 3.0
 """Time limit of a request to the leader, as in RocketMQ."""
 
 CONTROLLERS_MAX: Final = 32
-"""Addresses that are used; a DNS name with more records than this is cut."""
+"""Addresses that are used; a DNS name with more records than this is truncated."""
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the IP addresses of a name. Raises `OSError`."""

@@ -46,7 +46,7 @@ class Digests:
     def make(self, path: str, file: OpenFile, still_there: Callable[[], bool]) -> asyncio.Future[bytes]:
         """The digest of the whole file, now or later; closes `file`. Raises `TooManyDigests`.
 
-        The future fails with OSError when the file cannot be read, or was cut meanwhile. Who waits for it
+        The future fails with OSError when the file cannot be read, or was truncated. Who waits for it
         must shield it: others may wait, too.
         """
         key = path, file.etag
@@ -88,7 +88,7 @@ class Digests:
                 os.posix_fadvise(file.descriptor, position, count, os.POSIX_FADV_DONTNEED)
                 position += count
             if not still_there():
-                raise OSError("the log was cut meanwhile")
+                raise OSError("the log was truncated meanwhile")
             return total.digest()
         finally:
             file.close()

@@ -28,7 +28,7 @@ LISTED_MAX: Final = 2_000
 
 _PAUSE_EVERY: Final = 64
 _PAUSE_SECONDS: Final = 0.001
-"""A thread that looks at many files leaves the interpreter to the event loop in between."""
+"""A thread that examines many files leaves the interpreter to the event loop in between."""
 
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
 """Nothing there, or nothing that a store would have there: a symbolic link, a socket."""
@@ -175,7 +175,7 @@ class StoreFiles:
     def _is_below(self, descriptor: int, size: int, bounds: Bounds) -> bool:
         """Whether all entries of an index file are about what may be read; else it is left out as a whole.
 
-        The last entry is looked at besides the header, which is written after the entries of a message: the
+        The last entry is read besides the header, which is written after the entries of a message: the
         next file may be there before that. Its record must end at or below the bound: replicas confirm bytes,
         and may have half a record.
         """

@@ -65,6 +65,6 @@ def send_part(
             position += sent
             heard = time.monotonic()
         if not still_there(position):
-            raise SendingEnded("the log was cut meanwhile")
+            raise SendingEnded("the log was truncated meanwhile")
         if forget:
             os.posix_fadvise(source, begin, position - begin, os.POSIX_FADV_DONTNEED)

@@ -33,7 +33,7 @@ TURN_BYTES_MAX: Final = 512 * 1024
 """Bytes of records applied in one turn of the loop, after the first."""
 
 UNITS_AT_ONCE: Final = 1_024
-"""Units of the queue that are looked at together when a snapshot is searched."""
+"""Units of the queue that are read together when a snapshot is searched."""
 
 _END_CODE: Final = java_hash(records.tag(Kind.SNAPSHOT_END))
 
@@ -83,7 +83,7 @@ class Applier:
         self._older_below = -1
         self._passing: ChunkCheck | None = None
         self.position = 0
-        """Number of the next record to look at."""
+        """Number of the next record to read."""
         self.applied = 0
         """Everything below this offset of the log is in the tables."""
         self.exact = False
@@ -233,7 +233,7 @@ class Applier:
         return False
 
     def _step(self, limit: int) -> int | None:
-        """Look at the next record; its size, or `None` if there is none below `limit`."""
+        """Examine the next record; its size, or `None` if there is none below `limit`."""
         source = self._source
         if self.position < source.queue_min:
             self.position = source.queue_min

@@ -47,7 +47,7 @@ DELAY_SECONDS: Final = 1.0
 """Delay progress is written so often, if it changed."""
 
 TICK_SECONDS: Final = 1.0
-"""How often it is looked whether a master must be asked or a snapshot is due."""
+"""How often it is checked whether a master must be asked or a snapshot is due."""
 
 POLL_SECONDS: Final = 5.0
 """A Java master is asked for its tables so often (its own slaves do every 3 to 10 s)."""
@@ -283,7 +283,7 @@ class MetadataLog:
         if applier.applied <= offset and not applier.restoring:
             applier.begin_at(applier.applied, exact=applier.exact)
             return
-        log.warning("applied metadata was cut off", applied=applier.applied, cut=offset)
+        log.warning("applied metadata was truncated", applied=applier.applied, cut=offset)
         if self._stamped > offset:
             self._stamped = offset
             with suppress(OSError):  # the next stamp says so, too
@@ -353,7 +353,7 @@ class MetadataLog:
     async def change(self, keys: Sequence[str], decide: Callable[[], Sequence[Change]]) -> None:
         """Make a change that somebody is told of; it is confirmed and in the tables when this returns.
 
-        `keys` name what is changed; `decide` is called when nobody else changes these, looks at the tables,
+        `keys` name what is changed; `decide` is called when nobody else changes these, reads the tables,
         and may raise `Rejected`. `Rejected` is raised, too, when this broker does not lead, or the change is
         not confirmed in time: then it may still come about.
         """
@@ -579,11 +579,11 @@ class MetadataLog:
         if self._tables.deleted_topics:
             self._tables.deleted_topics = False
             await self._store.checkpoint()
-        if applied > applier.applied:  # cut meanwhile
+        if applied > applier.applied:  # truncated meanwhile
             return
         await self._run_blocking(lambda: self._stamp.save(stamp))
         self._stamped = applied
-        if applied > applier.applied:  # cut while it was written: `truncated` could not know of it
+        if applied > applier.applied:  # truncated while it was written: `truncated` could not know of it
             shorter = Stamp(applier.applied, self.epoch, self._tables.waiting_resets())
             await self._run_blocking(lambda: self._stamp.save(shorter))
             self._stamped = shorter.applied_offset

@@ -206,7 +206,7 @@ class Assembly:
         self._checksum = 0
 
     def add(self, chunk: SnapshotChunk) -> None:
-        """Add a chunk in its order; those of other snapshots are not looked at. Raises FormatError."""
+        """Add a chunk in its order; those of other snapshots are passed over. Raises FormatError."""
         if chunk.begin != self.begin:
             return
         self._chunks += 1

@@ -237,7 +237,7 @@ def test_what_a_broker_wrote_after_a_cut_is_not_written_over_by_going_back(tmp_p
     (store / "consumequeue").mkdir()
     before, note = tree(store), noted(store)
 
-    with pytest.raises(CommandFailed, match="was written since it was cut") as told:
+    with pytest.raises(CommandFailed, match="was written since it was truncated") as told:
         upgrade_files.put_back(store, note)
 
     assert tree(store) == before
@@ -259,7 +259,7 @@ def test_a_second_cut_replaces_nothing_of_the_first(tmp_path: Path) -> None:
     truncate(store, places[25].offset)
     before = tree(store)
 
-    with pytest.raises(CommandFailed, match="cut off elsewhere before"):
+    with pytest.raises(CommandFailed, match="truncated elsewhere"):
         truncate(store, places[10].offset)
     assert tree(store) == before
     (store / "checkpoint").write_bytes(b"new")

@@ -23,8 +23,8 @@ def test_who_stands_by_is_ready_while_it_sees_the_lease() -> None:
 
     async def work() -> None:
         assert health(leads=False).ready_problems() == []
-        assert health(leads=False, lease=None).ready_problems() == ["the lease was not looked at yet"]
-        assert health(leads=False, lease=31.0).ready_problems() == ["the lease was looked at last 31 s ago"]
+        assert health(leads=False, lease=None).ready_problems() == ["the lease was not read yet"]
+        assert health(leads=False, lease=31.0).ready_problems() == ["the lease was read last 31 s ago"]
 
     run(work())
 

@@ -28,7 +28,7 @@ def test_a_set_in_which_nothing_happens_is_reconciled_less_and_less_often() -> N
 
 
 def test_a_long_pause_is_not_shortened() -> None:
-    """Who asked for a look in five minutes is not looked at every half minute."""
+    """Who asked for a requeue in five minutes is not reconciled every half minute."""
     assert patience(300.0, 100) == 300.0
 
 
