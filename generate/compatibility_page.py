@@ -1,4 +1,4 @@
-"""The tables of request codes in `docs/compatibility.md`.
+"""The lists of request codes in `docs/compatibility.md`.
 
 They are read off the handler tables of a broker and a name server, built for that without touching a file.
 """
@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final
 
+from generate.lists import item
 from generate.marked import replaced
 
 from brokerset_broker.app import Broker
@@ -157,18 +158,18 @@ def controller_handlers() -> Mapping[int, Handler]:
 
 
 def _served(handlers: Mapping[int, Handler], without: Mapping[RequestCode, str]) -> str:
-    rows = ["| code | request | what is done |", "| --- | --- | --- |"]
+    items = []
     for code in sorted(handlers.keys() - without.keys()):
         name = RequestCode(code).name
-        rows.append(
-            f"| {code} | `{name}` | {MEANINGS.get(RequestCode(code)) or _sentence(handlers[code], name)} |"
+        items.append(
+            item(name, str(code), MEANINGS.get(RequestCode(code)) or _sentence(handlers[code], name))
         )
-    return "\n".join(rows)
+    return "\n".join(items)
 
 
 def _sentence(handler: Handler, name: str) -> str:
     """The first paragraph of the handler's docstring, without the request's own name and number in front."""
-    text = " ".join((inspect.getdoc(handler) or "").split("\n\n")[0].split()).replace("|", "\\|")
+    text = " ".join((inspect.getdoc(handler) or "").split("\n\n")[0].split())
     _, named, rest = text.partition(": ")
     head = text[: len(text) - len(rest)]
     if named and re.fullmatch(r"[A-Z_0-9]*( \(\d+\))?(, [A-Z_0-9 ()]+)?: |\d+: ", head):

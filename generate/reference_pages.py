@@ -1,4 +1,4 @@
-"""The tables of all fields in `docs/*-reference.md`."""
+"""The lists of all fields in `docs/*-reference.md`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from generate.crds import Kind, schema_of_kind
+from generate.lists import item
 from generate.marked import replaced
 from generate.schemas import Schema, everything
 
@@ -15,7 +16,7 @@ from brokerset_spec.pod_template import CPU_OR_MEMORY_SHAPE, FORBIDDEN
 SHAPES: Final = {
     problems.SET_NAME_SHAPE: "lower-case letters, digits, `-`",
     problems.OBJECT_NAME_SHAPE: "lower-case letters, digits, `-`, `.`",
-    problems.BROKER_NAME_SHAPE: "1 to 127 letters, digits, `_`, `-`, `%`, <code>&#124;</code>",
+    problems.BROKER_NAME_SHAPE: "1 to 127 letters, digits, `_`, `-`, `%`, `|`",
     problems.QUANTITY_SHAPE: "whole number with `k`, `M`, `G`, `T`, `P`, `E` or `Ki`, `Mi`, …",
     problems.IMAGE_SHAPE: "image",
     problems.VARIABLE_SHAPE: "name of a variable",
@@ -40,21 +41,20 @@ ELSEWHERE: Final = (
 
 
 def renewed(kind: Kind, text: str) -> str:
-    """The page of a kind with tables that are up to date."""
+    """The page of a kind with lists that are up to date."""
     wanted: list[str] = []
     pods: list[str] = []
     there: list[str] = []
     for path, field in _fields(schema_of_kind(kind)):
         if path.startswith("status."):
-            there.append(f"| `{path}` | {_meaning(field)} |")
+            there.append(item(path, "", _meaning(field)))
         else:
-            row = f"| `{path}` | {_default(field)} | {_values(field)} | {_meaning(field)} |"
-            (pods if path.startswith("spec.podTemplate.") else wanted).append(row)
-    head = ["| field | default | values | meaning |", "| --- | --- | --- | --- |"]
-    text = replaced(text, "what is wanted", "\n".join([*head, *wanted]))
+            said = item(path, "; ".join([_values(field), *_default(field)]), _meaning(field))
+            (pods if path.startswith("spec.podTemplate.") else wanted).append(said)
+    text = replaced(text, "what is wanted", "\n".join(wanted))
     if pods:
-        text = replaced(text, "pods", "\n".join([*head, *pods]))
-    return replaced(text, "what is", "\n".join(["| field | meaning |", "| --- | --- |", *there]))
+        text = replaced(text, "pods", "\n".join(pods))
+    return replaced(text, "what is", "\n".join(there))
 
 
 def _fields(schema: Schema) -> Iterator[tuple[str, Schema]]:
@@ -70,9 +70,14 @@ def _page(field: Schema, key: str) -> str:
     return str(field.get("x-page", {}).get(key, ""))
 
 
-def _default(field: Schema) -> str:
+def _default(field: Schema) -> list[str]:
+    text = _default_value(field)
+    return [f"default {text}"] if text else ["required"]
+
+
+def _default_value(field: Schema) -> str:
     if field.get("x-required"):
-        return "–"
+        return ""
     if shown := _page(field, "default"):
         return shown
     default: Any = field.get("default")
@@ -116,4 +121,4 @@ def _values(field: Schema) -> str:
 
 def _meaning(field: Schema) -> str:
     texts = (str(field.get(key, "")) for key in ("description", "x-more"))
-    return " ".join(text for text in texts if text).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text for text in texts if text).replace("<", "&lt;")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from generate.lists import item
 from generate.schemas import field_texts
 
 from brokerset_controller.config_updates import CHANGEABLE as CHANGEABLE_IN_CONTROLLER
@@ -37,13 +38,13 @@ A later source wins:
 | command line | `--listenPort 10921` (`-n` is short for `--namesrvAddr`) | `--listenPort 9877` |
 
 `-p` prints all settings in force and ends. `brokerset up` writes the files of its processes itself: give
-broker settings under `spec.config` of the manifest (column *manifest*); what it decides itself is refused
-there, with the reason.
+broker settings under `spec.config` of the manifest (those marked *manifest*). What it decides itself is
+refused there, with the reason.
 
-At run time, settings with *yes* in that column can be changed with `mqadmin updateBrokerConfig`,
-`updateNamesrvConfig` and `updateControllerConfig`, the last on each controller for itself. The change takes
-effect at once and lasts until the process ends, because a process shall be what its file says; a change of
-several is made whole or not at all. The others are refused with the advice to restart.
+Settings marked *at run time* can be changed with `mqadmin updateBrokerConfig`, `updateNamesrvConfig` and
+`updateControllerConfig`, the last on each controller for itself. The change takes effect at once and lasts
+until the process ends, because a process shall be what its file says. A change of several is made whole or
+not at all. The others are refused with the advice to restart.
 """
 
 
@@ -53,15 +54,15 @@ def document() -> str:
         [
             HEAD,
             "## Broker\n",
-            _table(BrokerSettings, _changeable_in_broker, in_manifest=True),
+            _list(BrokerSettings, _changeable_in_broker, in_manifest=True),
             "## Name server\n",
-            _table(NamesrvSettings, _changeable_in_namesrv, in_manifest=False),
+            _list(NamesrvSettings, _changeable_in_namesrv, in_manifest=False),
             "## Controller\n",
             "A name server runs in the same process by default; its other settings have their defaults.\n",
-            _table(ControllerSettings, _changeable_in_controller, in_manifest=False),
+            _list(ControllerSettings, _changeable_in_controller, in_manifest=False),
             "## Operator\n",
             "The chart sets them from its values. None can be changed at run time.\n",
-            _table(OperatorSettings, None, in_manifest=False),
+            _list(OperatorSettings, None, in_manifest=False),
         ]
     )
 
@@ -78,36 +79,30 @@ def _changeable_in_controller(name: str) -> bool:
     return name in CHANGEABLE_IN_CONTROLLER
 
 
-def _table(settings_class: type[Any], changeable: Callable[[str], bool] | None, *, in_manifest: bool) -> str:
+def _list(settings_class: type[Any], changeable: Callable[[str], bool] | None, *, in_manifest: bool) -> str:
     texts = field_texts(settings_class)
-    columns = ["name", "default", "values"]
-    columns += [
-        *(["at run time"] if changeable is not None else []),
-        *(["manifest"] if in_manifest else []),
-        "meaning",
-    ]
-    rows = [columns, ["---"] * len(columns)]
-    for name, item in setting_fields(settings_class).items():
-        row = [f"`{name}`", _default(item), _values(item)]
-        if changeable is not None:
-            row.append("yes" if changeable(name) else "")
-        if in_manifest:
-            row.append("" if name in OWN_SETTINGS else "yes")
-        rows.append([*row, " ".join(texts[item.name].split()).replace("|", "\\|")])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    items = []
+    for name, setting in setting_fields(settings_class).items():
+        facts = [_values(setting), _default(setting)]
+        if changeable is not None and changeable(name):
+            facts.append("*at run time*")
+        if in_manifest and name not in OWN_SETTINGS:
+            facts.append("*manifest*")
+        items.append(item(name, "; ".join(facts), " ".join(texts[setting.name].split())))
+    return "\n".join(items) + "\n"
 
 
-def _default(item: SettingField) -> str:
-    text = value_text(item.default)
-    return f"`{text}`" if text else "empty"
+def _default(setting: SettingField) -> str:
+    text = value_text(setting.default)
+    return f"default `{text}`" if text else "default empty"
 
 
-def _values(item: SettingField) -> str:
-    if item.choices:
-        return " or ".join(f"`{choice}`" for choice in item.choices)
-    if item.kind == "boolean":
+def _values(setting: SettingField) -> str:
+    if setting.choices:
+        return " or ".join(f"`{choice}`" for choice in setting.choices)
+    if setting.kind == "boolean":
         return "`true`, `false`"
-    if item.kind == "number":
-        unbounded = item.high in (INT32_MAX, INT64_MAX)
-        return f"{item.low} or more" if unbounded else f"{item.low} to {item.high}"
-    return "a path" if item.kind == "path" else "text"
+    if setting.kind == "number":
+        unbounded = setting.high in (INT32_MAX, INT64_MAX)
+        return f"{setting.low} or more" if unbounded else f"{setting.low} to {setting.high}"
+    return "a path" if setting.kind == "path" else "text"
