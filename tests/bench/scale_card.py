@@ -59,7 +59,7 @@ BOOKMARK_SECONDS = 50.0
 
 READY_SECONDS_MAX = 3600.0
 SETTLED_SECONDS = 5.0
-"""After so long without a round what the start has set off is over."""
+"""After so long without a reconcile what the start has set off is over."""
 
 CHANGES = 50
 """Sets that are changed one after the other, to see how soon that shows."""
@@ -525,16 +525,16 @@ def table(found: Mapping[str, Any]) -> str:
     memory = max(part["memoryMib"]["residentMost"] for part in (create, start, idle))
     rows = [
         ("from nothing until every set is Ready", f"{create['allReadySeconds']:,} s, {create['calls']:,} requests", ""),
-        ("… a round, p50 / p99", f"{create['roundP50Ms']} / {create['roundP99Ms']} ms", ""),
+        ("… a reconcile, p50 / p99", f"{create['roundP50Ms']} / {create['roundP99Ms']} ms", ""),
         ("start, to `/readyz`", f"{start['readySeconds']} s", ""),
-        ("start, until it has looked at every set once", f"{start['allSeenSeconds']:,} s, {start['calls']:,} requests, {start['changes']} of them changes", ""),
-        ("… a round, p50 / p99", f"{start['roundP50Ms']} / {start['roundP99Ms']} ms", ""),
+        ("start, until it has reconciled every set once", f"{start['allSeenSeconds']:,} s, {start['calls']:,} requests, {start['changes']} of them changes", ""),
+        ("… a reconcile, p50 / p99", f"{start['roundP50Ms']} / {start['roundP99Ms']} ms", ""),
         ("resident memory, the most", f"{memory} MiB", goal(memory, GOAL_MEMORY_MIB, "MiB")),
         ("… idle / of that anonymous", f"{idle['memoryMib']['resident']} / {idle['memoryMib']['anonymous']} MiB", ""),
         (f"idle for {idle['seconds']:g} s: requests", f"{idle['callsPerSecond']} /s", goal(idle["callsPerSecond"], GOAL_CALLS_PER_SECOND, "/s")),
         ("… in a minute, by verb", verbs, ""),
         ("… in the busiest minute", f"{idle['busiestMinute']:,}", ""),
-        ("… looks at sets", f"{idle['rounds']:,.0f}" + (f", p50 / p99 {idle['roundP50Ms']} / {idle['roundP99Ms']} ms" if idle["rounds"] else ""), ""),
+        ("… regular reconciles", f"{idle['rounds']:,.0f}" + (f", p50 / p99 {idle['roundP50Ms']} / {idle['roundP99Ms']} ms" if idle["rounds"] else ""), ""),
         ("… cores", f"{idle['cores']}", ""),
         ("a change of one set, until its status tells, p50 / most", f"{change['p50Ms']} / {change['mostMs']} ms", ""),
     ]  # fmt: skip
