@@ -19,6 +19,11 @@ def item(name: str, facts: str, meaning: str) -> str:
     return "\n".join([*head, *below])
 
 
+def entry(title: str, text: str) -> str:
+    """One item that is a title and a sentence or two."""
+    return "\n".join(_wrapped(f"{title}: {text}", "* ", COLUMNS))
+
+
 def _wrapped(text: str, indent: str, columns: int) -> list[str]:
     lines = textwrap.wrap(
         text,

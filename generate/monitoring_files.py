@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from generate.lists import entry
 from monitoring.panels import ALL as OTHERS
 from monitoring.panels import Dashboard, Panel
 from monitoring.store_job_panels import STORE_JOBS
@@ -114,11 +115,9 @@ def _page() -> str:
         lines.append("\n")
     lines.append("## Panels\n")
     for dashboard in ALL:
-        lines.append(
-            f"\n### {dashboard.title}\n\n{dashboard.description}\n\n| panel | answers |\n| --- | --- |\n"
-        )
+        lines.append(f"\n### {dashboard.title}\n\n{dashboard.description}\n\n")
         lines += [
-            f"| {panel.title} | {panel.answers} |\n" for _, panels in dashboard.rows for panel in panels
+            entry(panel.title, panel.answers) + "\n" for _, panels in dashboard.rows for panel in panels
         ]
     return "".join(lines)
 
