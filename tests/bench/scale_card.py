@@ -39,7 +39,7 @@ from brokerset_protocol.bodies.controllers import (
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import GetMetaDataResponse
-from brokerset_rig.fake_kube import FakeKube, Object
+from brokerset_rig.fake_kube import FakeKube, Object, kubeconfig
 from brokerset_rig.measuring import cpu_seconds, markdown, memory_mib
 from brokerset_runtime.remoting import Connection, RemotingServer
 
@@ -259,21 +259,7 @@ class OperatorUnderTest:
         self._port = port
         self._log = folder / "operator.log"
         self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(
-            json.dumps(
-                {
-                    "current-context": "card",
-                    "contexts": [
-                        {
-                            "name": "card",
-                            "context": {"cluster": "card", "user": "card", "namespace": "system"},
-                        }
-                    ],
-                    "clusters": [{"name": "card", "cluster": {"server": kube.url}}],
-                    "users": [{"name": "card", "user": {"token": "x"}}],
-                }
-            )
-        )
+        self._kubeconfig.write_text(kubeconfig(kube.url))
         self.started = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 

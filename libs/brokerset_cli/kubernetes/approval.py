@@ -9,10 +9,11 @@ import click
 
 from brokerset_cli.kubernetes import names
 from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
-from brokerset_cli.kubernetes.kubectl import Kubectl, selector
-from brokerset_cli.kubernetes.options import kubectl_options, timeout_option
+from brokerset_cli.kubernetes.kube_api import KubeApi, selector
+from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, PodView, SetView, read_pod
 from brokerset_cli.output import fail
+from brokerset_kube.kinds import POD
 
 WAIT_SECONDS: Final = 30
 
@@ -46,14 +47,14 @@ def approvals(seen: SetView, group: GroupView) -> str:
 @click.argument("set_name", metavar="SET")
 @click.argument("group")
 @timeout_option(WAIT_SECONDS, "Wait so long until the update goes on; 0 does not wait.")
-@kubectl_options
-def approve(kubectl: Kubectl, set_name: str, group: str, timeout_seconds: int) -> None:
+@kube_options
+def approve(api: KubeApi, set_name: str, group: str, timeout_seconds: int) -> None:
     """Let a supervised update go on: the master of GROUP hands over and is replaced, in this epoch only."""
     chosen: GroupView | None = None
 
     def asked(now: SetView, of: GroupView) -> bool:
         labels = selector({names.SET_LABEL: set_name, names.GROUP_LABEL: of.resource})
-        return is_asked(now, of, [read_pod(each) for each in kubectl.objects("pods", labels)])
+        return is_asked(now, of, [read_pod(each) for each in api.objects(POD, labels)])
 
     def write(now: SetView) -> dict[str, str | None]:
         nonlocal chosen
@@ -65,7 +66,7 @@ def approve(kubectl: Kubectl, set_name: str, group: str, timeout_seconds: int) -
             fail(f"nothing of {chosen.name} waits for approval", _why_not_asked(now))
         return {names.APPROVE: approvals(now, chosen)}
 
-    edit(kubectl, set_name, write)
+    edit(api, set_name, write)
     assert chosen is not None, "edit has called write"
     given, progress = chosen, Progress()
     said = f"{given.name} may hand over in epoch {given.epoch}"
@@ -82,7 +83,7 @@ def approve(kubectl: Kubectl, set_name: str, group: str, timeout_seconds: int) -
             return None
         return found.message if found is not None and found.message else "the operator goes on"
 
-    found, seen = wait_for(kubectl, set_name, goes_on, timeout_seconds)
+    found, seen = wait_for(api, set_name, goes_on, timeout_seconds)
     if found is None:
         no_answer(seen, set_name, f"the approval of {given.name}", timeout_seconds)
     click.echo(f"{said}: {found}.")
@@ -101,32 +102,32 @@ def _why_not_asked(seen: SetView) -> str:
 @click.command(short_help="Let the operator change nothing.")
 @click.argument("set_name", metavar="SET")
 @timeout_option(WAIT_SECONDS, "Wait so long until the operator has heard it; 0 does not wait.")
-@kubectl_options
-def pause(kubectl: Kubectl, set_name: str, timeout_seconds: int) -> None:
+@kube_options
+def pause(api: KubeApi, set_name: str, timeout_seconds: int) -> None:
     """Let the operator change nothing of SET; brokers go on and fail over without it."""
-    seen = edit(kubectl, set_name, lambda _seen: {names.PAUSED: "true"})
+    seen = edit(api, set_name, lambda _seen: {names.PAUSED: "true"})
     if timeout_seconds:
-        _hear(kubectl, set_name, paused=True, seconds=timeout_seconds)
+        _hear(api, set_name, paused=True, seconds=timeout_seconds)
     click.echo(f"{set_name} is paused. Go on with: kubectl brokerset resume {seen.place}")
 
 
 @click.command(short_help="Let the operator go on after a pause.")
 @click.argument("set_name", metavar="SET")
 @timeout_option(WAIT_SECONDS, "Wait so long until the operator has heard it; 0 does not wait.")
-@kubectl_options
-def resume(kubectl: Kubectl, set_name: str, timeout_seconds: int) -> None:
+@kube_options
+def resume(api: KubeApi, set_name: str, timeout_seconds: int) -> None:
     """Let the operator go on with SET after a pause."""
-    seen = look(kubectl, set_name)
+    seen = look(api, set_name)
     if not seen.annotations.get(names.PAUSED):
         click.echo(f"{set_name} is not paused.")
         return
-    edit(kubectl, set_name, lambda _seen: {names.PAUSED: None})
+    edit(api, set_name, lambda _seen: {names.PAUSED: None})
     if timeout_seconds:
-        _hear(kubectl, set_name, paused=False, seconds=timeout_seconds)
+        _hear(api, set_name, paused=False, seconds=timeout_seconds)
     click.echo(f"{set_name} goes on; `kubectl brokerset status {seen.place}` shows what is done.")
 
 
-def _hear(kubectl: Kubectl, set_name: str, *, paused: bool, seconds: float) -> None:
+def _hear(api: KubeApi, set_name: str, *, paused: bool, seconds: float) -> None:
     def heard(seen: SetView) -> bool | None:
         found = seen.condition(names.PROGRESSING)
         if found is None:
@@ -136,6 +137,6 @@ def _hear(kubectl: Kubectl, set_name: str, *, paused: bool, seconds: float) -> N
             return True
         return True if (found.reason == names.REASON_PAUSED) == paused else None
 
-    found, seen = wait_for(kubectl, set_name, heard, seconds)
+    found, seen = wait_for(api, set_name, heard, seconds)
     if found is None:
         no_answer(seen, set_name, f"the annotation {names.PAUSED}", seconds)

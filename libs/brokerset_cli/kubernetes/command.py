@@ -26,7 +26,7 @@ class InOrder(click.Group):
 def kubernetes() -> None:
     """BrokerSets on Kubernetes: look at them, and let the operator work on them.
 
-    Everything goes by kubectl, with its context, its login and your rights. Options stand after the verb:
+    Everything is done with the context and the login of your kubeconfig. Options stand after the verb:
     `kubectl brokerset status orders -n shop`.
     """
 

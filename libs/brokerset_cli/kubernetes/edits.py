@@ -9,7 +9,7 @@ from typing import Final, NoReturn, TypeVar
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed, Trouble
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Trouble
 from brokerset_cli.kubernetes.sets import GroupView, SetView, read_set
 from brokerset_cli.output import fail
 
@@ -25,25 +25,25 @@ Change = Callable[[SetView], Mapping[str, str | None]]
 """Says from a set as it is which annotations it must have; None for one that must go."""
 
 
-def look(kubectl: Kubectl, name: str) -> SetView:
-    """The set as it is now, without its pods. Raises `KubectlFailed`."""
-    return read_set(kubectl.broker_set(name))
+def look(api: KubeApi, name: str) -> SetView:
+    """The set as it is now, without its pods. Raises `ApiFailed`."""
+    return read_set(api.broker_set(name))
 
 
-def edit(kubectl: Kubectl, name: str, change: Change) -> SetView:
+def edit(api: KubeApi, name: str, change: Change) -> SetView:
     """Change annotations as `change` says; returns the set as it was before.
 
     What is written depends on what was read, so it is written only if nobody changed the set in between;
-    else everything starts from scratch. Raises `KubectlFailed`.
+    else everything starts from scratch. Raises `ApiFailed`.
     """
     for _ in range(EDITS_MAX):
-        seen = look(kubectl, name)
+        seen = look(api, name)
         wanted = {key: value for key, value in change(seen).items() if seen.annotations.get(key) != value}
         if not wanted:
             return seen
         try:
-            kubectl.annotate(name, wanted, seen.resource_version)
-        except KubectlFailed as error:
+            api.annotate(name, wanted, seen.resource_version)
+        except ApiFailed as error:
             if error.trouble is not Trouble.CONFLICT:
                 raise
         else:
@@ -55,7 +55,7 @@ def edit(kubectl: Kubectl, name: str, change: Change) -> SetView:
 
 
 def wait_for(
-    kubectl: Kubectl, name: str, check: Callable[[SetView], T | None], seconds: float
+    api: KubeApi, name: str, check: Callable[[SetView], T | None], seconds: float
 ) -> tuple[T | None, SetView | None]:
     """Look until `check` finds something; returns it, or None at the time-out, and the set as seen last.
 
@@ -65,9 +65,9 @@ def wait_for(
     seen: SetView | None = None
     while True:
         try:
-            seen = look(kubectl, name)
+            seen = look(api, name)
             found = check(seen)
-        except KubectlFailed as error:
+        except ApiFailed as error:
             if error.trouble not in (Trouble.UNREACHABLE, Trouble.TIMEOUT) or time.monotonic() >= deadline:
                 raise
             found = None

@@ -9,8 +9,8 @@ import click
 
 from brokerset_cli.kubernetes import names
 from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
-from brokerset_cli.kubernetes.kubectl import Kubectl
-from brokerset_cli.kubernetes.options import kubectl_options, timeout_option
+from brokerset_cli.kubernetes.kube_api import KubeApi
+from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, Request, SetView
 from brokerset_cli.options import json_option
 from brokerset_cli.output import fail, write_json
@@ -58,7 +58,7 @@ def _answer(seen: SetView) -> Request | None:
 
 
 def _await(
-    kubectl: Kubectl, set_name: str, group: GroupView, broker_id: int, *, fenced: bool, seconds: float
+    api: KubeApi, set_name: str, group: GroupView, broker_id: int, *, fenced: bool, seconds: float
 ) -> SetView:
     progress = Progress()
     what = f"{group.name}/{broker_id}"
@@ -82,7 +82,7 @@ def _await(
         heard = answer is not None or names.FENCE_REQUEST not in seen.requests
         return seen if heard and role != names.FENCED else None
 
-    found, seen = wait_for(kubectl, set_name, done, seconds)
+    found, seen = wait_for(api, set_name, done, seconds)
     if found is not None:
         return found
     waiting = _answer(seen) if seen is not None else None
@@ -122,13 +122,13 @@ def _check_fence(seen: SetView, group: GroupView, broker_id: int) -> None:
 @click.argument("group")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0))
 @timeout_option(WAIT_SECONDS, "Wait so long for the answer; 0 asks and does not wait.")
-@kubectl_options
+@kube_options
 @json_option
 def fence(
-    kubectl: Kubectl, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
+    api: KubeApi, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
 ) -> None:
     """Let broker ID of GROUP serve nobody; it goes on following, and is never elected."""
-    seen = look(kubectl, set_name)
+    seen = look(api, set_name)
     chosen = one_group(seen, group)
     _check_fence(seen, chosen, broker_id)
 
@@ -141,10 +141,10 @@ def fence(
             )
         return {names.FENCE: value}
 
-    edit(kubectl, set_name, write)
+    edit(api, set_name, write)
     if timeout_seconds:
-        seen = _await(kubectl, set_name, chosen, broker_id, fenced=True, seconds=timeout_seconds)
-    _show(kubectl, seen, chosen, broker_id, fenced=True, waited=bool(timeout_seconds), as_json=as_json)
+        seen = _await(api, set_name, chosen, broker_id, fenced=True, seconds=timeout_seconds)
+    _show(api, seen, chosen, broker_id, fenced=True, waited=bool(timeout_seconds), as_json=as_json)
 
 
 @click.command(short_help="Let a fenced broker take part again.")
@@ -152,20 +152,20 @@ def fence(
 @click.argument("group")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0))
 @timeout_option(WAIT_SECONDS, "Wait so long for the answer; 0 asks and does not wait.")
-@kubectl_options
+@kube_options
 @json_option
 def unfence(
-    kubectl: Kubectl, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
+    api: KubeApi, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
 ) -> None:
     """Let broker ID of GROUP take part again."""
-    seen = look(kubectl, set_name)
+    seen = look(api, set_name)
     chosen = one_group(seen, group)
     need_answers(seen)
 
     def write(now: SetView) -> dict[str, str | None]:
         return {names.FENCE: without_entry(now.annotations.get(names.FENCE), chosen, broker_id)}
 
-    before = edit(kubectl, set_name, write)
+    before = edit(api, set_name, write)
     if not _ours(before, chosen, broker_id):
         if _role(before, chosen.name, broker_id) == names.FENCED:
             fail(
@@ -178,8 +178,8 @@ def unfence(
             return
         timeout_seconds = 0
     if timeout_seconds:
-        seen = _await(kubectl, set_name, chosen, broker_id, fenced=False, seconds=timeout_seconds)
-    _show(kubectl, seen, chosen, broker_id, fenced=False, waited=bool(timeout_seconds), as_json=as_json)
+        seen = _await(api, set_name, chosen, broker_id, fenced=False, seconds=timeout_seconds)
+    _show(api, seen, chosen, broker_id, fenced=False, waited=bool(timeout_seconds), as_json=as_json)
 
 
 def _ours(seen: SetView, group: GroupView, broker_id: int) -> bool:
@@ -190,7 +190,7 @@ def _ours(seen: SetView, group: GroupView, broker_id: int) -> bool:
 
 
 def _show(
-    kubectl: Kubectl,
+    api: KubeApi,
     seen: SetView,
     group: GroupView,
     broker_id: int,

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from brokerset_cli.kubernetes import names
 from brokerset_cli.kubernetes.sets import Object, SetView, items, part
-from brokerset_protocol.external_routes import ExternalAddresses
+
+if TYPE_CHECKING:
+    from brokerset_protocol.external_routes import ExternalAddresses
 
 REMOTING_PORT: Final = 10911
 NAMESRV_PORT: Final = 9876
 LOOPBACK: Final = "127.0.0.1"
 
+PORTS_MAX: Final = 200
+"""Most local ports of brokers."""
+
 MASTER_SUFFIX: Final = "-master"
 """A master's EndpointSlice is named after the StatefulSet of its group."""
-
-_FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Targets:
 
 
 def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]) -> Targets:
-    """Read what `kubectl get` found; `pods` are the set's, and those of the controllers that it uses."""
+    """Read what the API server has; `pods` are the set's, and those of the controllers that it uses."""
     of = seen.controllers.of or seen.name
     brokers: dict[str, BrokerTarget] = {}
     controllers: list[tuple[bool, str]] = []
@@ -83,6 +85,8 @@ def local_addresses(targets: Targets, ports: Mapping[str, int]) -> ExternalAddre
     `ports` has the local port of each pod, and of each master under the name of its EndpointSlice. A group
     whose master is not known is left out: its port would lead nowhere.
     """
+    from brokerset_protocol.external_routes import ExternalAddresses  # not for what other verbs import
+
     return ExternalAddresses(
         masters={
             group: f"{LOOPBACK}:{ports[resource + MASTER_SUFFIX]}"
@@ -96,12 +100,6 @@ def local_addresses(targets: Targets, ports: Mapping[str, int]) -> ExternalAddre
             for address in broker.registered
         },
     )
-
-
-def forwarded_port(line: str) -> int | None:
-    """The local port that kubectl says it forwards from; None of any other line."""
-    found = _FORWARDING.match(line)
-    return int(found[1]) if found is not None else None
 
 
 def changed_masters(before: Targets, after: Targets) -> dict[str, str | None]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+import aiohttp
+
 from brokerset_cli.kubernetes.forward_targets import LOOPBACK
-from brokerset_cli.kubernetes.tunnels import Tunnel
+from brokerset_cli.kubernetes.streams import DATA, ERRORS
 from brokerset_cli.output import CommandFailed
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
@@ -23,21 +25,21 @@ from brokerset_runtime.remoting import (
 )
 
 CONNECTIONS_MAX: Final = 200
-"""Connections at once on one local port; one more is closed. kubectl has a stream for each."""
+"""Connections at once on one local port; one more is closed. Each has a websocket to the API server."""
 
 CHUNK_BYTES: Final = 64 * 1024
 ASK_SECONDS: Final = 3.0
 """Longest time that a name server has to answer before another one is asked."""
 
-PATHS_FAIL: Final = (OSError, CommandFailed)
-"""What a use of a way to a pod ends with when there is none."""
+Way = AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]
+"""A connection to a port of a pod, not made yet."""
 
 
 class PortForwarder:
     """A local port whose connections lead to the pod that `way` names at that moment."""
 
-    def __init__(self, way: Callable[[], Tunnel | None], failed: Callable[[str], None]) -> None:
-        """`failed` hears why a connection could not be forwarded."""
+    def __init__(self, way: Callable[[], Way | None], failed: Callable[[str], None]) -> None:
+        """`failed` is told why a connection could not be forwarded."""
         self._way = way
         self._failed = failed
         self._server: asyncio.Server | None = None
@@ -72,50 +74,60 @@ class PortForwarder:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            way = self._way()
-            if way is None:
-                return
-            try:
-                port = await way.port()
-                pod_reader, pod_writer = await asyncio.open_connection(LOOPBACK, port)
-            except PATHS_FAIL as error:
-                self._failed(str(error))
-                return
-            try:
-                await _relay((reader, writer), (pod_reader, pod_writer))
-            finally:
-                pod_writer.close()
+            if (way := self._way()) is not None:
+                async with way as pod:
+                    await self._relay(reader, writer, pod)
+        except CommandFailed as error:
+            self._failed(str(error))
+        except (OSError, aiohttp.ClientError):
+            pass  # one of the two ends has gone
         finally:
             writer.close()
 
+    async def _relay(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        pod: aiohttp.ClientWebSocketResponse,
+    ) -> None:
+        """Copy both ways until one side ends."""
+        ways = [asyncio.create_task(_to_pod(reader, pod)), asyncio.create_task(self._to_client(pod, writer))]
+        try:
+            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        for way in done:
+            way.result()
 
-async def _relay(
-    client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    pod: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-) -> None:
-    """Copy both ways until one side ends."""
-    ways = {asyncio.create_task(_copy(client[0], pod[1])), asyncio.create_task(_copy(pod[0], client[1]))}
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+    async def _to_client(self, pod: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
+        begun: set[int] = set()
+        async for message in pod:
+            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+                continue
+            channel, data = message.data[0], message.data[1:]
+            if channel not in begun:
+                begun.add(channel)  # the first frame has the port's number
+            elif channel == DATA:
+                writer.write(data)
+                await writer.drain()
+            elif channel == ERRORS:
+                self._failed(" ".join(data.decode("utf-8", "replace").split()))
+                return
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
+async def _to_pod(reader: asyncio.StreamReader, pod: aiohttp.ClientWebSocketResponse) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        await pod.send_bytes(bytes([DATA]) + data)
 
 
 class NameServerForwarder:
     """A local name server: passes reads on to one of the cluster, and rewrites addresses in the answers."""
 
-    def __init__(self, ways: Callable[[], list[Tunnel]], addresses: Callable[[], ExternalAddresses]) -> None:
-        """`ways` lead to name servers, the best first."""
-        self._ways = ways
+    def __init__(self, ports: Callable[[], list[int]], addresses: Callable[[], ExternalAddresses]) -> None:
+        """`ports` of this machine lead to name servers, the best first."""
+        self._ports = ports
         self._addresses = addresses
         self._pool = ConnectionPool()
         self._server = RemotingServer(
@@ -143,14 +155,10 @@ class NameServerForwarder:
 
     async def _ask(self, command: Command) -> Command:
         problem = "there is no name server"
-        for way in self._ways():
-            port = None
+        for port in self._ports():
             try:
-                port = await way.port()
                 connection = await self._pool.get(f"{LOOPBACK}:{port}")
                 return await connection.call(Command(command.code, command.ext, command.body), ASK_SECONDS)
-            except (*PATHS_FAIL, RequestTimeout, LocalProtocolError) as error:
+            except (OSError, RequestTimeout, LocalProtocolError) as error:
                 problem = str(error)
-                if port is not None:
-                    await way.renew(port)
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"no name server of the cluster answers: {problem}")

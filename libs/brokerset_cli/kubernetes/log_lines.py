@@ -39,11 +39,11 @@ class Line:
     """Without the time in front."""
 
     time: str
-    """The time as kubectl wrote it; empty for a line that had none."""
+    """The time as the node wrote it; empty for a line that had none."""
 
 
 def read_line(pod: str, given: str, before: Stamp = BEGINNING) -> Line:
-    """Read a line of `kubectl logs --timestamps`; one without a time belongs to the line before it."""
+    """Read a line of a log with times; one without a time belongs to the line before it."""
     found = _STAMP.match(given)
     if found is None:
         return Line(before, pod, given, "")

@@ -4,52 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from brokerset_cli.kubernetes import names
 from brokerset_cli.kubernetes.edits import Progress, look, one_group
-from brokerset_cli.kubernetes.kubectl import (
-    Kubectl,
-    KubectlFailed,
-    Trouble,
-    environment,
-    failure,
-    no_kubectl,
-    selector,
-)
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Query, Trouble, log_query, selector
 from brokerset_cli.kubernetes.log_lines import BEGINNING, Line, Stamp, merged, read_line, read_lines, shown
-from brokerset_cli.kubernetes.options import kubectl_options
+from brokerset_cli.kubernetes.options import kube_options
 from brokerset_cli.kubernetes.sets import PodView, read_pod
 from brokerset_cli.output import fail
+from brokerset_kube.kinds import POD
+
+if TYPE_CHECKING:
+    from brokerset_cli.kubernetes.streams import Streams
+
+UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 TAIL_LINES: Final = 200
 """Lines of each pod that are shown when nobody says how many."""
 
 AT_ONCE_MAX: Final = 4
-"""kubectls that run at the same time when logs are read once."""
+"""Logs that are read at the same time."""
 
 RECHECK_SECONDS: Final = 2.0
 """How soon a new pod, or a container that started again, is followed."""
 
 LINE_BYTES_MAX: Final = 1 << 20
-ENDING_SECONDS: Final = 5.0
+"""Most of one line; the rest of a longer one is left out."""
+
 FOLLOWED_MAX: Final = 64
-"""Most pods that are followed at the same time: each takes a kubectl and a connection."""
+"""Most pods that are followed at the same time: each takes a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which lines are wanted."""
 
-    since: str | None = None
-    """A span as kubectl reads it, as 5m."""
+    since_seconds: int | None = None
+    """Only what is not older."""
 
     tail: int = TAIL_LINES
     """Lines of each pod; -1 for all."""
@@ -57,33 +55,30 @@ class Wanted:
     previous: bool = False
     """The containers before the last restart."""
 
-    def options(self) -> list[str]:
-        """Options of `kubectl logs`."""
-        found = ["--timestamps", f"--tail={self.tail}"]
-        if self.since is not None:
-            found.append(f"--since={self.since}")
-        return [*found, "--previous"] if self.previous else found
+    def query(self, container: str) -> Query:
+        """How the API server is asked for them."""
+        more = {"sinceSeconds": str(self.since_seconds)} if self.since_seconds is not None else {}
+        return log_query(container, tail=self.tail, **more, **({"previous": "true"} if self.previous else {}))
 
 
-def choose_pods(kubectl: Kubectl, set_name: str, resource: str | None, *, controllers: bool) -> list[PodView]:
+def choose_pods(api: KubeApi, set_name: str, resource: str | None, *, controllers: bool) -> list[PodView]:
     """The pods that are meant: of a group, of the controllers, of both, or of the whole set."""
     labels = {names.SET_LABEL: set_name}
     if resource is not None and not controllers:
         labels[names.GROUP_LABEL] = resource
     elif controllers and resource is None:
         labels[names.COMPONENT_LABEL] = names.CONTROLLER
-    found = [read_pod(each) for each in kubectl.objects("pods", selector(labels))]
+    found = [read_pod(each) for each in api.objects(POD, selector(labels))]
     if resource is None:
         return found
     return [pod for pod in found if pod.resource == resource or (controllers and pod.resource is None)]
 
 
-def read_log(kubectl: Kubectl, pod: PodView, wanted: Wanted) -> list[Line] | None:
-    """The log of a pod; None of one that is gone or has not begun. Raises `KubectlFailed`."""
-    container = ["-c", pod.container] if pod.container else []
+def read_log(api: KubeApi, pod: PodView, wanted: Wanted) -> list[Line] | None:
+    """The log of a pod; None of one that is gone or has not begun. Raises `ApiFailed`."""
     try:
-        text = kubectl.run("logs", pod.name, *container, *wanted.options())
-    except KubectlFailed as error:
+        text = api.log(pod.name, wanted.query(pod.container))
+    except ApiFailed as error:
         if error.trouble in (Trouble.NOT_FOUND, Trouble.OTHER):
             click.echo(f"{pod.name}: {error.message}", err=True)
             return None
@@ -91,20 +86,21 @@ def read_log(kubectl: Kubectl, pod: PodView, wanted: Wanted) -> list[Line] | Non
     return read_lines(pod.name, text)
 
 
-def read_logs(kubectl: Kubectl, pods: Sequence[PodView], wanted: Wanted) -> list[Line] | None:
-    """The logs of pods as one; None if no pod has one. Raises `KubectlFailed`."""
+def read_logs(api: KubeApi, pods: Sequence[PodView], wanted: Wanted) -> list[Line] | None:
+    """The logs of pods as one; None if no pod has one. Raises `ApiFailed`."""
     with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
-        found = [
-            log for log in threads.map(lambda pod: read_log(kubectl, pod, wanted), pods) if log is not None
-        ]
+        found = [log for log in threads.map(lambda pod: read_log(api, pod, wanted), pods) if log is not None]
     return merged(found) if found else None
 
 
-def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A span of time as kubectl reads it; looked at here, because kubectl would complain for each pod."""
-    if value is not None and not re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+", value):
+def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A span of time as kubectl reads it, in seconds, of which the API server takes whole ones."""
+    if value is None:
+        return None
+    if not re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+", value):
         raise click.BadParameter(f"{value!r} is no span of time: write 30s, 5m, 2h or 1h30m", ctx, param)
-    return value
+    parts = re.findall(r"([\d.]+)(ms|s|m|h)", value)
+    return max(1, round(sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)))
 
 
 @click.command(short_help="Show the logs of a group's pods as one.")
@@ -121,13 +117,13 @@ def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 @click.option("-p", "--previous", is_flag=True, help="The containers before their last restart.")
 @click.option("--controllers", is_flag=True, help="The controllers' pods; with GROUP, also those.")
 @click.option("--timestamps", is_flag=True, help="Show when the node got each line.")
-@kubectl_options
+@kube_options
 def logs(
-    kubectl: Kubectl,
+    api: KubeApi,
     set_name: str,
     group: str | None,
     follow: bool,
-    since: str | None,
+    since: int | None,
     tail: int | None,
     previous: bool,
     controllers: bool,
@@ -136,13 +132,13 @@ def logs(
     """Show the logs of all pods of GROUP, in the order in which lines were written; without GROUP, of SET."""
     if follow and previous:
         raise click.UsageError("containers that have ended cannot be followed: give --follow or --previous.")
-    seen = look(kubectl, set_name)
+    seen = look(api, set_name)
     resource = one_group(seen, group).resource if group is not None else None
     lines_of_each = tail if tail is not None else (-1 if since is not None else TAIL_LINES)
     wanted = Wanted(since, lines_of_each, previous)
 
     def choose() -> list[PodView]:
-        return choose_pods(kubectl, set_name, resource, controllers=controllers)
+        return choose_pods(api, set_name, resource, controllers=controllers)
 
     pods = choose()
     if not pods and not follow:
@@ -157,7 +153,7 @@ def logs(
             order.append(line.pod)
         click.echo(shown(line, order, with_time=timestamps))
 
-    read = read_logs(kubectl, pods, wanted)
+    read = read_logs(api, pods, wanted)
     if read is None and not follow:
         raise SystemExit(1)  # each pod's line has said why
     began = read or []
@@ -168,7 +164,7 @@ def logs(
             pod.uid: max((x.stamp for x in began if x.pod == pod.name), default=BEGINNING) for pod in pods
         }
         try:
-            asyncio.run(_follow(kubectl, choose, show, newest))
+            asyncio.run(_follow(api, choose, show, newest))
         except KeyboardInterrupt:
             pass  # is how people end it
         except ExceptionGroup as group:
@@ -181,21 +177,23 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
 
 
 async def _follow(
-    kubectl: Kubectl,
+    api: KubeApi,
     choose: Callable[[], list[PodView]],
     show: Callable[[Line], None],
     newest: dict[str, Stamp],
 ) -> None:
     """Follow the chosen pods; again and again it is looked which those are."""
+    from brokerset_cli.kubernetes.streams import Streams  # other verbs need none of it
+
     running: dict[str, asyncio.Task[None]] = {}
     progress = Progress()
-    async with asyncio.TaskGroup() as tasks:
+    async with Streams(api) as streams, asyncio.TaskGroup() as tasks:
         while True:
             for uid in [uid for uid, task in running.items() if task.done()]:
                 del running[uid]
             try:
                 pods = await asyncio.to_thread(choose)
-            except KubectlFailed as error:
+            except ApiFailed as error:
                 if error.trouble not in (Trouble.UNREACHABLE, Trouble.TIMEOUT):
                     raise
                 pods = []
@@ -203,72 +201,40 @@ async def _follow(
                 progress.say(f"only {FOLLOWED_MAX} of {len(pods)} pods are followed: name a group")
             for pod in pods[:FOLLOWED_MAX]:
                 if pod.uid not in running and pod.word not in ("Pending", "ContainerCreating"):
-                    running[pod.uid] = tasks.create_task(_follow_one(kubectl, pod, show, newest))
+                    running[pod.uid] = tasks.create_task(_follow_one(api, streams, pod, show, newest))
             await asyncio.sleep(RECHECK_SECONDS)
 
 
 async def _follow_one(
-    kubectl: Kubectl, pod: PodView, show: Callable[[Line], None], newest: dict[str, Stamp]
+    api: KubeApi, streams: Streams, pod: PodView, show: Callable[[Line], None], newest: dict[str, Stamp]
 ) -> None:
-    """Show a pod's lines from the newest known one on, until its container ends.
+    """Show a pod's lines from the newest known one on, until its container ends or is silent for long.
 
     Kubernetes takes whole seconds, so what was shown before is skipped by its exact time.
     """
     known = newest.setdefault(pod.uid, BEGINNING)
-    options = ["--timestamps", "--follow"]
+    query = {**log_query(pod.container), "follow": "true"}
     if known != BEGINNING:
-        since = datetime.fromtimestamp(known[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        options.append(f"--since-time={since}")
-    container = ["-c", pod.container] if pod.container else []
-    command = kubectl.command("logs", pod.name, *container, *options)
+        query["sinceTime"] = datetime.fromtimestamp(known[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment(),
-            limit=LINE_BYTES_MAX,
-        )
-    except OSError as error:
-        no_kubectl(command[0], error)
-    assert process.stdout is not None, "a pipe was asked for"
-    assert process.stderr is not None, "a pipe was asked for"
-    # Read at the same time: a pipe that nobody empties would stop kubectl.
-    errors = asyncio.ensure_future(process.stderr.read())
-    try:
-        await _show_lines(process.stdout, pod.name, known, show, newest, pod.uid)
-        text = (await errors).decode("utf-8", "replace")
-        if await process.wait() and (problem := failure(text)).trouble in (Trouble.FORBIDDEN, Trouble.LOGIN):
-            raise problem
-    finally:
-        errors.cancel()
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ENDING_SECONDS):
-                    await process.wait()
+        async with streams.read(POD.path(api.namespace, pod.name, "log"), query) as content:
+            async for given in _lines(content.iter_any()):
+                line = read_line(pod.name, given.decode("utf-8", "replace"), newest[pod.uid])
+                if line.stamp > known:
+                    newest[pod.uid] = line.stamp
+                    show(line)
+    except ApiFailed as error:
+        if error.trouble in (Trouble.FORBIDDEN, Trouble.LOGIN):
+            raise
 
 
-async def _show_lines(
-    stream: asyncio.StreamReader,
-    pod: str,
-    known: Stamp,
-    show: Callable[[Line], None],
-    newest: dict[str, Stamp],
-    uid: str,
-) -> None:
-    while True:
-        try:
-            given = await stream.readline()
-        except ValueError:
-            show(Line(newest[uid], pod, f"[a line of more than {LINE_BYTES_MAX} bytes]", ""))
-            continue
-        if not given:
-            return
-        line = read_line(pod, given.decode("utf-8", "replace").rstrip("\n"), newest[uid])
-        if line.stamp <= known:
-            continue
-        newest[uid] = line.stamp
-        show(line)
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a text; of one that is too long, its beginning."""
+    rest = b""
+    async for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line
+        rest = rest[:LINE_BYTES_MAX]
+    if rest:
+        yield rest

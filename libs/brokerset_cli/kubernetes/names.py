@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-SETS: Final = "brokersets.brokerset.io"
-TOPICS: Final = "topics.brokerset.io"
-
 SET_LABEL: Final = "brokerset.io/set"
 GROUP_LABEL: Final = "brokerset.io/group"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"

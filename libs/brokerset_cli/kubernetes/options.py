@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeVar
 
 import click
 
-from brokerset_cli.kubernetes.kubectl import Kubectl
+from brokerset_cli.kubernetes.kube_api import KubeApi
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,8 +26,8 @@ _OPTIONS = (
 )
 
 
-def kubectl_options(function: F) -> F:
-    """`--namespace`, `--context`, `--kubeconfig`, `--as`; the function gets them as `kubectl: Kubectl`."""
+def kube_options(function: F) -> F:
+    """`--namespace`, `--context`, `--kubeconfig`, `--as`; the function gets them as `api: KubeApi`."""
 
     @functools.wraps(function)
     def wrapped(
@@ -37,7 +38,8 @@ def kubectl_options(function: F) -> F:
         as_user: str | None,
         **more: Any,
     ) -> Any:
-        return function(*args, kubectl=Kubectl(namespace, context, kubeconfig, as_user), **more)
+        with closing(KubeApi(namespace, context, kubeconfig, as_user)) as api:
+            return function(*args, api=api, **more)
 
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)

@@ -17,10 +17,12 @@ from typing import Any, Final, NoReturn
 import click
 
 from brokerset_cli.kubernetes import names, tree
-from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed, Object
-from brokerset_cli.kubernetes.options import kubectl_options
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, log_query
+from brokerset_cli.kubernetes.options import kube_options
 from brokerset_cli.kubernetes.redaction import redact_text, to_json
 from brokerset_cli.kubernetes.report_objects import (
+    DEPLOYMENT,
+    EVENTS,
     KINDS,
     belongs,
     event_line,
@@ -29,8 +31,9 @@ from brokerset_cli.kubernetes.report_objects import (
     of_this_set,
     operator_facts,
 )
-from brokerset_cli.kubernetes.sets import PodView, items, part, read_pod, read_set
+from brokerset_cli.kubernetes.sets import Object, PodView, items, part, read_pod, read_set
 from brokerset_cli.output import fail, write_table
+from brokerset_kube.kinds import LEASE, NODE, POD, TOPIC
 
 LOG_LINES: Final = 5000
 """Last lines of each log."""
@@ -42,7 +45,6 @@ PODS_MAX: Final = 200
 """Most pods whose logs are read."""
 
 AT_ONCE_MAX: Final = 4
-SECONDS_FOR_A_LOG: Final = 60.0
 
 README: Final = """\
 A report about BrokerSet {name} in namespace {namespace}, made {time} by `kubectl brokerset report`.
@@ -66,32 +68,28 @@ class Collected:
         """Add a file, or a line that says why it is not there."""
         try:
             text = read()
-        except KubectlFailed as error:
+        except ApiFailed as error:
             self.missing.append(f"{what}: {error.message}")
         else:
             self.files[name] = text
 
 
-def collect(
-    kubectl: Kubectl, name: str, *, tail: int, operator_namespace: str | None, now: float
-) -> Collected:
+def collect(api: KubeApi, name: str, *, tail: int, operator_namespace: str | None, now: float) -> Collected:
     """Read everything; only a set that cannot be read is an error. `now` is in seconds since 1970."""
-    given = kubectl.broker_set(name)
+    given = api.broker_set(name)
     namespace = str(part(given, "metadata").get("namespace", ""))
-    kubectl = Kubectl(
-        namespace or kubectl.namespace, kubectl.context, kubectl.kubeconfig, kubectl.as_user, kubectl.program
-    )
+    api = api.within(namespace)
     found = Collected(namespace)
     found.files["brokerset.json"] = to_json(given)
-    objects = _objects(kubectl, name, found)
+    objects = _objects(api, name, found)
     pods = objects.get("pods", [])
     found.files["status.txt"] = _status(given, pods)
-    found.add("events.txt", "events", lambda: _events(kubectl, name, objects))
-    found.add("topics.json", "topics", lambda: to_json(of_this_set(kubectl.objects(names.TOPICS), name)))
-    found.add("nodes.json", "nodes", lambda: to_json(node_facts(kubectl.objects("nodes"), pods)))
-    found.add("versions.json", "versions", lambda: _versions(kubectl))
-    _operator(kubectl, operator_namespace, tail, found)
-    _logs(kubectl, "logs", pods[:PODS_MAX], tail, found)
+    found.add("events.txt", "events", lambda: _events(api, name, objects))
+    found.add("topics.json", "topics", lambda: to_json(of_this_set(api.objects(TOPIC), name)))
+    found.add("nodes.json", "nodes", lambda: to_json(node_facts(api.objects(NODE), pods)))
+    found.add("versions.json", "versions", lambda: _versions(api))
+    _operator(api, operator_namespace, tail, found)
+    _logs(api, "logs", pods[:PODS_MAX], tail, found)
     if len(pods) > PODS_MAX:
         found.missing.append(f"logs of {len(pods) - PODS_MAX} pods: only {PODS_MAX} are read")
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now))
@@ -102,17 +100,17 @@ def collect(
     return found
 
 
-def _objects(kubectl: Kubectl, name: str, found: Collected) -> dict[str, list[Object]]:
+def _objects(api: KubeApi, name: str, found: Collected) -> dict[str, list[Object]]:
     objects: dict[str, list[Object]] = {}
     for kind, optional in KINDS:
         try:
-            objects[kind] = kubectl.objects(kind, f"{names.SET_LABEL}={name}")
-        except KubectlFailed as error:
+            objects[kind.plural] = api.objects(kind, f"{names.SET_LABEL}={name}")
+        except ApiFailed as error:
             if not optional:
-                found.missing.append(f"{kind}: {error.message}")
+                found.missing.append(f"{kind.plural}: {error.message}")
         else:
-            if objects[kind] or not optional:
-                found.files[f"{kind.partition('.')[0]}.json"] = to_json(objects[kind])
+            if objects[kind.plural] or not optional:
+                found.files[f"{kind.plural}.json"] = to_json(objects[kind.plural])
     return objects
 
 
@@ -123,32 +121,32 @@ def _status(given: Object, pods: Sequence[Object]) -> str:
     return redact_text(text) + ("\n" + wrong if wrong else "")
 
 
-def _events(kubectl: Kubectl, name: str, objects: dict[str, list[Object]]) -> str:
+def _events(api: KubeApi, name: str, objects: dict[str, list[Object]]) -> str:
     known = {str(part(each, "metadata").get("name")) for group in objects.values() for each in group}
-    events = [each for each in kubectl.objects("events") if belongs(each, name, known)]
+    events = [each for each in api.objects(EVENTS) if belongs(each, name, known)]
     return redact_text("".join(f"{event_line(each)}\n" for each in sorted(events, key=event_time)))
 
 
-def _versions(kubectl: Kubectl) -> str:
-    found: dict[str, Any] = {"kubernetes": kubectl.read("version"), "brokerset": _own_version()}
-    return to_json(found)
+def _versions(api: KubeApi) -> str:
+    server: dict[str, Any] = {"kubernetes": api.read("/version")}
+    return to_json({**server, "client": _version("kubernetes"), "brokerset": _version("brokerset")})
 
 
-def _own_version() -> str:
+def _version(package: str) -> str:
     try:
-        return version("brokerset")
+        return version(package)
     except PackageNotFoundError:
         return "not installed"
 
 
-def _operator(kubectl: Kubectl, namespace: str | None, tail: int, found: Collected) -> None:
+def _operator(api: KubeApi, namespace: str | None, tail: int, found: Collected) -> None:
     """The operator's Deployments, Leases and logs, as far as one may see them."""
-    there = Kubectl(namespace, kubectl.context, kubectl.kubeconfig, kubectl.as_user, kubectl.program)
     everywhere = namespace is None
+    there = api.within(namespace or "")
     try:
-        pods = there.objects("pods", names.OPERATOR_SELECTOR, all_namespaces=everywhere)
-        deployments = there.objects("deployments", names.OPERATOR_SELECTOR, all_namespaces=everywhere)
-    except KubectlFailed as error:
+        pods = there.objects(POD, names.OPERATOR_SELECTOR, all_namespaces=everywhere)
+        deployments = there.objects(DEPLOYMENT, names.OPERATOR_SELECTOR, all_namespaces=everywhere)
+    except ApiFailed as error:
         found.missing.append(
             f"the operator: {error.message}; --operator-namespace tells where to look if not everywhere"
         )
@@ -157,15 +155,15 @@ def _operator(kubectl: Kubectl, namespace: str | None, tail: int, found: Collect
         found.missing.append("the operator: no Deployment of it was found")
     found.files["operator/objects.json"] = to_json(operator_facts(deployments, pods))
     for space in sorted({str(part(each, "metadata").get("namespace", "")) for each in deployments}):
-        local = Kubectl(space, kubectl.context, kubectl.kubeconfig, kubectl.as_user, kubectl.program)
+        local = api.within(space)
         own = {
             str(part(each, "metadata").get("name"))
             for each in deployments
             if part(each, "metadata").get("namespace") == space
         }
 
-        def leases(local: Kubectl = local, own: set[str] = own) -> str:
-            all_of_them = local.objects("leases")
+        def leases(local: KubeApi = local, own: set[str] = own) -> str:
+            all_of_them = local.objects(LEASE)
             return to_json([each for each in all_of_them if part(each, "metadata").get("name") in own])
 
         found.add(f"operator/leases-{space}.json", f"the operator's Lease in {space}", leases)
@@ -173,15 +171,13 @@ def _operator(kubectl: Kubectl, namespace: str | None, tail: int, found: Collect
         _logs(local, "operator/logs", of_space, tail, found)
 
 
-def _logs(kubectl: Kubectl, folder: str, pods: Sequence[Object], tail: int, found: Collected) -> None:
-    def read(pod: PodView, previous: bool) -> str | KubectlFailed:
-        options = ["--timestamps", f"--tail={tail}"]
-        options += ["-c", pod.container] if pod.container else []
-        options += ["--previous"] if previous else []
+def _logs(api: KubeApi, folder: str, pods: Sequence[Object], tail: int, found: Collected) -> None:
+    def read(pod: PodView, previous: bool) -> str | ApiFailed:
+        query = log_query(pod.container, tail=tail, **({"previous": "true"} if previous else {}))
         try:
-            text = kubectl.run("logs", pod.name, *options, seconds=SECONDS_FOR_A_LOG)
+            text = api.log(pod.name, query)
             return redact_text(newest(text, LOG_CHARACTERS_MAX))
-        except KubectlFailed as error:
+        except ApiFailed as error:
             return error
 
     wanted = list(_wanted_logs(pods))
@@ -189,14 +185,14 @@ def _logs(kubectl: Kubectl, folder: str, pods: Sequence[Object], tail: int, foun
         texts = list(threads.map(lambda each: read(*each), wanted))
     for (pod, previous), text in zip(wanted, texts, strict=True):
         name = f"{pod.name}.previous.log" if previous else f"{pod.name}.log"
-        if isinstance(text, KubectlFailed):
+        if isinstance(text, ApiFailed):
             found.missing.append(f"{folder}/{name}: {text.message}")
         else:
             found.files[f"{folder}/{name}"] = text
 
 
 def newest(text: str, characters_max: int) -> str:
-    """The end of a log, from the beginning of a line on; kubectl's own limit would keep the oldest lines."""
+    """The end of a log, from the beginning of a line on; the API's own limit keeps the oldest lines."""
     if len(text) <= characters_max:
         return text
     left_out, end = text[:-characters_max], text[-characters_max:]
@@ -254,15 +250,15 @@ def _private(path: str, flags: int) -> int:
     metavar="NS",
     help="Namespace of the operator, if you may not look into all. [default: wherever it is]",
 )
-@kubectl_options
+@kube_options
 def report(
-    kubectl: Kubectl, set_name: str, output: Path | None, tail: int, operator_namespace: str | None
+    api: KubeApi, set_name: str, output: Path | None, tail: int, operator_namespace: str | None
 ) -> None:
     """Write a tarball for support: manifest, status, events, objects, logs; secrets are left out."""
     now = time.time()
     if output is not None and output.exists():
         _is_there(output)
-    collected = collect(kubectl, set_name, tail=tail, operator_namespace=operator_namespace, now=now)
+    collected = collect(api, set_name, tail=tail, operator_namespace=operator_namespace, now=now)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     folder = f"brokerset-report-{collected.namespace}-{set_name}-{stamp}"
     path = output if output is not None else Path(f"{folder}.tar.gz")

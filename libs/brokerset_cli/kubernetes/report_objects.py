@@ -7,20 +7,26 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from brokerset_cli.kubernetes.sets import Object, items, part
+from brokerset_kube import kinds
 
 KINDS: Final = (
-    ("pods", False),
-    ("statefulsets.apps", False),
-    ("services", False),
-    ("configmaps", False),
-    ("persistentvolumeclaims", False),
-    ("endpointslices.discovery.k8s.io", False),
-    ("poddisruptionbudgets.policy", False),
-    ("networkpolicies.networking.k8s.io", False),
-    ("podmonitors.monitoring.coreos.com", True),
-    ("prometheusrules.monitoring.coreos.com", True),
+    (kinds.POD, False),
+    (kinds.STATEFUL_SET, False),
+    (kinds.SERVICE, False),
+    (kinds.CONFIG_MAP, False),
+    (kinds.CLAIM, False),
+    (kinds.ENDPOINT_SLICE, False),
+    (kinds.DISRUPTION_BUDGET, False),
+    (kinds.NETWORK_POLICY, False),
+    (kinds.POD_MONITOR, True),
+    (kinds.PROMETHEUS_RULE, True),
 )
 """Kinds that a set is made of, and whether a cluster may well lack the kind. Secrets are not read."""
+
+EVENTS: Final = kinds.Kind("v1", "Event", "events")
+"""Events of both APIs: the server shows them as either kind, and each API fills other fields."""
+
+DEPLOYMENT: Final = kinds.Kind("apps/v1", "Deployment", "deployments")
 
 
 def belongs(event: Object, name: str, known: Collection[str]) -> bool:
@@ -36,7 +42,6 @@ def event_time(event: Object) -> str:
     """When it happened last, as text that sorts."""
     series = part(event, "series").get("lastObservedTime")
     created = part(event, "metadata").get("creationTimestamp")
-    # kubectl shows events of both APIs as the old kind; each fills other fields.
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
 
 

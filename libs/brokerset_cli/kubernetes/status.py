@@ -11,26 +11,27 @@ from typing import Any, Final
 import click
 
 from brokerset_cli.kubernetes import names, tree
-from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed, Trouble
-from brokerset_cli.kubernetes.options import kubectl_options
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Trouble
+from brokerset_cli.kubernetes.options import kube_options
 from brokerset_cli.kubernetes.sets import SetView, part, read_set
 from brokerset_cli.options import json_option
 from brokerset_cli.output import write_json, write_table
+from brokerset_kube.kinds import BROKER_SET, POD
 
 WATCH_SECONDS: Final = 2.0
-"""Pause between two looks of `--watch`; each starts kubectl twice."""
+"""Pause between two looks of `--watch`; each asks the API server twice."""
 
 
-def look_at(kubectl: Kubectl, name: str) -> SetView:
-    """A set with its pods. Raises `KubectlFailed`."""
-    given = kubectl.broker_set(name)
-    return read_set(given, kubectl.objects("pods", f"{names.SET_LABEL}={name}"))
+def look_at(api: KubeApi, name: str) -> SetView:
+    """A set with its pods. Raises `ApiFailed`."""
+    given = api.broker_set(name)
+    return read_set(given, api.objects(POD, f"{names.SET_LABEL}={name}"))
 
 
-def look_at_all(kubectl: Kubectl, *, all_namespaces: bool) -> list[SetView]:
-    """All sets with their pods, by namespace and name. Raises `KubectlFailed`."""
-    sets = kubectl.objects(names.SETS, all_namespaces=all_namespaces)
-    pods = kubectl.objects("pods", names.SET_LABEL, all_namespaces=all_namespaces) if sets else []
+def look_at_all(api: KubeApi, *, all_namespaces: bool) -> list[SetView]:
+    """All sets with their pods, by namespace and name. Raises `ApiFailed`."""
+    sets = api.objects(BROKER_SET, all_namespaces=all_namespaces)
+    pods = api.objects(POD, names.SET_LABEL, all_namespaces=all_namespaces) if sets else []
 
     def place(item: Any) -> tuple[object, object]:
         meta = part(item, "metadata")
@@ -47,9 +48,9 @@ def look_at_all(kubectl: Kubectl, *, all_namespaces: bool) -> list[SetView]:
 @click.argument("set_name", metavar="[SET]", required=False)
 @click.option("-A", "--all-namespaces", is_flag=True, help="The sets of all namespaces.")
 @click.option("--watch", is_flag=True, help="Look again every two seconds until Ctrl-C.")
-@kubectl_options
+@kube_options
 @json_option
-def status(kubectl: Kubectl, set_name: str | None, all_namespaces: bool, watch: bool, as_json: bool) -> None:
+def status(api: KubeApi, set_name: str | None, all_namespaces: bool, watch: bool, as_json: bool) -> None:
     """Show conditions, controllers, groups, brokers and pods of SET; without SET, all of a namespace.
 
     The exit code is 0 when every set shown is Ready, else 1; with --watch it is 0.
@@ -59,8 +60,8 @@ def status(kubectl: Kubectl, set_name: str | None, all_namespaces: bool, watch: 
 
     def look() -> list[SetView]:
         if set_name is not None:
-            return [look_at(kubectl, set_name)]
-        return look_at_all(kubectl, all_namespaces=all_namespaces)
+            return [look_at(api, set_name)]
+        return look_at_all(api, all_namespaces=all_namespaces)
 
     if watch:
         with suppress(KeyboardInterrupt):  # is how people end it
@@ -95,7 +96,7 @@ def _watch(look: Callable[[], list[SetView]], *, as_json: bool, one: bool) -> No
     def again() -> list[SetView] | str:
         try:
             return look()
-        except KubectlFailed as error:
+        except ApiFailed as error:
             # Clusters restart while people watch; anything else will not go away by itself.
             if error.trouble not in (Trouble.UNREACHABLE, Trouble.TIMEOUT):
                 raise

@@ -9,8 +9,8 @@ import click
 
 from brokerset_cli.kubernetes import names
 from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
-from brokerset_cli.kubernetes.kubectl import Kubectl
-from brokerset_cli.kubernetes.options import kubectl_options, timeout_option
+from brokerset_cli.kubernetes.kube_api import KubeApi
+from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, Request, SetView
 from brokerset_cli.options import json_option
 from brokerset_cli.output import fail, write_json
@@ -24,7 +24,7 @@ def answer_of(seen: SetView, value: str) -> Request | None:
     return found if found is not None and found.value == value else None
 
 
-def _ask(kubectl: Kubectl, name: str, value: str, *, instead: bool, seconds: float) -> None:
+def _ask(api: KubeApi, name: str, value: str, *, instead: bool, seconds: float) -> None:
     """Write the annotation so that the operator acts on it, also when it was asked for the same before.
 
     Every value is acted on once. One that is answered has to be forgotten first: without the annotation the
@@ -48,16 +48,14 @@ def _ask(kubectl: Kubectl, name: str, value: str, *, instead: bool, seconds: flo
             )
         return {names.SWITCH_OVER: value}
 
-    if is_answered(edit(kubectl, name, forget)):
-        gone, seen = wait_for(
-            kubectl, name, lambda seen: None if is_answered(seen) else True, max(seconds, 1.0)
-        )
+    if is_answered(edit(api, name, forget)):
+        gone, seen = wait_for(api, name, lambda seen: None if is_answered(seen) else True, max(seconds, 1.0))
         if gone is None:
             no_answer(seen, name, "the end of the switchover before this one", max(seconds, 1.0))
-    edit(kubectl, name, write)
+    edit(api, name, write)
 
 
-def _await(kubectl: Kubectl, name: str, value: str, seconds: float) -> tuple[Request, SetView]:
+def _await(api: KubeApi, name: str, value: str, seconds: float) -> tuple[Request, SetView]:
     progress = Progress()
 
     def answered(seen: SetView) -> Request | None:
@@ -72,7 +70,7 @@ def _await(kubectl: Kubectl, name: str, value: str, seconds: float) -> tuple[Req
             progress.say(found.message)
         return found if found is not None and not found.open else None
 
-    found, seen = wait_for(kubectl, name, answered, seconds)
+    found, seen = wait_for(api, name, answered, seconds)
     if found is not None and seen is not None:
         return found, seen
     waiting = answer_of(seen, value) if seen is not None else None
@@ -105,10 +103,10 @@ def _check(seen: SetView, given: str, to: int | None) -> GroupView:
 )
 @click.option("--instead", is_flag=True, help="Drop another switchover that the operator is still at.")
 @timeout_option(WAIT_SECONDS, "Wait so long for the answer; 0 asks and does not wait.")
-@kubectl_options
+@kube_options
 @json_option
 def switchover(
-    kubectl: Kubectl,
+    api: KubeApi,
     set_name: str,
     group: str,
     to: int | None,
@@ -118,17 +116,17 @@ def switchover(
 ) -> None:
     """Let another in-sync broker of GROUP be master; sends wait a moment and none fails."""
     began = time.monotonic()
-    before = look(kubectl, set_name)
+    before = look(api, set_name)
     chosen = _check(before, group, to)
     value = chosen.name if to is None else f"{chosen.name}/{to}"
     if to is not None and chosen.master_id == to:
         _show(before, chosen.name, value, names.FINISHED, f"broker {to} is master already", as_json)
         return
-    _ask(kubectl, set_name, value, instead=instead, seconds=timeout_seconds)
+    _ask(api, set_name, value, instead=instead, seconds=timeout_seconds)
     if not timeout_seconds:
         _show(before, chosen.name, value, "Asked", "the operator does it; see status", as_json)
         return
-    answer, after = _await(kubectl, set_name, value, max(timeout_seconds - (time.monotonic() - began), 1.0))
+    answer, after = _await(api, set_name, value, max(timeout_seconds - (time.monotonic() - began), 1.0))
     if answer.state != names.FINISHED and not as_json:
         fail(
             f"{chosen.name}: {answer.state}: {answer.message}",

@@ -1,12 +1,13 @@
 """A small API server over real HTTP: objects in memory, versions, lists, watches, patches, conflicts, faults.
 
-It knows what the operator uses and no schemas. Server-side apply merges maps, replaces lists, and removes what
+It knows what the operator and `kubectl brokerset` use, and no schemas. Server-side apply merges maps, replaces lists, and removes what
 the same manager applied before and does not any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import uuid
@@ -43,10 +44,11 @@ WITH_STATUS: Final = frozenset(
 )
 """Kinds whose status is written on a path of its own only."""
 
+SERVED: Final = (*ALL, Kind("apps/v1", "Deployment", "deployments"), Kind("v1", "Event", "events"))
+"""Kinds whose objects are kept: those of the operator's client, and what else people look at."""
 
 DISCOVERED: Final = (
     Kind("v1", "Namespace", "namespaces", namespaced=False),
-    Kind("v1", "Event", "events"),
     Kind(
         "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
     ),
@@ -103,6 +105,9 @@ class Call:
     namespace: str
     name: str
     subresource: str = ""
+    query: Mapping[str, str] = field(default_factory=dict, compare=False)
+    user: str = field(default="", compare=False)
+    """As whom somebody acts; empty for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,18 @@ class FakeKube:
         self.calls: list[Call] = []
         self.faults: list[Fault] = []
         self.forbidden: set[tuple[str, str]] = set()
-        """Pairs of verb and plural that authorization refuses."""
+        """Pairs of verb and plural, or plural/subresource, that authorization refuses."""
 
         self.tokens: set[str] | None = None
         """Whom authentication knows; None: everybody."""
 
         self.logs: dict[str, str] = {}
-        """What pods have written, by name."""
+        """What pods have written, by name; `<name>.previous` for their containers before the last restart."""
+
+        self.ports: dict[tuple[str, int], int] = {}
+        """Where ports of pods are on this machine; a pod that has none does not run."""
+
+        self._forwards: set[web.WebSocketResponse] = set()
 
         self.deny_evictions = False
         self.version = 1000
@@ -173,6 +183,7 @@ class FakeKube:
 
     async def __aexit__(self, *_: object) -> None:
         self.drop_watches()
+        await self.drop_forwards()
         assert self._runner is not None
         await self._runner.cleanup()
 
@@ -215,6 +226,16 @@ class FakeKube:
         for watcher in self._watchers:
             watcher.queue.put_nowait(None)
 
+    async def drop_forwards(self) -> None:
+        """End every connection to a port of a pod."""
+        for each in list(self._forwards):
+            await each.close()
+
+    @property
+    def forwards(self) -> int:
+        """How many connections to ports of pods are open."""
+        return len(self._forwards)
+
     def bookmark(self) -> None:
         """Send a bookmark on every watch."""
         mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
@@ -249,12 +270,14 @@ class FakeKube:
         if self.tokens is not None and token not in self.tokens:
             raise Refused(401, "Unauthorized", "Unauthorized")
         group, plural, namespace, name, subresource = _split(request.path)
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.35.0"})
         if not plural:
             return web.json_response(self._resources(request.path))
         kind = next(
             (
                 one
-                for one in ALL
+                for one in SERVED
                 if (one.group, one.plural) == (group, plural) and one.kind not in self.absent
             ),
             None,
@@ -262,12 +285,13 @@ class FakeKube:
         if kind is None:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         verb = _verb(request, name)
-        call = Call(verb, plural, namespace, name, subresource)
+        user = request.headers.get("Impersonate-User", "")
+        call = Call(verb, plural, namespace, name, subresource, dict(request.query), user)
         self.calls.append(call)
         if self.on_call is not None:
             self.on_call(call)
         asked = "patch" if verb == "apply" else verb
-        if (asked, plural) in self.forbidden:
+        if not self.forbidden.isdisjoint({(asked, plural), (asked, f"{plural}/{subresource}")}):
             message = f'{plural} is forbidden: User "test" cannot {asked} resource "{plural}"'
             raise Refused(403, "Forbidden", message)
         fault = await self._fault(verb, plural)
@@ -277,12 +301,50 @@ class FakeKube:
             return await self._watch(request, kind, namespace)
         if (verb, plural, subresource) == ("get", "pods", "log"):
             self._existing((group, plural, namespace, name))
-            said = self.logs.get(name, "").encode()[: int(request.query.get("limitBytes") or 1 << 20)]
-            return web.Response(body=said, content_type="text/plain")
+            return self._log(request, name)
+        if (verb, plural, subresource) == ("get", "pods", "portforward"):
+            self._existing((group, plural, namespace, name))
+            return await self._forward(request, name)
         answer = await self._do(request, verb, kind, (group, plural, namespace, name), subresource)
         if fault is not None:
             return self._fail(request, fault)
         return web.json_response(_shown(request, answer), status=201 if verb == "create" else 200)
+
+    def _log(self, request: web.Request, name: str) -> web.Response:
+        if request.query.get("previous") == "true":
+            name += ".previous"
+            if name not in self.logs:
+                raise Refused(400, "BadRequest", f"no terminated container of {name} was found")
+        lines = self.logs.get(name, "").splitlines(keepends=True)
+        kept = lines[-int(tail) :] if (tail := request.query.get("tailLines")) else lines
+        said = "".join(kept).encode()[: int(request.query.get("limitBytes") or 1 << 20)]
+        return web.Response(body=said, content_type="text/plain")
+
+    async def _forward(self, request: web.Request, name: str) -> web.StreamResponse:
+        """A port of a pod as the kubelet forwards it: its number on both channels, then data or an error."""
+        port = int(request.query["ports"])
+        if not any(pod == name for pod, _ in self.ports):
+            raise Refused(400, "BadRequest", f"pod {name} does not run")
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        if not socket.can_prepare(request):
+            raise Refused(400, "BadRequest", "upgrade request required")
+        await socket.prepare(request)
+        self._forwards.add(socket)
+        try:
+            for channel in (b"\0", b"\1"):
+                await socket.send_bytes(channel + port.to_bytes(2, "little"))
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.ports.get((name, port), 1))
+            try:
+                await _relay(socket, reader, writer)
+            finally:
+                writer.close()
+        except ConnectionRefusedError:
+            with contextlib.suppress(ConnectionError):
+                await socket.send_bytes(b"\1" + f"port {port} of pod {name} is not served".encode())
+        finally:
+            self._forwards.discard(socket)
+            await socket.close()
+        return socket
 
     async def _fault(self, verb: str, plural: str) -> Fault | None:
         for fault in self.faults:
@@ -404,7 +466,7 @@ class FakeKube:
         return response
 
     def _resources(self, path: str) -> Object:
-        present = [kind for kind in (*ALL, *DISCOVERED) if kind.kind not in self.absent]
+        present = [kind for kind in (*SERVED, *DISCOVERED) if kind.kind not in self.absent]
         if path == "/api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "/apis":
@@ -429,7 +491,7 @@ class FakeKube:
     def _existing(self, key: ObjectKey) -> Object:
         live = self.objects.get(key)
         if live is None:
-            raise Refused(404, "NotFound", f'{key[1]} "{key[3]}" not found')
+            raise Refused(404, "NotFound", f'{key[1]} "{key[3]}" not found', {"name": key[3]})
         return live
 
     @staticmethod
@@ -450,7 +512,7 @@ class FakeKube:
             old.get("creationTimestamp") or metadata.get("creationTimestamp") or _now()
         )
         metadata["resourceVersion"] = old.get("resourceVersion")
-        metadata["generation"] = old.get("generation", 0)
+        metadata["generation"] = old.get("generation", metadata.get("generation", 1) - 1)
         if before == fresh:
             return before
         if before is None or before.get("spec") != fresh.get("spec"):
@@ -520,7 +582,7 @@ class FakeKube:
             self._guard(live, fresh)
         else:
             self._guard(live, body)
-            _merge_patch(fresh, body)
+            merge_patch(fresh, body)
         if subresource == "status":
             fresh = {**copy.deepcopy(live), "status": fresh.get("status")}
         elif key[1] in WITH_STATUS and "status" in live:
@@ -546,9 +608,42 @@ class FakeKube:
     def _kind(manifest: Mapping[str, Any]) -> Kind:
         return next(
             kind
-            for kind in ALL
+            for kind in SERVED
             if (kind.api_version, kind.kind) == (manifest["apiVersion"], manifest["kind"])
         )
+
+
+async def _relay(
+    socket: web.WebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Copy both ways until one side ends."""
+
+    async def to_client() -> None:
+        while data := await reader.read(65536):
+            await socket.send_bytes(b"\0" + data)
+
+    async def to_pod() -> None:
+        async for message in socket:
+            writer.write(message.data[1:])
+            await writer.drain()
+
+    ways = [asyncio.ensure_future(to_client()), asyncio.ensure_future(to_pod())]
+    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    for way in ways:
+        way.cancel()
+    await asyncio.gather(*ways, return_exceptions=True)
+
+
+def kubeconfig(url: str, namespace: str = "system", token: str = "secret") -> str:
+    """A kubeconfig that leads to a server, as JSON, which is YAML too."""
+    return json.dumps(
+        {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+    )
 
 
 def matches(live: Mapping[str, Any], selector: str) -> bool:
@@ -608,7 +703,8 @@ def _prune(target: Object, before: Mapping[str, Any], wanted: Mapping[str, Any])
             _prune(target[name], value, wanted[name])
 
 
-def _merge_patch(target: Object, patch: Mapping[str, Any]) -> None:
+def merge_patch(target: Object, patch: Mapping[str, Any]) -> None:
+    """Merge a patch into an object; None removes what is there."""
     for name, value in patch.items():
         if value is None:
             target.pop(name, None)
@@ -616,7 +712,7 @@ def _merge_patch(target: Object, patch: Mapping[str, Any]) -> None:
             inner = target.get(name)
             if not isinstance(inner, dict):
                 inner = target[name] = {}
-            _merge_patch(inner, value)
+            merge_patch(inner, value)
         else:
             target[name] = copy.deepcopy(value)
 

@@ -1,28 +1,29 @@
-"""`kubectl brokerset port-forward` with real sockets and processes; its kubectl forwards on this machine."""
+"""`kubectl brokerset port-forward` with real sockets; its API server forwards on this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerset_cli.kubernetes.kubectl import Kubectl
-from brokerset_cli.kubernetes.port_forward import Forwarding
+from brokerset_cli.kubernetes.forwarding import Forwarding
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi
+from brokerset_cli.kubernetes.streams import Streams
 from brokerset_formats.config import DataVersion, TopicConfig
+from brokerset_kube.kinds import POD
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.registration import RegisterBrokerBody, TopicConfigTable
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.fake_kube import FakeKube, kubeconfig
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
@@ -30,37 +31,36 @@ SECONDS_MAX = 20.0
 ECHO = 42
 """The request code that tells which broker answers."""
 
+OWN = {"brokerset.io/set": "orders"}
+
 
 def pod(name: str) -> dict[str, Any]:
     """A pod of the set `orders`."""
     resource = name.rpartition("-")[0]
     controller = resource.endswith("-controller")
-    labels = {
-        "brokerset.io/set": "orders",
-        "app.kubernetes.io/component": "controller" if controller else "broker",
-    }
+    labels = {**OWN, "app.kubernetes.io/component": "controller" if controller else "broker"}
     if not controller:
         labels["brokerset.io/group"] = resource
-    return {"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": labels}}
+    metadata = {"name": name, "namespace": "shop", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
 class Cluster:
-    """A name server and two brokers on this machine, which kubectl shows as pods of a set."""
+    """A name server and two brokers on this machine, which an API server shows as pods of a set."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, kube: FakeKube) -> None:
+        self.kube = kube
         self.brokers: dict[str, RemotingServer] = {}
-
-    def write(self, name: str, value: object) -> None:
-        """Let kubectl find this; at one stroke, because it may be read at any time."""
-        (self.folder / "new").write_text(value if isinstance(value, str) else json.dumps(value))
-        (self.folder / "new").rename(self.folder / name)
 
     def lead_to(self, name: str) -> None:
         """Let a pod be master."""
-        endpoint = {"targetRef": {"kind": "Pod", "name": name}}
-        self.write(
-            "endpointslices.json", [{"metadata": {"name": "orders-0-master"}, "endpoints": [endpoint]}]
+        self.kube.put(
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": "orders-0-master", "namespace": "shop", "labels": OWN},
+                "endpoints": [{"targetRef": {"kind": "Pod", "name": name}}],
+            }
         )
 
     async def start_broker(self, name: str) -> None:
@@ -70,67 +70,78 @@ class Cluster:
             return command.reply(body=name.encode())
 
         server = self.brokers[name] = RemotingServer({ECHO: serve})
-        self.write(f"{name}.port", str(await server.listen("127.0.0.1", 0)))
+        self.kube.ports[name, 10911] = await server.listen("127.0.0.1", 0)
 
     async def kill_broker(self, name: str) -> None:
         """End it, and all its connections."""
         await self.brokers.pop(name).close(0)
 
-    def running(self) -> list[int]:
-        """Process ids of kubectls that still run."""
-        file = self.folder / "pids"
-        pids = [int(line) for line in file.read_text().split()] if file.exists() else []
-        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    async def end_of_connections(self) -> None:
+        """Wait until nobody is connected to the API server for long."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while self.kube.forwards or self.kube.watches:
+                self.kube.bookmark()  # a server notices the end of a watch when it has something to tell
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     """The set `orders` with a master `orders-0-0` and a slave `orders-0-1`."""
-    found = Cluster(folder)
-    found.write("brokersets.json", {"metadata": {"name": "orders", "namespace": "shop"}, "spec": {}})
-    names = ("orders-0-0", "orders-0-1", "orders-controller-0", "orders-controller-1")
-    found.write("pods.json", [pod(name) for name in names])
-    found.lead_to("orders-0-0")
-    server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
-    await server.start("127.0.0.1", 0)
-    worker = asyncio.create_task(server.run())
-    inside = await connect(f"127.0.0.1:{server.port}")
-    for broker_id, address in ((0, "orders-0-master.shop.svc"), (2, "orders-0-1.orders-0.shop.svc")):
-        header = headers.RegisterBroker(
-            broker_name="orders-0",
-            broker_addr=f"{address}:10911",
-            cluster_name="DefaultCluster",
-            ha_server_addr="10.0.0.1:10912",
-            broker_id=broker_id,
+    async with FakeKube() as kube:
+        (folder / "kubeconfig").write_text(kubeconfig(kube.url, "shop"))
+        found = Cluster(kube)
+        kube.put(
+            {
+                "apiVersion": "brokerset.io/v1alpha1",
+                "kind": "BrokerSet",
+                "metadata": {"name": "orders", "namespace": "shop"},
+                "spec": {},
+            }
         )
-        topics = {name: TopicConfig(name, 4, 4) for name in ("TBW102", "orders")}
-        body = RegisterBrokerBody(TopicConfigTable(DataVersion(1, 0, 1), topics)).to_json()
-        await inside.call(Command(RequestCode.REGISTER_BROKER, header.to_ext(), body), SECONDS_MAX)
-    found.write("orders-controller-1.port", str(server.port))  # controller 0 does not run
-    for name in names[:2]:
-        await found.start_broker(name)
-    try:
-        yield found
-    finally:
-        inside.close()
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        for name in list(found.brokers):
-            await found.kill_broker(name)
-        await server.close()
+        names = ("orders-0-0", "orders-0-1", "orders-controller-0", "orders-controller-1")
+        for name in names:
+            kube.put(pod(name))
+        found.lead_to("orders-0-0")
+        server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
+        await server.start("127.0.0.1", 0)
+        worker = asyncio.create_task(server.run())
+        inside = await connect(f"127.0.0.1:{server.port}")
+        for broker_id, address in ((0, "orders-0-master.shop.svc"), (2, "orders-0-1.orders-0.shop.svc")):
+            header = headers.RegisterBroker(
+                broker_name="orders-0",
+                broker_addr=f"{address}:10911",
+                cluster_name="DefaultCluster",
+                ha_server_addr="10.0.0.1:10912",
+                broker_id=broker_id,
+            )
+            topics = {name: TopicConfig(name, 4, 4) for name in ("TBW102", "orders")}
+            body = RegisterBrokerBody(TopicConfigTable(DataVersion(1, 0, 1), topics)).to_json()
+            await inside.call(Command(RequestCode.REGISTER_BROKER, header.to_ext(), body), SECONDS_MAX)
+        kube.ports["orders-controller-1", 9876] = server.port  # controller 0 does not run
+        for name in names[:2]:
+            await found.start_broker(name)
+        try:
+            yield found
+        finally:
+            inside.close()
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+            for name in list(found.brokers):
+                await found.kill_broker(name)
+            await server.close()
 
 
-@pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
-    """The kubectl of `forward_kubectl`."""
-    program = tmp_path / "kubectl"
-    program.write_text(
-        f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("forward_kubectl.py")} "$@"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("FORWARD_KUBECTL", str(tmp_path))
-    monkeypatch.setenv("KUBECTL", str(program))
-    return Kubectl("shop")
+@asynccontextmanager
+async def forwarding(folder: Path) -> AsyncIterator[tuple[Cluster, Forwarding]]:
+    """What forwards to that set; at the end no connection is left."""
+    async with cluster(folder) as there:
+        with closing(KubeApi(kubeconfig=str(folder / "kubeconfig"))) as api:
+            found = Forwarding(api, "orders", 0)
+            try:
+                yield there, found
+            finally:
+                await found.close()
+            await there.end_of_connections()
 
 
 async def who(address: str) -> str:
@@ -148,83 +159,179 @@ async def who(address: str) -> str:
                 await asyncio.sleep(0.05)
 
 
-async def scenario_failover(folder: Path, kubectl: Kubectl) -> None:
-    async with cluster(folder) as there:
-        forwarding = Forwarding(kubectl, "orders", 0)
-        try:
-            port = await forwarding.start(0)
-            running = asyncio.create_task(forwarding.run())
-            client = await connect(f"127.0.0.1:{port}")
-            answer = await client.call(
-                Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}), SECONDS_MAX
-            )
-            info = await client.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO), SECONDS_MAX)
-            addresses = TopicRouteData.from_json(answer.body).broker_datas[0].broker_addrs
-            assert {each.partition(":")[0] for each in addresses.values()} == {"127.0.0.1"}
-            assert ClusterInfo.from_json(info.body).broker_addr_table["orders-0"].broker_addrs == addresses
-            assert await who(addresses[0]) == "orders-0-0"
-            assert await who(addresses[2]) == "orders-0-1"
-
-            kept = await connect(addresses[0])
-            assert (await kept.call(Command(ECHO), SECONDS_MAX)).body == b"orders-0-0"
-            await there.kill_broker("orders-0-0")
-            there.lead_to("orders-0-1")
-            async with asyncio.timeout(SECONDS_MAX):
-                await kept.wait_closed()
-            async with asyncio.timeout(SECONDS_MAX):
-                while await who(addresses[0]) != "orders-0-1":  # noqa: ASYNC110  # only an answer tells
-                    await asyncio.sleep(0.05)
-
-            await there.start_broker("orders-0-0")
-            there.lead_to("orders-0-0")
-            async with asyncio.timeout(SECONDS_MAX):
-                while await who(addresses[0]) != "orders-0-0":  # noqa: ASYNC110  # only an answer tells
-                    await asyncio.sleep(0.05)
-            client.close()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        finally:
-            await forwarding.close()
-        assert there.running() == []
+async def routes(client: Connection) -> dict[int, str]:
+    """Addresses of the brokers, as a name server tells them."""
+    request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    answer = await client.call(request, SECONDS_MAX)
+    return TopicRouteData.from_json(answer.body).broker_datas[0].broker_addrs
 
 
-def test_clients_follow_the_master_at_one_local_address(tmp_path: Path, kubectl: Kubectl) -> None:
+async def until_it_is(address: str, name: str) -> None:
+    """Wait until this broker answers at an address."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while await who(address) != name:  # noqa: ASYNC110  # only an answer tells
+            await asyncio.sleep(0.05)
+
+
+async def scenario_failover(folder: Path) -> None:
+    async with forwarding(folder) as (there, forwards):
+        port = await forwards.start(0)
+        running = asyncio.create_task(forwards.run())
+        client = await connect(f"127.0.0.1:{port}")
+        addresses = await routes(client)
+        info = await client.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO), SECONDS_MAX)
+        assert {each.partition(":")[0] for each in addresses.values()} == {"127.0.0.1"}
+        assert ClusterInfo.from_json(info.body).broker_addr_table["orders-0"].broker_addrs == addresses
+        assert await who(addresses[0]) == "orders-0-0"
+        assert await who(addresses[2]) == "orders-0-1"
+
+        kept = await connect(addresses[0])
+        assert (await kept.call(Command(ECHO), SECONDS_MAX)).body == b"orders-0-0"
+        await there.kill_broker("orders-0-0")
+        there.lead_to("orders-0-1")
+        async with asyncio.timeout(SECONDS_MAX):
+            await kept.wait_closed()
+        await until_it_is(addresses[0], "orders-0-1")
+
+        await there.start_broker("orders-0-0")
+        there.lead_to("orders-0-0")
+        await until_it_is(addresses[0], "orders-0-0")
+        client.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_clients_follow_the_master_at_one_local_address(tmp_path: Path) -> None:
     """Routes have local addresses, that of the master leads to the new one after a failover, and back.
 
-    A name server that does not run is passed over, and at the end no kubectl is left.
+    A name server that does not run is passed over, and at the end no connection is left.
     """
-    asyncio.run(scenario_failover(tmp_path, kubectl))
+    asyncio.run(scenario_failover(tmp_path))
 
 
-async def scenario_kubectl_killed(folder: Path, kubectl: Kubectl) -> None:
+async def scenario_ways_lost(folder: Path) -> None:
+    async with forwarding(folder) as (there, forwards):
+        port = await forwards.start(0)
+        for _ in range(2):
+            client = await connect(f"127.0.0.1:{port}")
+            addresses = await routes(client)
+            assert await who(addresses[0]) == "orders-0-0"
+            kept = await connect(addresses[0])
+            assert (await kept.call(Command(ECHO), SECONDS_MAX)).body == b"orders-0-0"
+            await there.kube.drop_forwards()
+            async with asyncio.timeout(SECONDS_MAX):
+                await kept.wait_closed()
+            client.close()
+            await client.wait_closed()
+
+
+def test_a_way_that_is_lost_is_made_again(tmp_path: Path) -> None:
+    """A lost way to a pod costs the connections on it, and the next one goes by a new way."""
+    asyncio.run(scenario_ways_lost(tmp_path))
+
+
+async def scenario_new_pod(folder: Path) -> None:
+    async with forwarding(folder) as (there, forwards):
+        port = await forwards.start(0)
+        client = await connect(f"127.0.0.1:{port}")
+        addresses = await routes(client)
+        kept = await connect(addresses[2])
+        assert (await kept.call(Command(ECHO), SECONDS_MAX)).body == b"orders-0-1"
+
+        there.kube.remove("pods", "orders-0-1", "shop")
+        there.kube.put(pod("orders-0-1"))
+        await forwards.refresh()
+
+        async with asyncio.timeout(SECONDS_MAX):
+            await kept.wait_closed()
+        assert await who(addresses[2]) == "orders-0-1"
+        client.close()
+
+
+def test_a_new_pod_of_the_same_name_gets_new_connections(tmp_path: Path) -> None:
+    """A connection to the old one may hang for long, when its node was lost."""
+    asyncio.run(scenario_new_pod(tmp_path))
+
+
+async def scenario_bytes(folder: Path) -> None:
+    async with forwarding(folder) as (there, forwards):
+        await forwards.start(0)
+        block = bytes(range(256)) * 4096
+        server = await asyncio.start_server(send_back, "127.0.0.1", 0)
+        there.kube.ports["orders-0-0", 10911] = server.sockets[0].getsockname()[1]
+        port = next(line for line in forwards.lines() if "orders-0-0 127" in line).rpartition(":")[2]
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+
+        writer.write(len(block).to_bytes(4, "big") + block)
+        async with asyncio.timeout(SECONDS_MAX):
+            received = await reader.read(-1)
+
+        assert received == block
+        writer.close()
+        server.close()
+
+
+async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send one block back, and close at once."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    writer.write(await reader.readexactly(size))
+    writer.close()
+
+
+def test_all_bytes_arrive_before_the_end(tmp_path: Path) -> None:
+    """A megabyte there and back, and then the pod closes: nothing of it is lost."""
+    asyncio.run(scenario_bytes(tmp_path))
+
+
+async def scenario_refused(folder: Path) -> str:
+    async with forwarding(folder) as (there, forwards):
+        there.kube.forbidden.add(("get", "pods/portforward"))
+        with pytest.raises(ApiFailed, match="pods is forbidden") as raised:
+            await forwards.start(0)
+        return raised.value.trouble.name
+
+
+def test_a_missing_right_is_told_at_the_start(tmp_path: Path) -> None:
+    """In the API server's words, which a websocket that is refused does not show."""
+    assert asyncio.run(scenario_refused(tmp_path)) == "FORBIDDEN"
+
+
+async def scenario_another_user(folder: Path) -> set[str]:
     async with cluster(folder) as there:
-        forwarding = Forwarding(kubectl, "orders", 0)
-        try:
-            port = await forwarding.start(0)
-            for _ in range(2):
-                client = await connect(f"127.0.0.1:{port}")
-                request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
-                answer = await client.call(request, SECONDS_MAX)
-                addresses = TopicRouteData.from_json(answer.body).broker_datas[0].broker_addrs
-                assert await who(addresses[0]) == "orders-0-0"
-                client.close()
-                await client.wait_closed()
-                for pid in there.running():
-                    os.kill(pid, signal.SIGKILL)
-        finally:
-            await forwarding.close()
+        with closing(KubeApi(as_user="jane", kubeconfig=str(folder / "kubeconfig"))) as api:
+            async with Streams(api) as streams, streams.forward("orders-0-0", 10911):
+                return {call.user for call in there.kube.calls}
 
 
-def test_a_kubectl_that_ends_is_started_again(tmp_path: Path, kubectl: Kubectl) -> None:
-    """A lost way to a pod costs the connections on it, and the next one goes by a new kubectl."""
-    asyncio.run(scenario_kubectl_killed(tmp_path, kubectl))
+def test_a_way_is_made_as_another_user(tmp_path: Path) -> None:
+    """Rights of that user count, not one's own."""
+    assert asyncio.run(scenario_another_user(tmp_path)) == {"jane"}
+
+
+async def scenario_login_over(folder: Path) -> bytes:
+    async with cluster(folder) as there:
+        there.kube.logs["orders-0-0"] = "hello\n"
+        with closing(KubeApi(kubeconfig=str(folder / "kubeconfig"))) as api:
+            await asyncio.to_thread(api.objects, POD)
+            there.kube.tokens = {"new"}
+            (folder / "kubeconfig").write_text(kubeconfig(there.kube.url, "shop", token="new"))
+            async with (
+                Streams(api) as streams,
+                streams.read(POD.path("shop", "orders-0-0", "log"), {}) as content,
+            ):
+                return await content.read()
+
+
+def test_a_login_that_is_over_is_made_again(tmp_path: Path) -> None:
+    """What is followed for hours outlives a token."""
+    assert asyncio.run(scenario_login_over(tmp_path)) == b"hello\n"
 
 
 async def scenario_command(folder: Path) -> None:
     async with cluster(folder) as there:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "brokerset_cli.main", "kubernetes", "port-forward", "orders"),
-            *("-n", "shop", "--namesrv-port", "0"),
+            *("--kubeconfig", str(folder / "kubeconfig"), "--namesrv-port", "0"),
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
@@ -241,9 +348,9 @@ async def scenario_command(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(SECONDS_MAX):
             assert await process.wait() == 0
-        assert there.running() == []
+        await there.end_of_connections()
 
 
-def test_the_command_says_what_it_forwards_and_ends_cleanly(tmp_path: Path, kubectl: Kubectl) -> None:
-    """The command names the name server and the masters; Ctrl-C ends it and every kubectl, with success."""
+def test_the_command_says_what_it_forwards_and_ends_cleanly(tmp_path: Path) -> None:
+    """The command names the name server and the masters; Ctrl-C ends it and all connections, with success."""
     asyncio.run(scenario_command(tmp_path))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from brokerset_rig import fake_kube
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, until
 from brokerset_rig.stack import free_port
@@ -63,15 +63,7 @@ async def started(*arguments: str, **environment: str) -> asyncio.subprocess.Pro
 
 def kubeconfig(folder: Path, url: str) -> str:
     path = folder / "kubeconfig"
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "me", "namespace": "system"}}],
-        "clusters": [{"name": "test", "cluster": {"server": url}}],
-        "users": [{"name": "me", "user": {"token": "secret"}}],
-    }
-    path.write_text(json.dumps(config))
+    path.write_text(fake_kube.kubeconfig(url))
     return str(path)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from brokerset_cli.kubernetes.forward_targets import (
     Targets,
     changed_masters,
-    forwarded_port,
     local_addresses,
     read_targets,
 )
@@ -96,9 +95,3 @@ def test_a_new_pod_of_the_same_name_is_another_master() -> None:
     assert changed_masters(targets(), targets()) == {}
     assert changed_masters(targets(), targets("orders-0-0")) == {"orders-0": "orders-0-0"}
     assert changed_masters(targets(), targets(uid="v")) == {"orders-0": "orders-0-1"}
-
-
-def test_the_port_is_read_from_what_kubectl_says() -> None:
-    """kubectl chooses the local port, and says which."""
-    assert forwarded_port("Forwarding from 127.0.0.1:40123 -> 10911\n") == 40123
-    assert forwarded_port("Handling connection for 40123\n") is None

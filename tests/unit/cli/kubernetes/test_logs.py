@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cli.kubernetes.conftest import FakeCluster
+from tests.unit.cli.kubernetes.conftest import FakeCluster, pod
 
 from brokerset_cli.kubernetes import logs
-from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi
 from brokerset_cli.kubernetes.log_lines import BEGINNING, Line, Stamp, merged, read_line, read_lines
 from brokerset_cli.kubernetes.sets import PodView, read_pod
 
@@ -30,9 +32,7 @@ def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written(cluster:
         "orders-0-2  third",
         "orders-0-0  fourth",
     ]
-    asked = cluster.calls("logs")[0]
-    assert "--tail=200" in asked
-    assert asked[asked.index("-c") :][:2] == ["-c", "broker"]
+    assert cluster.queries("log")[0] == {"timestamps": "true", "tailLines": "200", "container": "broker"}
 
 
 def test_options_are_handed_on(cluster: FakeCluster) -> None:
@@ -44,12 +44,21 @@ def test_options_are_handed_on(cluster: FakeCluster) -> None:
 
     assert result.output.splitlines()[0] == "orders-controller-0  2026-01-01T10:00:00Z hello"
     assert len(result.output.splitlines()) == 3
-    assert {"--since=5m", "--tail=-1"} <= set(cluster.calls("logs")[0])
+    assert cluster.queries("log")[0] == {
+        "timestamps": "true",
+        "sinceSeconds": "300",
+        "container": "controller",
+    }
 
 
 def test_a_pod_that_is_gone_is_a_remark(cluster: FakeCluster) -> None:
     """The logs of the others are shown nevertheless."""
     cluster.log("orders-0-1", "2026-01-01T10:00:00Z alive\n")
+    cluster.kube.on_call = lambda call: (
+        cluster.kube.remove("pods", call.name, "shop")
+        if call.subresource == "log" and call.name == "orders-0-0"
+        else None
+    )
 
     result = cluster.run("logs", "orders", "orders-0")
 
@@ -63,22 +72,32 @@ def test_no_log_at_all_is_an_error(cluster: FakeCluster) -> None:
     result = cluster.run("logs", "orders", "orders-0", "-p")
 
     assert result.exit_code == 1
-    assert 'pods "orders-0-2" not found' in result.output
+    assert "no terminated container of orders-0-2" in result.output
+
+
+@pytest.mark.parametrize(
+    ("span", "seconds"), [("30s", "30"), ("1h30m", "5400"), ("1.5m", "90"), ("100ms", "1")]
+)
+def test_a_span_is_asked_for_in_seconds(cluster: FakeCluster, span: str, seconds: str) -> None:
+    """The API server takes whole ones, and at least one."""
+    cluster.run("logs", "orders", "orders-0", f"--since={span}")
+
+    assert cluster.queries("log")[0]["sinceSeconds"] == seconds
 
 
 @pytest.mark.parametrize("span", ["soon", "5", "-5m", "5 m", ""])
 def test_a_span_that_is_none_is_a_wrong_command_line(cluster: FakeCluster, span: str) -> None:
-    """Otherwise each pod's kubectl would complain, and the command would be a success."""
+    """Otherwise nothing would be said about it."""
     result = cluster.run("logs", "orders", "orders-0", f"--since={span}")
 
     assert result.exit_code == 2
     assert "write 30s, 5m, 2h or 1h30m" in result.output
-    assert not cluster.calls("logs")
+    assert not cluster.kube.calls
 
 
 def test_a_missing_right_is_an_error(cluster: FakeCluster) -> None:
     """Reading pods and reading their logs are two rights."""
-    cluster.fails("logs", 'Error from server (Forbidden): User "u" cannot get resource "pods/log"')
+    cluster.kube.forbidden.add(("get", "pods/log"))
 
     result = cluster.run("logs", "orders", "orders-0")
 
@@ -97,6 +116,7 @@ def test_following_goes_on_after_the_newest_line_and_finds_new_pods(
     """A log that ends is taken up again without repeating lines; a pod that comes later is followed too."""
     monkeypatch.setattr(logs, "RECHECK_SECONDS", 0.01)
     old, new = (read_pod({"metadata": {"name": name, "uid": name}}) for name in ("old", "new"))
+    cluster.put(pod("old"), pod("new"))
     cluster.log("old", "2026-01-01T10:00:00.5Z known\n2026-01-01T10:00:00.7Z one\n")
     cluster.log("new", "2026-01-01T10:00:03Z hello\n")
     shown: list[str] = []
@@ -109,9 +129,7 @@ def test_following_goes_on_after_the_newest_line_and_finds_new_pods(
         nonlocal looks
         looks += 1
         if looks == 3:
-            cluster.log(
-                "old", (cluster.folder / "logs" / "old.log").read_text() + "2026-01-01T10:00:05Z two\n"
-            )
+            cluster.kube.logs["old"] += "2026-01-01T10:00:05Z two\n"
         return [old] if looks < 3 else [old, new]
 
     def show(line: Line) -> None:
@@ -120,29 +138,44 @@ def test_following_goes_on_after_the_newest_line_and_finds_new_pods(
             raise Enough
 
     newest: dict[str, Stamp] = {"old": read_line("old", "2026-01-01T10:00:00.5Z known").stamp}
-    with pytest.raises(ExceptionGroup) as raised:
-        asyncio.run(asyncio.wait_for(logs._follow(Kubectl(), choose, show, newest), 60))
+    with closing(KubeApi()) as api, pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(asyncio.wait_for(logs._follow(api, choose, show, newest), 60))
 
     assert raised.group_contains(Enough)
     assert sorted(shown) == ["new hello", "old one", "old two"]
-    assert "--since-time=2026-01-01T10:00:00Z" in cluster.calls("old")[0]
+    assert cluster.queries("log")[0]["sinceTime"] == "2026-01-01T10:00:00Z"
 
 
 def test_a_failure_while_following_ends_with_its_advice(cluster: FakeCluster) -> None:
     """Rights do not come by waiting."""
     cluster.log("orders-0-0", "2026-01-01T10:00:00Z x\n")
-    cluster.fails("logs", 'Error from server (Forbidden): User "u" cannot get resource "pods/log"')
+    cluster.kube.forbidden.add(("get", "pods/log"))
     pods = [read_pod({"metadata": {"name": "orders-0-0", "uid": "a"}})]
 
-    with pytest.raises(ExceptionGroup) as raised:
-        asyncio.run(asyncio.wait_for(logs._follow(Kubectl(), lambda: pods, print, {}), 60))
+    with closing(KubeApi()) as api, pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(asyncio.wait_for(logs._follow(api, lambda: pods, print, {}), 60))
 
-    assert isinstance(logs._first(raised.value), KubectlFailed)
+    assert isinstance(logs._first(raised.value), ApiFailed)
+
+
+def test_of_a_line_without_an_end_the_beginning_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of a line has a bound, also when its end never comes; lines are cut at no other place."""
+    monkeypatch.setattr(logs, "LINE_BYTES_MAX", 6)
+
+    async def lines(*parts: bytes) -> list[bytes]:
+        async def given() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+
+        return [line async for line in logs._lines(given())]
+
+    assert asyncio.run(lines(b"on", b"e\ntwo\n", b"th", b"ree")) == [b"one", b"two", b"three"]
+    assert asyncio.run(lines(b"abcdefgh", b"ijklmnop", b"q\nnext\n")) == [b"abcdefq", b"next"]
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=4))
 def test_merging_keeps_each_pods_order(times: list[list[int]]) -> None:
-    """Lines of one pod come as kubectl gave them, and all of them come."""
+    """Lines of one pod come as the node gave them, and all of them come."""
     given_logs = [
         read_lines(f"p{n}", "".join(f"2026-01-01T10:00:{t:02d}Z {i}\n" for i, t in enumerate(sorted(log))))
         for n, log in enumerate(times)

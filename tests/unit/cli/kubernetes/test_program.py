@@ -52,4 +52,4 @@ def test_the_group_has_the_same_verbs(cluster: FakeCluster) -> None:
 
     assert as_group.exit_code == 0, as_group.output
     assert as_group.output == cluster.run("status", "orders", "-n", "shop").output
-    assert "--namespace=shop" in cluster.calls("get")[0]
+    assert {call.namespace for call in cluster.kube.calls} == {"shop"}

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.cli.kubernetes.conftest import FakeCluster, broker_set, condition, pod
 
 from brokerset_cli.kubernetes import status, tree
-from brokerset_cli.kubernetes.kubectl import Kubectl, failure
+from brokerset_cli.kubernetes.kube_api import KubeApi, refusal
 from brokerset_cli.kubernetes.sets import SetView, read_set
 
 
@@ -44,7 +44,7 @@ def test_addresses_outside_are_shown(cluster: FakeCluster) -> None:
             "waiting": "Service orders-0-0-external has no node port yet",
         }
     )
-    cluster.write("set.json", item)
+    cluster.set(item)
 
     result = cluster.run("status", "orders")
     found = json.loads(cluster.run("status", "orders", "--json").output)
@@ -63,7 +63,7 @@ def test_an_end_that_nobody_has_told_is_not_shown(cluster: FakeCluster) -> None:
     """Controllers write -1 until a broker says where its log ends."""
     item = broker_set()
     item["status"]["groups"][0]["brokers"][2]["maxOffset"] = -1
-    cluster.write("set.json", item)
+    cluster.set(item)
 
     result = cluster.run("status", "orders")
 
@@ -88,12 +88,11 @@ def test_what_is_wrong_is_seen(cluster: FakeCluster) -> None:
         ],
         requests={"switchover": {"value": "orders-0", "state": "Waiting", "message": "no living master"}},
     )
-    cluster.write("set.json", item)
+    cluster.set(item)
     crashing = [{"restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     ending = pod("orders-0-1")
-    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    cluster.write(
-        "pods.json",
+    ending["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["test/keep"]}
+    cluster.pods(
         [
             pod("orders-0-0", containerStatuses=crashing, conditions=[]),
             ending,
@@ -143,12 +142,12 @@ def test_without_a_name_the_only_set_is_shown(cluster: FakeCluster) -> None:
 
     assert result.exit_code == 0, result.output
     assert result.output.startswith("orders  Ready")
-    assert "--all-namespaces" in cluster.calls("get")[0]
+    assert [call.namespace for call in cluster.kube.calls] == ["", ""]
 
 
 def test_no_sets_at_all_is_no_error(cluster: FakeCluster) -> None:
     """An empty namespace is nothing bad; where to look else is said."""
-    (cluster.folder / "set.json").unlink()
+    cluster.remove("brokersets")
 
     result = cluster.run("status")
 
@@ -197,14 +196,14 @@ def test_watching_goes_on_while_the_api_server_is_away(
     """Each look is written again, an outage is a remark, and Ctrl-C is no error."""
     looks = 0
 
-    def look(kubectl: Kubectl, name: str) -> SetView:
+    def look(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
         if looks == 2:
-            raise failure("Unable to connect to the server: i/o timeout")
+            raise refusal(503, b"the server is away")
         if looks == 4:
             raise KeyboardInterrupt
-        return real(kubectl, name)
+        return real(api, name)
 
     real = status.look_at
     monkeypatch.setattr(status, "look_at", look)
@@ -214,11 +213,11 @@ def test_watching_goes_on_while_the_api_server_is_away(
 
     assert result.exit_code == 0, result.output
     assert result.output.count("orders  Ready") == 2
-    assert "Unable to connect to the server: i/o timeout" in result.output
+    assert "the server is away" in result.output
 
 
 def test_watching_ends_when_waiting_does_not_help(cluster: FakeCluster) -> None:
     """A missing right does not come back by itself."""
-    cluster.fails("get", 'Error from server (Forbidden): User "u" cannot get resource "brokersets"')
+    cluster.kube.forbidden.add(("get", "brokersets"))
 
     assert cluster.run("status", "orders", "--watch").exit_code == 1

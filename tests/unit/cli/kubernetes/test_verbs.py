@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
 from tests.unit.cli.kubernetes.conftest import FakeCluster, broker_set, condition, pod
 
 from brokerset_cli.kubernetes import edits
-from brokerset_cli.kubernetes.kubectl import Kubectl, KubectlFailed, failure
+from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, refusal
 from brokerset_cli.kubernetes.sets import SetView
 
 SWITCH_OVER = "brokerset.io/switchover"
@@ -67,7 +68,7 @@ def test_a_switch_over_is_asked_for_and_its_answer_printed(cluster: FakeCluster)
 
 def test_the_same_switch_over_can_be_asked_for_twice(cluster: FakeCluster) -> None:
     """A value is acted on once, so the old answer has to be gone before the value is written again."""
-    cluster.write("set.json", broker_set(requests={"switchover": request("orders-0", "Done", "before")}))
+    cluster.set(broker_set(requests={"switchover": request("orders-0", "Done", "before")}))
     cluster.annotate(switchover="orders-0")
     cluster.operator(
         ({SWITCH_OVER: None}, {"requests": None}),
@@ -78,8 +79,7 @@ def test_the_same_switch_over_can_be_asked_for_twice(cluster: FakeCluster) -> No
 
     assert result.exit_code == 0, result.output
     assert "orders-0: Done: again" in result.output
-    written = [call[3] for call in cluster.calls("annotate")]
-    assert written == [f"{SWITCH_OVER}-", f"{SWITCH_OVER}=orders-0"]
+    assert cluster.written == [{SWITCH_OVER: "orders-0"}, {}, {SWITCH_OVER: "orders-0"}]
 
 
 def test_an_answer_that_is_no_success_is_an_error(cluster: FakeCluster) -> None:
@@ -124,7 +124,7 @@ def test_without_an_operator_the_error_names_it(cluster: FakeCluster) -> None:
 
 def test_another_switch_over_is_not_dropped_silently(cluster: FakeCluster) -> None:
     """Somebody waits for it; with --instead it goes."""
-    cluster.write("set.json", broker_set(requests={"switchover": request("orders-0/3", "Waiting", "soon")}))
+    cluster.set(broker_set(requests={"switchover": request("orders-0/3", "Waiting", "soon")}))
     cluster.annotate(switchover="orders-0/3")
 
     refused = cluster.run("switchover", "orders", "orders-0", "--to", "2")
@@ -151,7 +151,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
     assert result.exit_code == 1
     assert says in result.output
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 def test_who_is_master_already_is_not_asked_for(cluster: FakeCluster) -> None:
@@ -160,7 +160,7 @@ def test_who_is_master_already_is_not_asked_for(cluster: FakeCluster) -> None:
 
     assert result.exit_code == 0
     assert json.loads(result.output)["message"] == "broker 1 is master already"
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 @pytest.mark.parametrize("verb", [["switchover", "orders", "orders-0"], ["fence", "orders", "orders-0", "2"]])
@@ -176,8 +176,7 @@ def test_a_paused_set_answers_nothing_so_nothing_is_asked(cluster: FakeCluster, 
 
 def test_a_manifest_that_is_not_valid_is_named(cluster: FakeCluster) -> None:
     """Requests are not looked at until it is corrected."""
-    cluster.write(
-        "set.json",
+    cluster.set(
         broker_set(conditions=[condition("Ready", "False", "InvalidSpec", "replicas: 12 is too many")]),
     )
 
@@ -208,19 +207,18 @@ def test_fence_adds_to_the_list_and_waits_for_the_role(cluster: FakeCluster) -> 
 
 def test_an_entry_that_somebody_adds_at_the_same_moment_is_not_lost(cluster: FakeCluster) -> None:
     """The list is read and written as one step, with the object's version; else it is read again."""
-    cluster.write("conflicts", 1)
-    cluster.write("conflict.json", {FENCE: "orders-0/3"})
+    cluster.conflicts, cluster.annotations_of_others = 1, {FENCE: "orders-0/3"}
 
     result = cluster.run("fence", "orders", "orders-0", "2", "--timeout", "0")
 
     assert result.exit_code == 0, result.output
     assert cluster.annotations == {FENCE: "orders-0/3,orders-0/2"}
-    assert len(cluster.calls("annotate")) == 2
+    assert cluster.kube.count("patch") == 2
 
 
 def test_an_object_that_never_stands_still_is_given_up(cluster: FakeCluster) -> None:
     """The number of tries has an end."""
-    cluster.write("conflicts", 100)
+    cluster.conflicts = 100
 
     result = cluster.run("fence", "orders", "orders-0", "2", "--timeout", "0")
 
@@ -234,7 +232,7 @@ def test_a_master_is_not_fenced(cluster: FakeCluster) -> None:
 
     assert result.exit_code == 1
     assert "kubectl brokerset switchover orders orders-0" in result.output
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 def test_a_fence_that_waits_says_why(cluster: FakeCluster) -> None:
@@ -254,7 +252,7 @@ def test_unfence_takes_one_entry_out_and_leaves_the_rest(cluster: FakeCluster) -
     """Also one that is written with the StatefulSet's name, or with spaces."""
     item = broker_set(requests={"fence": request("x", "Done", fenced=["orders-0/2", "other/7"])})
     item["status"]["groups"] = with_roles(b2="fenced")
-    cluster.write("set.json", item)
+    cluster.set(item)
     cluster.annotate(fence="orders-0/2 , other/7")
     cluster.operator(
         ({FENCE: "other/7"}, {"requests": {"fence": request("other/7", "Accepted")}}),
@@ -272,7 +270,7 @@ def test_the_last_entry_takes_the_annotation_with_it(cluster: FakeCluster) -> No
     """And the operator's answer goes with it, which is an answer too."""
     item = broker_set(requests={"fence": request("orders-0/2", "Done", fenced=["orders-0/2"])})
     item["status"]["groups"] = with_roles(b2="fenced")
-    cluster.write("set.json", item)
+    cluster.set(item)
     cluster.annotate(fence="orders-0/2")
     cluster.operator(({FENCE: None}, {"requests": None, "groups": with_roles()}))
 
@@ -289,12 +287,12 @@ def test_unfence_of_a_broker_that_is_not_fenced_does_nothing(cluster: FakeCluste
 
     assert result.exit_code == 0
     assert "orders-0/2 is not fenced." in result.output
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 def test_a_fence_of_somebody_else_is_not_taken_for_ours(cluster: FakeCluster) -> None:
     """The operator takes in only what it has fenced; the way out is named."""
-    cluster.write("set.json", broker_set(groups=with_roles(b2="fenced")))
+    cluster.set(broker_set(groups=with_roles(b2="fenced")))
 
     result = cluster.run("unfence", "orders", "orders-0", "2")
 
@@ -315,7 +313,7 @@ def made(name: str, config_hash: str) -> dict[str, Any]:
 def half_rolled(cluster: FakeCluster) -> None:
     """Let the slaves be new, and the master not."""
     hashes = {"orders-0-0": "old", "orders-0-1": "new", "orders-0-2": "new"}
-    cluster.write("pods.json", [made(name, config_hash) for name, config_hash in hashes.items()])
+    cluster.pods([made(name, config_hash) for name, config_hash in hashes.items()])
 
 
 def waiting_for_approval() -> dict[str, Any]:
@@ -328,7 +326,7 @@ def waiting_for_approval() -> dict[str, Any]:
 
 def test_approve_writes_group_and_epoch_and_drops_what_is_over(cluster: FakeCluster) -> None:
     """An approval counts in one epoch; the update then goes on."""
-    cluster.write("set.json", waiting_for_approval())
+    cluster.set(waiting_for_approval())
     half_rolled(cluster)
     cluster.annotate(approve_switchover="orders-0/2")
     going = [condition("Progressing", "True", "Rolling", "the master of orders-0 hands over to broker 2")]
@@ -348,33 +346,33 @@ def test_what_waits_for_nobody_is_not_approved_in_advance(cluster: FakeCluster) 
     automatic = cluster.run("approve", "orders", "orders-0")
     item = broker_set()
     item["spec"]["update"] = {"strategy": "supervised"}
-    cluster.write("set.json", item)
+    cluster.set(item)
     supervised = cluster.run("approve", "orders", "orders-0")
 
     assert automatic.exit_code == supervised.exit_code == 1
     assert "the operator asks nobody" in automatic.output
     assert "condition Progressing is Done" in supervised.output
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 @pytest.mark.parametrize("hashes", ["old old old", "new new new", "old old new"])
 def test_a_group_whose_turn_it_is_not_is_not_approved(cluster: FakeCluster, hashes: str) -> None:
     """Another group waits: this one has not begun, is done, or still has old slaves."""
-    cluster.write("set.json", waiting_for_approval())
-    cluster.write("pods.json", [made(f"orders-0-{n}", each) for n, each in enumerate(hashes.split())])
+    cluster.set(waiting_for_approval())
+    cluster.pods([made(f"orders-0-{n}", each) for n, each in enumerate(hashes.split())])
 
     result = cluster.run("approve", "orders", "orders-0")
 
     assert result.exit_code == 1
     assert "nothing of orders-0 waits for approval" in result.output
     assert "people read this" in result.output, "which one waits is in the operator's words"
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 def test_a_group_of_one_broker_is_approved_when_something_waits(cluster: FakeCluster) -> None:
     """It has no slave to compare its master with."""
-    cluster.write("set.json", waiting_for_approval())
-    cluster.write("pods.json", [made("orders-0-0", "old")])
+    cluster.set(waiting_for_approval())
+    cluster.pods([made("orders-0-0", "old")])
 
     result = cluster.run("approve", "orders", "orders-0", "--timeout", "0")
 
@@ -384,10 +382,10 @@ def test_a_group_of_one_broker_is_approved_when_something_waits(cluster: FakeClu
 
 def test_a_new_image_is_a_change_too(cluster: FakeCluster) -> None:
     """Settings may have stayed the same."""
-    cluster.write("set.json", waiting_for_approval())
+    cluster.set(waiting_for_approval())
     pods = [made(f"orders-0-{n}", "same") for n in range(3)]
     pods[0]["spec"]["containers"][0]["image"] = "brokerset:0"
-    cluster.write("pods.json", pods)
+    cluster.pods(pods)
 
     assert cluster.run("approve", "orders", "orders-0", "--timeout", "0").exit_code == 0
 
@@ -435,12 +433,12 @@ def test_an_outage_of_the_api_server_does_not_end_the_wait(
     cluster.operator(({PAUSED: "true"}, {"conditions": [condition("Progressing", "False", "Paused")]}))
     real, looks = edits.look, 0
 
-    def look(kubectl: Kubectl, name: str) -> SetView:
+    def look(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
         if looks == 2:
-            raise failure("Unable to connect to the server: i/o timeout")
-        return real(kubectl, name)
+            raise refusal(503, b"")
+        return real(api, name)
 
     monkeypatch.setattr(edits, "look", look)
 
@@ -454,10 +452,10 @@ def test_a_set_that_is_deleted_meanwhile_ends_the_wait(cluster: FakeCluster) -> 
     """Nobody will answer any more."""
 
     def check(_seen: SetView) -> None:
-        (cluster.folder / "set.json").unlink()
+        cluster.remove("brokersets")
 
-    with pytest.raises(KubectlFailed, match="has no BrokerSet 'orders'"):
-        edits.wait_for(Kubectl(), "orders", check, 30.0)
+    with closing(KubeApi()) as api, pytest.raises(ApiFailed, match="has no BrokerSet 'orders'"):
+        edits.wait_for(api, "orders", check, 30.0)
 
 
 def test_a_request_that_somebody_replaces_is_not_waited_for(cluster: FakeCluster) -> None:
@@ -467,10 +465,10 @@ def test_a_request_that_somebody_replaces_is_not_waited_for(cluster: FakeCluster
     looks = 0
     real = edits.look
 
-    def look(kubectl: Kubectl, name: str) -> SetView:
+    def look(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
-        seen = real(kubectl, name)
+        seen = real(api, name)
         if looks == 3:
             cluster.annotate(switchover="orders-0/3")
         return seen
@@ -485,19 +483,19 @@ def test_a_request_that_somebody_replaces_is_not_waited_for(cluster: FakeCluster
 
 def test_an_approval_can_be_repeated(cluster: FakeCluster) -> None:
     """What is approved already is a success, and nothing is written."""
-    cluster.write("set.json", broker_set(conditions=[condition("Progressing", "True", "Rolling", "goes on")]))
+    cluster.set(broker_set(conditions=[condition("Progressing", "True", "Rolling", "goes on")]))
     cluster.annotate(approve_switchover="orders-0/3")
 
     result = cluster.run("approve", "orders", "orders-0")
 
     assert result.exit_code == 0, result.output
     assert "orders-0 may hand over in epoch 3: goes on." in result.output
-    assert not cluster.calls("annotate")
+    assert not cluster.kube.count("patch")
 
 
 def test_an_approval_that_nobody_hears_is_an_error(cluster: FakeCluster) -> None:
     """The annotation stays, and counts as soon as the operator runs."""
-    cluster.write("set.json", waiting_for_approval())
+    cluster.set(waiting_for_approval())
     half_rolled(cluster)
 
     result = cluster.run("approve", "orders", "orders-0", "--timeout", "1")
