@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerset_cli.kubernetes.sets import Object, part
 from brokerset_cli.output import CommandFailed
@@ -84,8 +84,8 @@ _BY_STATUS: Final[Mapping[int, Trouble]] = {
 class ApiFailed(CommandFailed):
     """The API server did not do what it was asked for; `trouble` says of what kind that is."""
 
-    def __init__(self, trouble: Trouble, message: str) -> None:
-        super().__init__(message[:MESSAGE_CHARACTERS_MAX], _ADVICE.get(trouble, ""))
+    def __init__(self, trouble: Trouble, message: str, advice: str = "") -> None:
+        super().__init__(message[:MESSAGE_CHARACTERS_MAX], advice or _ADVICE.get(trouble, ""))
         self.trouble = trouble
 
 
@@ -183,7 +183,9 @@ class Login:
             logging.getLogger().removeHandler(said)
         if said.texts and not (configuration.api_key or configuration.cert_file):
             # The official client only logs that a program did not log in, and would go on as nobody.
-            raise ApiFailed(Trouble.LOGIN, f"the login failed: {said.texts[-1]}")
+            # On a terminal the program has said why; the client then fails to look for that in a pipe.
+            text = "see above" if "NoneType" in said.texts[-1] else said.texts[-1]
+            raise ApiFailed(Trouble.LOGIN, f"the login failed: {text}")
         client = ApiClient(configuration)
         client.user_agent = MANAGER
         if self._as_user:
@@ -257,18 +259,10 @@ class KubeApi:
         import urllib3.exceptions
         from kubernetes.client import ApiException
 
-        headers = {"Accept": ACCEPT, **({"Content-Type": MERGE_PATCH} if body is not None else {})}
         while True:
             client, _ = self.login.get()
             try:
-                call = client.param_serialize(
-                    method,
-                    path,
-                    query_params=list((query or {}).items()),
-                    header_params=dict(headers),
-                    body=body,
-                    auth_settings=["BearerToken"],
-                )
+                call = serialized(client, method, path, query, body)
                 answer = client.call_api(*call, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
                 content: bytes = answer.read()
             except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
@@ -314,11 +308,11 @@ class KubeApi:
             there = f"; it has {', '.join(found) or 'none'}"
         except ApiFailed:
             there = ""  # a right to get is none to list, and the first answer counts
-        missing = ApiFailed(Trouble.NOT_FOUND, f"namespace {self.namespace} has no BrokerSet {name!r}{there}")
-        missing.advice = (
-            "choose a namespace with -n; `kubectl brokerset status -A` shows all that you may see"
+        raise ApiFailed(
+            Trouble.NOT_FOUND,
+            f"namespace {self.namespace} has no BrokerSet {name!r}{there}",
+            "choose a namespace with -n; `kubectl brokerset status -A` shows all that you may see",
         )
-        raise missing
 
     def annotate(self, name: str, values: Mapping[str, str | None], resource_version: str) -> None:
         """Set annotations of a BrokerSet, None to remove one, if it is still as it was read.
@@ -327,6 +321,22 @@ class KubeApi:
         """
         body = {"metadata": {"resourceVersion": resource_version, "annotations": dict(values)}}
         self.request("PATCH", BROKER_SET.path(self.namespace, name), {"fieldManager": MANAGER}, body)
+
+
+def serialized(
+    client: ApiClient, method: str, path: str, query: Query | None = None, body: Object | None = None
+) -> tuple[Any, ...]:
+    """A request with the token of the login: method, address, headers, body and form."""
+    patch = {"Content-Type": MERGE_PATCH} if body is not None else {}
+    found: tuple[Any, ...] = client.param_serialize(
+        method,
+        path,
+        query_params=list((query or {}).items()),
+        header_params={"Accept": ACCEPT, **patch},
+        body=body,
+        auth_settings=["BearerToken"],
+    )
+    return found
 
 
 def selector(labels: Mapping[str, str]) -> str:

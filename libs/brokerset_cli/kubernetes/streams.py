@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
-from brokerset_cli.kubernetes.kube_api import ACCEPT, CONNECT_SECONDS, KubeApi, Query, refusal, unreachable
+from brokerset_cli.kubernetes.kube_api import (
+    CONNECT_SECONDS,
+    KubeApi,
+    Query,
+    refusal,
+    serialized,
+    unreachable,
+)
 from brokerset_kube.kinds import POD
 
 if TYPE_CHECKING:
@@ -100,14 +107,7 @@ class Streams:
     ) -> tuple[ApiClient, aiohttp.ClientSession, str, dict[str, Any]]:
         """The client that is logged in, its connections, the address, and options of the request."""
         client, _ = await asyncio.to_thread(self._api.login.get)
-        _, url, headers, *_ = await asyncio.to_thread(
-            client.param_serialize,
-            "GET",
-            path,
-            query_params=list(query.items()),
-            header_params={"Accept": ACCEPT},
-            auth_settings=["BearerToken"],
-        )
+        _, url, headers, *_ = await asyncio.to_thread(serialized, client, "GET", path, query)
         if client not in self._sessions:
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls(client.configuration))
             session = aiohttp.ClientSession(connector=connector)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +272,29 @@ def test_a_program_that_does_not_log_in_is_an_error(
     assert says in result.output
     assert "log in to the cluster" in result.output
     assert not cluster.kube.calls
+
+
+def test_on_a_terminal_a_program_talks_to_people(cluster: FakeCluster, tmp_path: Path) -> None:
+    """It may ask, and what it says is not said again."""
+    user = program(tmp_path, "echo code? >&2; read code; echo $code is wrong >&2; exit 1")
+    path = write_config(tmp_path / "c", cluster.kube.url, user)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "brokerset_cli.main", "kubernetes", "status", "--context", "here"]
+    process = subprocess.Popen(
+        [*command, "--kubeconfig", str(path)], stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+
+    os.write(ours, b"1234\n")
+    shown = b""
+    with suppress(OSError):  # how a terminal ends
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+
+    assert process.wait() == 1
+    assert b"1234 is wrong" in shown
+    assert b"the login failed: see above" in shown
 
 
 def test_a_login_that_hangs_is_given_up(

@@ -1,1 +1,0 @@
-"""The operator on a real Kubernetes cluster."""
