@@ -153,22 +153,22 @@ def logs(
             order.append(line.pod)
         click.echo(shown(line, order, with_time=timestamps))
 
-    read = read_logs(api, pods, wanted)
-    if read is None and not follow:
-        raise SystemExit(1)  # each pod's line has said why
-    began = read or []
-    for line in began:
-        show(line)
-    if follow:
-        newest = {
-            pod.uid: max((x.stamp for x in began if x.pod == pod.name), default=BEGINNING) for pod in pods
-        }
-        try:
+    try:
+        read = read_logs(api, pods, wanted)
+        if read is None and not follow:
+            raise SystemExit(1)  # each pod's line has said why
+        newest = {pod.uid: BEGINNING for pod in pods}
+        uids = {pod.name: pod.uid for pod in pods}
+        for line in read or []:
+            show(line)
+            newest[uids[line.pod]] = line.stamp
+        if follow:
             asyncio.run(_follow(api, choose, show, newest))
-        except KeyboardInterrupt:
-            pass  # is how people end it
-        except ExceptionGroup as group:
-            raise _first(group) from None
+    except KeyboardInterrupt:
+        if not follow:  # else it is how people end it
+            raise
+    except ExceptionGroup as group:
+        raise _first(group) from None
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:

@@ -146,6 +146,36 @@ def test_following_goes_on_after_the_newest_line_and_finds_new_pods(
     assert cluster.queries("log")[0]["sinceTime"] == "2026-01-01T10:00:00Z"
 
 
+@pytest.mark.parametrize(("options", "code"), [(["-f"], 0), ([], 1)])
+def test_an_end_by_ctrl_c_is_a_success_of_following(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int
+) -> None:
+    """At any moment, also while what was written before is shown."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs, "read_logs", interrupted)
+
+    assert cluster.run("logs", "orders", *options).exit_code == code
+
+
+def test_following_begins_after_what_was_shown(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the newest line of each pod on."""
+    cluster.log("orders-0-0", "2026-01-01T10:00:01Z a\n2026-01-01T10:00:02Z b\n")
+    seen: dict[str, Stamp] = {}
+
+    async def follow(_api: object, _choose: object, _show: object, newest: dict[str, Stamp]) -> None:
+        seen.update(newest)
+
+    monkeypatch.setattr(logs, "_follow", follow)
+
+    assert cluster.run("logs", "orders", "orders-0", "-f").exit_code == 0
+    uids = {name: cluster.kube.get("pods", name, "shop") for name in ("orders-0-0", "orders-0-1")}
+    stamp = read_line("", "2026-01-01T10:00:02Z b").stamp
+    assert [seen[pod["metadata"]["uid"]] for pod in uids.values() if pod] == [stamp, BEGINNING]
+
+
 def test_a_failure_while_following_ends_with_its_advice(cluster: FakeCluster) -> None:
     """Rights do not come by waiting."""
     cluster.log("orders-0-0", "2026-01-01T10:00:00Z x\n")
