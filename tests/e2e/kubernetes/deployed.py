@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.e2e.kubernetes.pod_process import PodProcess
-from tests.e2e.kubernetes.rig import HERE, Client, Cluster, Object, broker_set, until
+from tests.e2e.kubernetes.rig import AT_ONCE, HERE, Client, Cluster, Object, broker_set, until
 
 LOAD_FILE: Final = "/tmp/load.py"
 SAVE: Final = f"import sys; open({LOAD_FILE!r}, 'w').write(sys.stdin.read())"
@@ -110,8 +110,7 @@ class Deployed:
 
     def delete_pods(self, *pods: str, force: bool = False) -> None:
         """Delete pods without waiting."""
-        options = ["--grace-period=0", "--force"] if force else []
-        self.cluster.kubectl("delete", "pod", *pods, "--wait=false", *options, namespace=self.namespace)
+        self.cluster.delete("pod", *pods, namespace=self.namespace, **(AT_ONCE if force else {}))
 
     def wait_settled(
         self, brokers: int = 3, controllers: int = 3, *, groups: int = 1, seconds: float = SETTLE_SECONDS

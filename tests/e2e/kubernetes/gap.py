@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from kubernetes.client import ApiException
 from tests.e2e.kubernetes import rig
 from tests.e2e.kubernetes.deployed import Deployed, Load
 from tests.e2e.kubernetes.java_client import JavaWriter, load_image
@@ -83,14 +84,14 @@ def kill(orders: Deployed, pod: str) -> float:
 
 
 def delete(orders: Deployed, pod: str) -> float:
-    """`kubectl delete --force --grace-period=0`; returns when it was begun, in seconds since 1970."""
+    """A delete that gives it no time to end; returns when it was begun, in seconds since 1970."""
     at = time.time()
     orders.delete_pods(pod, force=True)
     return at
 
 
 def stop(orders: Deployed, pod: str) -> float:
-    """`kubectl delete`, as a drained node does it; returns when it was begun, in seconds since 1970."""
+    """A delete, as a drained node does it; returns when it was begun, in seconds since 1970."""
     at = time.time()
     orders.delete_pods(pod)
     return at
@@ -198,7 +199,7 @@ def busy(cluster: Cluster, namespace: str) -> Iterator[None]:
         while not ended.wait(BUSY_SECONDS):
             number = number % 250 + 1
             endpoints = {"endpoints": [{"addresses": [f"10.244.255.{number}"]}]}
-            with contextlib.suppress(rig.CommandFailed):
+            with contextlib.suppress(ApiException):
                 cluster.patch("endpointslice", name, namespace, endpoints)
 
     worker = threading.Thread(target=change, daemon=True)
@@ -208,7 +209,8 @@ def busy(cluster: Cluster, namespace: str) -> Iterator[None]:
     finally:
         ended.set()
         worker.join()
-        cluster.kubectl("delete", "service,endpointslice", name, namespace=namespace)
+        cluster.delete("service", name, namespace=namespace)
+        cluster.delete("endpointslice", name, namespace=namespace)
 
 
 def steps_of(orders: Deployed, at: float, seen: Sequence[tuple[int, str]]) -> dict[str, float]:

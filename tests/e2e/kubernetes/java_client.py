@@ -107,9 +107,7 @@ class JavaWriter:
         """Make the pod and the topic, and wait for the first acknowledgement."""
         cluster, namespace = self.client.cluster, self.client.namespace
         cluster.apply(client_pod(POD, IMAGE, cluster.provider.pull_policy), namespace=namespace)
-        cluster.kubectl(
-            "wait", f"pod/{POD}", "--for=condition=Ready", "--timeout=120s", namespace=namespace, seconds=130
-        )
+        cluster.wait_pod(POD, namespace)
         self.client.create_topic(self.topic)
         self._prefix = f"java-{time.time_ns()}"
         options = [f"namesrv={self.client.namesrv}", "mode=produce", f"topic={self.topic}"]

@@ -15,6 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from kubernetes.client import ApiException
+from kubernetes.config import new_client_from_config
+from kubernetes.dynamic import DynamicClient, ResourceList
+from kubernetes.dynamic.exceptions import NotFoundError
+from urllib3.exceptions import HTTPError
+
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
 OWN_CLUSTER: Final = ROOT / "tests" / "cluster"
@@ -42,6 +48,9 @@ START_SECONDS: Final = 600.0
 POLL_SECONDS: Final = 0.25
 LOG_LINES: Final = 2000
 """Most lines of each log that are kept when a test fails."""
+
+AT_ONCE: Final = {"gracePeriodSeconds": 0}
+"""How a pod is deleted that gets no time to end."""
 
 POD_SECURITY: Final = {
     f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")
@@ -93,7 +102,7 @@ def run(
 def until(what: str, check: Callable[[], T | None], seconds: float, pause: float = POLL_SECONDS) -> T:
     """Ask again and again until there is something true; fails with the last thing seen.
 
-    Errors of commands count as not yet.
+    Errors of commands and of the API count as not yet.
     """
     deadline = time.monotonic() + seconds
     last: object = None
@@ -103,7 +112,7 @@ def until(what: str, check: Callable[[], T | None], seconds: float, pause: float
             if found:
                 return found
             last = found
-        except (CommandFailed, KeyError, IndexError, ValueError) as error:
+        except (CommandFailed, ApiException, HTTPError, KeyError, IndexError, ValueError) as error:
             last = error
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {seconds:g} s; last seen: {last}")
@@ -229,13 +238,14 @@ def tool(name: str) -> str:
 
 @dataclass(slots=True)
 class Cluster:
-    """A cluster by way of kubectl and helm; namespaces that were made here go at the end."""
+    """A cluster by way of its API, kubectl and helm; namespaces that were made here go at the end."""
 
     provider: Provider
     scratch: Path
     kubectl_path: str = field(default_factory=lambda: tool("kubectl"))
     helm_path: str = field(default_factory=lambda: tool("helm"))
     namespaces: list[str] = field(default_factory=list)
+    _kinds: dict[str, Any] = field(default_factory=dict)
 
     @property
     def image(self) -> str:
@@ -272,10 +282,26 @@ class Cluster:
         where = [] if namespace is None else ["--namespace", namespace]
         return run([self.kubectl_path, *where, *arguments], given=given, seconds=seconds, env=self.env)
 
+    # -- the API ------------------------------------------------------------------------------------------
+
+    def kind(self, word: str) -> Any:
+        """A kind of the API by a word that kubectl knows it by: pods, pod, po."""
+        if word not in self._kinds:  # it may also be new
+            client = new_client_from_config(str(self.provider.kubeconfig))
+            api = DynamicClient(client, cache_file=str(self.scratch / f"kinds-{time.time_ns()}.json"))
+            for one in reversed(api.resources.search()):  # of two Events the core's counts
+                if not isinstance(one, ResourceList):
+                    words = (one.name, one.singular_name, *(one.short_names or ()))
+                    self._kinds.update(dict.fromkeys(words, one))
+        return self._kinds[word]
+
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """An object; None if there is none."""
-        text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found", namespace=namespace)
-        return json.loads(text) if text.strip() else None
+        try:
+            found = self.kind(kind).get(name, namespace, _request_timeout=CALL_SECONDS)
+        except NotFoundError:
+            return None
+        return dict(found.to_dict())
 
     def must_get(self, kind: str, name: str, namespace: str | None = None) -> Object:
         """An object that has to be there."""
@@ -285,8 +311,8 @@ class Cluster:
 
     def items(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Object]:
         """The objects of a kind, by name."""
-        options = ["-l", selector] if selector else []
-        found = json.loads(self.kubectl("get", kind, "-o", "json", *options, namespace=namespace))["items"]
+        options = {"namespace": namespace, "label_selector": selector or None}
+        found = self.kind(kind).get(**options, _request_timeout=CALL_SECONDS).to_dict()["items"]
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
     def apply(self, *manifests: Mapping[str, Any], namespace: str | None = None) -> None:
@@ -296,7 +322,17 @@ class Cluster:
 
     def patch(self, kind: str, name: str, namespace: str, patch: Mapping[str, Any]) -> None:
         """A merge patch."""
-        self.kubectl("patch", kind, name, "--type", "merge", "-p", json.dumps(patch), namespace=namespace)
+        options = {"content_type": "application/merge-patch+json", "_request_timeout": CALL_SECONDS}
+        self.kind(kind).patch(dict(patch), name, namespace, **options)
+
+    def delete(
+        self, kind: str, *names: str, namespace: str | None = None, seconds: float = 0, **options: Any
+    ) -> None:
+        """Delete objects, and wait so long until they are gone; `options` are those of the API."""
+        for name in names:
+            self.kind(kind).delete(name, namespace, options, _request_timeout=CALL_SECONDS)
+        for name in names if seconds else ():
+            self.wait_gone(kind, name, namespace, seconds)
 
     def annotate(self, kind: str, name: str, namespace: str, **annotations: str | None) -> None:
         """Set annotations `brokerset.io/<name>` (with _ for -); None removes one."""
@@ -349,13 +385,22 @@ class Cluster:
 
         return until(f"{kind} {name} is {condition}={status}", check, seconds)
 
+    def wait_pod(self, name: str, namespace: str, seconds: float = 120.0) -> None:
+        """Wait until a pod is ready."""
+
+        def check() -> bool:
+            found = self.condition("pod", name, namespace, "Ready")
+            return found is not None and found["status"] == "True"
+
+        until(f"pod {name} is ready", check, seconds)
+
     def wait_rolled_out(self, what: str, namespace: str, seconds: float = 180.0) -> None:
         """Wait until a Deployment or StatefulSet has all its pods."""
         self.kubectl(
             "rollout", "status", what, f"--timeout={seconds:g}s", namespace=namespace, seconds=seconds + 10
         )
 
-    def wait_gone(self, kind: str, name: str, namespace: str, seconds: float = 120.0) -> None:
+    def wait_gone(self, kind: str, name: str, namespace: str | None, seconds: float = 120.0) -> None:
         """Wait until an object is not there any more."""
         until(f"{kind} {name} is gone", lambda: self.get(kind, name, namespace) is None, seconds)
 
@@ -372,13 +417,10 @@ class Cluster:
 
     def delete_namespace(self, name: str, seconds: float = 120.0) -> None:
         """Delete a namespace with everything in it, and wait for that."""
-        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
-        with contextlib.suppress(
-            CommandFailed
-        ):  # nobody waits for an orderly end of what goes with all its data
-            self.kubectl(
-                "delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false", namespace=name
-            )
+        with contextlib.suppress(ApiException):  # it is gone, or ends already
+            self.delete("namespace", name)
+            for pod in self.items("pods", name):  # nobody waits for an orderly end: all their data goes too
+                self.delete("pod", pod["metadata"]["name"], namespace=name, **AT_ONCE)
         until(f"namespace {name} is gone", lambda: self.get("namespace", name) is None, seconds)
         if name in self.namespaces:
             self.namespaces.remove(name)
@@ -452,14 +494,14 @@ class Cluster:
             return name if name in self.operator_pods() else None
 
         leader = until("an operator leads", living, 60)
-        self.kubectl("delete", "pod", leader, "--grace-period=0", "--force", namespace=SYSTEM)
+        self.delete("pod", leader, namespace=SYSTEM, **AT_ONCE)
         return leader
 
     @contextlib.contextmanager
     def without_operator(self) -> Iterator[None]:
         """No operator at all while the block runs."""
         before = self.must_get("deployment", OPERATOR, SYSTEM)["spec"]["replicas"]
-        self.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=0", namespace=SYSTEM)
+        self.patch("deployment", OPERATOR, SYSTEM, {"spec": {"replicas": 0}})
         until(
             "the operator is gone",
             lambda: not self.items("pods", SYSTEM, f"app.kubernetes.io/instance={RELEASE}"),
@@ -468,16 +510,14 @@ class Cluster:
         try:
             yield
         finally:
-            self.kubectl("scale", f"deployment/{OPERATOR}", f"--replicas={before}", namespace=SYSTEM)
+            self.patch("deployment", OPERATOR, SYSTEM, {"spec": {"replicas": before}})
             self.wait_rolled_out(f"deployment/{OPERATOR}", SYSTEM)
 
     def client(self, namespace: str, broker_set: str, name: str = CLIENT) -> Client:
         """A pod with our image in which the command line runs against a set."""
         if self.get("pod", name, namespace) is None:
             self.apply(client_pod(name, self.image, self.provider.pull_policy), namespace=namespace)
-        self.kubectl(
-            "wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s", namespace=namespace, seconds=130
-        )
+        self.wait_pod(name, namespace)
         return Client(self, namespace, name, f"{broker_set}-namesrv.{namespace}.svc:9876")
 
     def collect(self, folder: Path) -> None:
@@ -492,7 +532,7 @@ class Cluster:
             }
             for file, arguments in asked.items():
                 self._keep(folder / f"{namespace}-{file}", *arguments, namespace=namespace)
-            with contextlib.suppress(CommandFailed):
+            with contextlib.suppress(CommandFailed, ApiException):
                 for pod in self.items("pods", namespace):
                     name = pod["metadata"]["name"]
                     options = [f"--tail={LOG_LINES}", "--all-containers"]

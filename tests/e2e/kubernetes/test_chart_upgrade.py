@@ -31,7 +31,7 @@ def test_an_upgraded_chart_leaves_unchanged_sets_alone(chart: Cluster, namespace
         assert not set(chart.operator_pods()) & set(operators)
 
         orders.wait_settled()
-        chart.kubectl("delete", "configmap", "orders-0", namespace=namespace)
+        chart.delete("configmap", "orders-0", namespace=namespace)
         until("the settings are back", lambda: chart.get("configmap", "orders-0", namespace), 30)
 
         seen = load.goes_on()

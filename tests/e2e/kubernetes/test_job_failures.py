@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -52,7 +51,7 @@ def failed(cluster: Cluster, namespace: str) -> str:
         seconds=RUN_SECONDS,
     )
     (ready,) = (each for each in found["status"]["conditions"] if each["type"] == "Ready")
-    events = json.loads(cluster.kubectl("get", "events", "-o", "json", namespace=namespace))["items"]
+    events = cluster.items("events", namespace)
     assert ready["message"] in [each["message"] for each in events if each["reason"] == "MigrationFailed"]
     return str(ready["message"])
 

@@ -111,7 +111,7 @@ def test_volumes_are_expanded_by_the_next_operator(cluster: Cluster, namespace: 
         orders.wait_settled()
 
         with cluster.without_operator():
-            cluster.kubectl("delete", "statefulset", "orders-0", "--cascade=orphan", namespace=namespace)
+            cluster.delete("statefulset", "orders-0", namespace=namespace, propagationPolicy="Orphan")
             orders.change(storage={"size": "3Gi"})
             load.goes_on()
         until("volumes have grown", partial(have_grown, cluster, namespace, "3Gi"), 120)
@@ -156,7 +156,7 @@ def test_a_controller_without_its_volume_is_replaced_by_the_next_operator(
     pod = "orders-controller-1"
     uids = orders.uids()
     with orders.load(rate=LIGHT) as load:
-        cluster.kubectl("delete", "pvc", f"data-{pod}", "--wait=false", namespace=namespace)
+        cluster.delete("pvc", f"data-{pod}", namespace=namespace)
         orders.delete_pods(pod)
         orders.wait_replaced({pod: uids[pod]})
         for _ in range(2):
@@ -214,12 +214,12 @@ def test_deleting_is_finished_without_an_operator_and_with_the_next_one(
     cluster.wait_condition("topic", "payments", namespace, "Ready", seconds=30)
     client = orders.client()
 
-    cluster.kubectl("delete", "topic", "payments", "--wait=false", namespace=namespace)
+    cluster.delete("topic", "payments", namespace=namespace)
     kill_and_follow(cluster)
     cluster.wait_gone("topic", "payments", namespace)
     assert "payments" not in client.run("topic", "list", "--namesrv", client.namesrv)
 
-    cluster.kubectl("delete", "brokerset", "orders", "--wait=false", namespace=namespace)
+    cluster.delete("brokerset", "orders", namespace=namespace)
     with cluster.without_operator():
         of_the_set = "brokerset.io/set=orders"
         for kind in ("statefulset", "service", "configmap", "pod", "pvc"):

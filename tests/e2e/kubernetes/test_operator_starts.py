@@ -39,7 +39,7 @@ def test_the_smallest_set_serves_clients_within_a_minute(cluster: Cluster, names
     client.send("payments", sent)
 
     assert sorted(client.consume("payments", "readers", len(sent))) == sorted(sent)
-    cluster.kubectl("delete", "topic", "payments", "--timeout=30s", namespace=namespace)
+    cluster.delete("topic", "payments", namespace=namespace, seconds=30)
     assert "payments" not in client.run("topic", "list", "--namesrv", client.namesrv)
 
 
@@ -48,8 +48,8 @@ def test_what_somebody_deletes_comes_back(cluster: Cluster, namespace: str) -> N
     cluster.apply(broker_set("orders", namespace, replicas=1, controllers={"replicas": 1}))
     cluster.wait_condition("brokerset", "orders", namespace, "Ready", seconds=60)
 
-    cluster.kubectl("delete", "configmap", "orders-0", namespace=namespace)
-    cluster.kubectl("delete", "service", "orders-namesrv", namespace=namespace)
+    cluster.delete("configmap", "orders-0", namespace=namespace)
+    cluster.delete("service", "orders-namesrv", namespace=namespace)
 
     until("the settings are back", lambda: cluster.get("configmap", "orders-0", namespace), 10)
     until("the Service is back", lambda: cluster.get("service", "orders-namesrv", namespace), 10)

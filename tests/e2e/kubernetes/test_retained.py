@@ -35,7 +35,7 @@ def test_a_deleted_set_comes_back_with_the_same_manifest(cluster: Cluster, names
     }
     uid = cluster.must_get("brokerset", orders.name, namespace)["metadata"]["uid"]
 
-    cluster.kubectl("delete", "brokerset", orders.name, "--timeout=60s", namespace=namespace)
+    cluster.delete("brokerset", orders.name, namespace=namespace, seconds=60)
     until("the pods are gone", partial(no_pods, orders), 90)
     orders.create(storage=RETAIN)
     orders.wait_settled()
@@ -58,7 +58,7 @@ def test_a_deleted_set_comes_back_with_fewer_controllers(cluster: Cluster, names
     client = orders.client("events")
     client.send("events", ["kept"])
 
-    cluster.kubectl("delete", "brokerset", orders.name, "--timeout=60s", namespace=namespace)
+    cluster.delete("brokerset", orders.name, namespace=namespace, seconds=60)
     until("the pods are gone", partial(no_pods, orders), 90)
     orders.create(storage=RETAIN, replicas=1, controllers={"replicas": 1})
     orders.wait_settled(1, 1)
@@ -78,7 +78,7 @@ def test_another_name_gets_nothing_of_what_was_retained(cluster: Cluster, namesp
     claims = {
         claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in cluster.items("pvc", namespace)
     }
-    cluster.kubectl("delete", "brokerset", orders.name, "--timeout=60s", namespace=namespace)
+    cluster.delete("brokerset", orders.name, namespace=namespace, seconds=60)
 
     cluster.apply(broker_set("others", namespace, replicas=1, controllers={"replicas": 1}))
     cluster.wait_condition("brokerset", "others", namespace, "Ready", seconds=60)

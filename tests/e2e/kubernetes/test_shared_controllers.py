@@ -63,7 +63,7 @@ def test_a_set_that_uses_controllers_goes_without_a_trace_in_the_other(
     core, reports = two_sets(cluster, namespace)
     uids, epoch = core.uids(), core.epoch()
     with core.load(only="Core") as load:
-        cluster.kubectl("delete", "brokerset", "reports", "--timeout=60s", namespace=namespace)
+        cluster.delete("brokerset", "reports", namespace=namespace, seconds=60)
         until("its pods are gone", lambda: not reports.pods(), 90)
         core.wait_settled(2)
         load.goes_on(int(RATE))
@@ -86,7 +86,7 @@ def test_without_the_set_that_has_the_controllers_the_other_says_so_and_comes_ba
     client.send("events", sent)
     uids, ids = reports.uids(), reports.ids()
 
-    cluster.kubectl("delete", "brokerset", "core", "--timeout=60s", namespace=namespace)
+    cluster.delete("brokerset", "core", namespace=namespace, seconds=60)
     until("core's pods are gone", lambda: not core.pods(), 90)
     found = cluster.wait_condition("brokerset", "reports", namespace, "ControllersReady", "False", seconds=60)
     conditions = {one["type"]: one for one in found["status"]["conditions"]}
@@ -107,7 +107,7 @@ def test_a_set_that_was_deleted_with_its_volumes_is_made_again_when_its_replicas
 ) -> None:
     """The other set's controllers remember its group and refuse a new set of that name, until they are told to forget."""
     core, reports = two_sets(cluster, namespace)
-    cluster.kubectl("delete", "brokerset", "reports", "--timeout=60s", namespace=namespace)
+    cluster.delete("brokerset", "reports", namespace=namespace, seconds=60)
     until("its pods are gone", lambda: not reports.pods(), 90)
     until("its volumes are gone", lambda: not cluster.get("pvc", "data-reports-0-0", namespace), 90)
     cluster.apply(reports_manifest(namespace))

@@ -104,9 +104,7 @@ def read_reports(cluster: Cluster, namespace: str) -> dict[str, str]:
         spec["volumes"].append(volume)
         spec["containers"][0]["volumeMounts"].append({"name": "reports", "mountPath": "/reports"})
         cluster.apply(pod, namespace=namespace)
-        cluster.kubectl(
-            "wait", f"pod/{READER}", "--for=condition=Ready", "--timeout=60s", namespace=namespace, seconds=70
-        )
+        cluster.wait_pod(READER, namespace, 60)
     found: dict[str, str] = json.loads(cluster.execute(READER, namespace, "python", "-", given=READ_REPORTS))
     return found
 
@@ -187,7 +185,7 @@ def test_an_audit_names_what_somebody_changed_on_one_volume(cluster: Cluster, na
     ):
         assert condition is not None
         assert (condition["status"], condition["reason"]) == ("False", "ErrorsFound")
-    told = json.loads(cluster.kubectl("get", "events", "-o", "json", namespace=namespace))["items"]
+    told = cluster.items("events", namespace)
     notes = {
         (each["involvedObject"]["kind"], each["message"]) for each in told if each["reason"] == "AuditError"
     }
@@ -213,7 +211,7 @@ def test_an_audit_names_what_somebody_changed_on_one_volume(cluster: Cluster, na
     assert changed["file"] in files[f"{found['report']}-0.html"]
     assert all(text.startswith("<!DOCTYPE html>") for name, text in files.items() if name.endswith(".html"))
 
-    cluster.kubectl("delete", "storeaudit", "nightly", namespace=namespace)
+    cluster.delete("storeaudit", "nightly", namespace=namespace, seconds=60)
     until("its Jobs are gone", lambda: not cluster.items("jobs", namespace), 60)
     until(
         "nobody says anything of the data", lambda: orders.condition("AuditPassed")["reason"] == "Absent", 30

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 from tests.e2e.kubernetes.deployed import Deployed
-from tests.e2e.kubernetes.rig import HERE, ROOT, Client, Cluster, Object, client_pod, until
+from tests.e2e.kubernetes.rig import AT_ONCE, HERE, ROOT, Client, Cluster, Object, client_pod, until
 from tests.e2e.kubernetes.test_rights import account, may, rights_at_server
 
 FIXTURE: Final = "classic"
@@ -95,9 +95,7 @@ def put_old_store(cluster: Cluster, namespace: str) -> OldStore:
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "256Mi"}}},
     }
     cluster.apply(claim, old_pod(cluster), namespace=namespace)
-    cluster.kubectl(
-        "wait", f"pod/{OLD_POD}", "--for=condition=Ready", "--timeout=60s", namespace=namespace, seconds=70
-    )
+    cluster.wait_pod(OLD_POD, namespace, 60)
     packed = base64.b64encode(ARCHIVE.read_bytes()).decode()
     prefix = f"{FIXTURE}/broker-0/store/"
     put = cluster.execute(OLD_POD, namespace, "python", "-c", UNPACK, prefix, given=packed)
@@ -113,7 +111,7 @@ def put_old_store(cluster: Cluster, namespace: str) -> OldStore:
 
 def stop_old_broker(cluster: Cluster, namespace: str) -> None:
     """Nothing uses the old volume any more."""
-    cluster.kubectl("delete", "pod", OLD_POD, "--grace-period=0", "--force", namespace=namespace)
+    cluster.delete("pod", OLD_POD, namespace=namespace, **AT_ONCE)
     cluster.wait_gone("pod", OLD_POD, namespace)
 
 
@@ -210,7 +208,7 @@ def test_a_java_brokers_store_is_taken_over_by_a_new_set(cluster: Cluster, names
     assert orders.master() != first
     check_served(client, old)
     check_sent(client, old, sent)
-    cluster.kubectl("delete", "storemigration", "take-over", namespace=namespace)
+    cluster.delete("storemigration", "take-over", namespace=namespace, seconds=60)
     until("its Jobs are gone", lambda: not cluster.items("jobs", namespace), WAIT_SECONDS)
     assert cluster.get("pvc", TARGET_CLAIM, namespace) is not None, "the volume stays"
 

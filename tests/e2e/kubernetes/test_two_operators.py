@@ -27,7 +27,7 @@ def test_the_second_operator_leaves_a_set_alone_until_it_is_handed_over(
         message = orders.condition("OperatorConflict")["message"]
         assert f"the operator {FIRST} looks after this set" in message
         assert f"the operator {second} leaves it alone" in message
-        cluster.kubectl("delete", "configmap", "orders-0", namespace=namespace)
+        cluster.delete("configmap", "orders-0", namespace=namespace)
         time.sleep(WATCHED_SECONDS)
         assert generations(orders) == before
 

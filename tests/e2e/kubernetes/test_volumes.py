@@ -54,7 +54,7 @@ def test_a_lost_volume_comes_back_as_a_new_broker(cluster: Cluster, namespace: s
     slave = next(pod for pod in sorted(ids) if pod != orders.master())
     with orders.load(rate=LIGHT) as load:
         load.goes_on()
-        cluster.kubectl("delete", "pvc", f"data-{slave}", "--wait=false", namespace=namespace)
+        cluster.delete("pvc", f"data-{slave}", namespace=namespace)
         orders.delete_pods(slave)
 
         orders.wait_replaced({slave: uids[slave]})
@@ -104,7 +104,7 @@ def test_a_copied_volume_is_refused(cluster: Cluster, namespace: str) -> None:
         lambda: cluster.must_get("pod", "copier", namespace)["status"]["phase"] == "Succeeded",
         60,
     )
-    cluster.kubectl("delete", "pod", "copier", namespace=namespace)
+    cluster.delete("pod", "copier", namespace=namespace, seconds=60)
 
     with orders.load(rate=LIGHT) as load:
         orders.change(replicas=3)
@@ -116,7 +116,7 @@ def test_a_copied_volume_is_refused(cluster: Cluster, namespace: str) -> None:
         assert {pod: now.get(pod) for pod in ids} == ids
         load.goes_on()
 
-        cluster.kubectl("delete", "pvc", "data-orders-0-2", "--wait=false", namespace=namespace)
+        cluster.delete("pvc", "data-orders-0-2", namespace=namespace)
         orders.delete_pods("orders-0-2")
         orders.wait_settled(3)
         assert orders.condition("IdentityConflict")["status"] == "False"
@@ -136,7 +136,7 @@ def test_controllers_that_lost_their_volumes_are_replaced_one_at_a_time(
         for number in range(3):
             pod = f"orders-controller-{number}"
             uid, claim = orders.uids()[pod], cluster.must_get("pvc", f"data-{pod}", namespace)
-            cluster.kubectl("delete", "pvc", f"data-{pod}", "--wait=false", namespace=namespace)
+            cluster.delete("pvc", f"data-{pod}", namespace=namespace)
             orders.delete_pods(pod)
             orders.wait_replaced({pod: uid})
             orders.wait_settled(1)
