@@ -6,8 +6,7 @@ import importlib
 import os
 from typing import Any, Final, cast
 
-from brokerset_spark.kernels import pure
-from brokerset_spark.kernels.contract import Kernels
+from brokerset_spark.kernels.pure import Kernels
 
 VARIABLE: Final = "BROKERSET_KERNELS"
 """`pure`, `compiled`, or not set: what there is."""
@@ -23,11 +22,11 @@ def chosen(name: str | None) -> Kernels:
         raise ValueError(f"{VARIABLE}={name}: must be pure or compiled")
     if name != "pure":
         try:
-            return cast("Kernels", importlib.import_module("brokerset_spark.kernels.compiled"))
+            return cast("Kernels", importlib.import_module("brokerset_spark.kernels.compiled").Compiled())
         except ImportError:
             if name == "compiled":
                 raise
-    return cast("Kernels", pure)
+    return Kernels()
 
 
 class _Best:

@@ -12,16 +12,14 @@ from typing import Final
 import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
-from brokerset_formats.hashing import crc31 as _crc31
 from brokerset_formats.records import RECORD_SIZE_MIN
-from brokerset_spark.kernels import copy_loops, loops, pure, record_loops, text_loops
+from brokerset_spark.kernels import copy_loops, loops, record_loops, text_loops
 from brokerset_spark.kernels.compiling import isal_crc32
 from brokerset_spark.kernels.contract import (
     OFFSET_MAX,
     Bools,
     Bytes,
     Entries,
-    GroupNumbers,
     Heads,
     Int32s,
     Int64s,
@@ -43,147 +41,23 @@ from brokerset_spark.kernels.limits import (
     row_misfit,
     text_misfit,
 )
+from brokerset_spark.kernels.pure import Kernels
+from brokerset_spark.kernels.pure_texts import GroupNumbers
 from brokerset_spark.kernels.table_crc import table_crc32
-
-NAME: Final = "compiled"
 
 _CRC: Final = isal_crc32() or table_crc32()
 """Address of the function for CRCs."""
 
-
 _PAIR_SIZE_MIN: Final = 4
 """Name, separator, value and terminator; the last pair of a text may lack the terminator."""
+
+_GROUPS_FIRST: Final = 64
+_NAME_BYTES_FIRST: Final = 4096
 
 
 def _in_range(data: Bytes, base: int) -> bool:
     """Whether all offsets fit 64 bits. A file may have any 20 digits as its name; `pure` can count so far."""
     return 0 <= base <= OFFSET_MAX - len(data)
-
-
-def crc31(data: Bytes) -> int:
-    """See `Kernels`."""
-    return _crc31(data.data)
-
-
-def walk(data: Bytes, start: int, end: int, base: int, *, final: bool, crc: bool) -> Walked:
-    """See `Kernels`."""
-    check_range(start, end)
-    if not _in_range(data, base):
-        return pure.walk(data, start, end, base, final=final, crc=crc)
-    end = min(end, OFFSET_MAX)
-    room = max(min(end, len(data)) - start, 0) // RECORD_SIZE_MIN + 1
-    starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
-    count, position, stop = loops.walk_records(data, start, end, base, final, crc and _CRC, starts, sizes)
-    return Walked(starts[:count].copy(), sizes[:count].copy(), position, Stop(stop))
-
-
-def walk_entries(
-    data: Bytes, start: int, end: int, base: int, *, index: int, final: bool, crc: bool
-) -> Entries:
-    """See `Kernels`."""
-    check_range(start, end)
-    if not _in_range(data, base) or not -1 <= index <= OFFSET_MAX:
-        return pure.walk_entries(data, start, end, base, index=index, final=final, crc=crc)
-    end = min(end, OFFSET_MAX)
-    room = max(min(end, len(data)) - start, 0) // ENTRY_HEAD_SIZE + 1
-    longs = [np.empty(room, np.int64) for _ in range(3)]
-    sizes, are_records = np.empty(room, np.int32), np.empty(room, np.bool_)
-    count, position, stop = loops.walk_ledger(
-        data, start, end, base, index, final, crc and _CRC, longs[0], sizes, longs[1], longs[2], are_records
-    )
-    starts, indexes, terms = (each[:count].copy() for each in longs)
-    return Entries(
-        starts, sizes[:count].copy(), indexes, terms, are_records[:count].copy(), position, Stop(stop)
-    )
-
-
-def resync(data: Bytes, start: int, end: int, base: int) -> int:
-    """See `Kernels`."""
-    check_range(start, end)
-    if not _in_range(data, base):
-        return pure.resync(data, start, end, base)
-    return loops.find_record(data, start, min(end, OFFSET_MAX), base)
-
-
-def resync_entries(data: Bytes, start: int, end: int, base: int) -> int:
-    """See `Kernels`."""
-    check_range(start, end)
-    if not _in_range(data, base):
-        return pure.resync_entries(data, start, end, base)
-    return loops.find_entry(data, start, min(end, OFFSET_MAX), base)
-
-
-def heads(data: Bytes, starts: Int64s) -> Heads:
-    """See `Kernels`."""
-    longs, ints = np.empty((10, len(starts)), np.int64), np.empty((8, len(starts)), np.int32)
-    wrong = loops.take_heads(data, _longs(starts), longs, ints)
-    if wrong >= 0:
-        raise misfit(wrong, starts)
-    return Heads(
-        body_crc=ints[0],
-        queue_id=ints[1],
-        flag=ints[2],
-        queue_offset=longs[0],
-        offset=longs[1],
-        sys_flag=ints[3],
-        born_timestamp=longs[2],
-        store_timestamp=longs[3],
-        reconsume_times=ints[4],
-        prepared_transaction_offset=longs[4],
-        born_host=longs[5],
-        store_host=longs[6],
-        body=longs[7],
-        body_size=ints[5],
-        topic=longs[8],
-        topic_size=ints[6],
-        properties=longs[9],
-        properties_size=ints[7],
-    )
-
-
-def find_property(data: Bytes, heads: Heads, name: bytes) -> Texts:
-    """See `Kernels`."""
-    return find_properties(data, heads, (name,))[0]
-
-
-def find_properties(data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
-    """See `Kernels`."""
-    keys = [b"" if not name or b"\x01" in name or b"\x02" in name else name + b"\x01" for name in names]
-    shape = len(keys), len(heads.properties)
-    starts, sizes = np.empty(shape, np.int64), np.empty(shape, np.int32)
-    wrong = text_loops.search_properties(
-        data,
-        _longs(heads.properties),
-        _ints(heads.properties_size),
-        np.frombuffer(b"".join(keys), np.uint8),
-        np.cumsum([0, *map(len, keys)], dtype=np.int64),
-        starts,
-        sizes,
-    )
-    if wrong >= 0:
-        raise text_misfit(wrong)
-    return [Texts(*each) for each in zip(starts, sizes, strict=True)]
-
-
-def split_properties(data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
-    """See `Kernels`."""
-    room = check_texts(data, starts, sizes)
-    most = (room + len(sizes)) // _PAIR_SIZE_MIN
-    offsets = np.empty(len(starts) + 1, np.int32)
-    names, values = np.empty(room, np.uint8), np.empty(room, np.uint8)
-    name_offsets, value_offsets = np.empty(most + 1, np.int32), np.empty(most + 1, np.int32)
-    count, repeated = text_loops.split_pairs(
-        data, _longs(starts), _ints(sizes), offsets, names, name_offsets, values, value_offsets
-    )
-    name_offsets, value_offsets = name_offsets[: count + 1], value_offsets[: count + 1]
-    return Pairs(
-        offsets,
-        names[: name_offsets[-1]],
-        name_offsets,
-        values[: value_offsets[-1]],
-        value_offsets,
-        bool(repeated),
-    )
 
 
 def _places(data: Bytes, texts: Texts) -> tuple[Int32s, int]:
@@ -197,91 +71,6 @@ def _places(data: Bytes, texts: Texts) -> tuple[Int32s, int]:
     return offsets, total
 
 
-def copy_texts(data: Bytes, texts: Texts) -> Laid:
-    """See `Kernels`."""
-    offsets, total = _places(data, texts)
-    check_total(total)
-    flat = np.empty(total, np.uint8)
-    copy_loops.copy_laid(data, _longs(texts.starts), offsets, flat)
-    return Laid(flat, offsets)
-
-
-def hex_texts(data: Bytes, heads: Texts, tails: Texts) -> Laid:
-    """See `Kernels`."""
-    if len(heads.starts) != len(tails.starts):
-        raise ValueError(f"{len(heads.starts)} texts and {len(tails.starts)} behind them: must be as many")
-    (offsets, total), (tail_offsets, tail_total) = _places(data, heads), _places(data, tails)
-    check_total(2 * (total + tail_total))
-    flat = np.empty(2 * (total + tail_total), np.uint8)
-    copy_loops.copy_digits(data, _longs(heads.starts), offsets, _longs(tails.starts), tail_offsets, flat)
-    return Laid(flat, 2 * (offsets + tail_offsets))
-
-
-def number_texts(data: Bytes, texts: Texts) -> Numbered:
-    """See `Kernels`."""
-    count = len(texts.starts)
-    if count != len(texts.sizes):
-        raise ValueError(f"{count} starts, {len(texts.sizes)} sizes: must be as many")
-    slots = np.zeros(1 << (2 * count).bit_length(), np.int32)
-    codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
-    found = copy_loops.number_distinct(data, _longs(texts.starts), _ints(texts.sizes), slots, codes, firsts)
-    if found < 0:
-        raise text_misfit(-1 - found)
-    return Numbered(codes, firsts[:found].copy())
-
-
-def count_fitting(
-    units: Bytes, rows: Int64s, offsets: Int64s, sizes: Int32s, codes: Int64s, least_code: int
-) -> int:
-    """See `Kernels`."""
-    check_units(units, rows, offsets, sizes, codes)
-    found = copy_loops.fitting_units(
-        units, _longs(rows), _longs(offsets), _ints(sizes), _longs(codes), least_code
-    )
-    if found < 0:
-        raise row_misfit(-1 - found, rows)
-    return found
-
-
-def java_hashes(data: Bytes, texts: Texts) -> Int32s:
-    """See `Kernels`."""
-    found = np.empty(len(texts.starts), np.int32)
-    wrong = text_loops.hash_texts(data, _longs(texts.starts), _ints(texts.sizes), found)
-    if wrong >= 0:
-        raise text_misfit(wrong)
-    return found
-
-
-def to_entries(
-    data: Bytes,
-    starts: Int64s,
-    sizes: Int32s,
-    out: Bytes,
-    positions: Int64s,
-    out_base: int,
-    *,
-    first_index: int,
-    term: int,
-) -> None:
-    """See `Kernels`."""
-    check_offsets(starts, sizes, positions, out, out_base, first_index=first_index, term=term)
-    wrong = loops.write_entries(
-        data, _longs(starts), _ints(sizes), out, _longs(positions), out_base, first_index, term
-    )
-    if wrong >= 0:
-        raise misfit(wrong, starts)
-
-
-def to_records(
-    data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, positions: Int64s, out_base: int
-) -> None:
-    """See `Kernels`."""
-    check_offsets(starts, sizes, positions, out, out_base)
-    wrong = loops.write_records(data, _longs(starts), _ints(sizes), out, _longs(positions), out_base)
-    if wrong >= 0:
-        raise misfit(wrong, starts)
-
-
 def _longs(values: Int64s) -> Int64s:
     return np.ascontiguousarray(values, np.int64)
 
@@ -290,11 +79,7 @@ def _ints(values: Int32s) -> Int32s:
     return np.ascontiguousarray(values, np.int32)
 
 
-_GROUPS_FIRST: Final = 64
-_NAME_BYTES_FIRST: Final = 4096
-
-
-class _Groups:
+class _Groups(GroupNumbers):
     """Names are kept once for a file, not for each chunk: small chunks, which stay in the processor's cache,
     cost no more than large ones."""
 
@@ -338,29 +123,216 @@ class _Groups:
             self._names = np.concatenate((self._names, np.empty(len(self._names) + name_size, np.uint8)))
 
 
-def new_groups() -> GroupNumbers:
-    """See `Kernels`."""
-    return _Groups()
+class Compiled(Kernels):
+    """Each function does what `Kernels` says; other numbers than those of 64 bits are left to `Kernels`."""
 
+    NAME = "compiled"
 
-def sum_groups(groups: Int64s, wanted: Bools, sizes: Int32s, heads: Heads, sums: Int64s) -> int:
-    """See `Kernels`."""
-    fields = heads.body_crc, heads.queue_offset, heads.offset
-    return record_loops.sum_groups(groups, wanted, sizes, *fields, sums)
+    def walk(self, data: Bytes, start: int, end: int, base: int, *, final: bool, crc: bool) -> Walked:
+        check_range(start, end)
+        if not _in_range(data, base):
+            return super().walk(data, start, end, base, final=final, crc=crc)
+        end = min(end, OFFSET_MAX)
+        room = max(min(end, len(data)) - start, 0) // RECORD_SIZE_MIN + 1
+        starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
+        count, position, stop = loops.walk_records(data, start, end, base, final, crc and _CRC, starts, sizes)
+        return Walked(starts[:count].copy(), sizes[:count].copy(), position, Stop(stop))
 
+    def walk_entries(
+        self, data: Bytes, start: int, end: int, base: int, *, index: int, final: bool, crc: bool
+    ) -> Entries:
+        check_range(start, end)
+        if not _in_range(data, base) or not -1 <= index <= OFFSET_MAX:
+            return super().walk_entries(data, start, end, base, index=index, final=final, crc=crc)
+        end = min(end, OFFSET_MAX)
+        room = max(min(end, len(data)) - start, 0) // ENTRY_HEAD_SIZE + 1
+        longs = [np.empty(room, np.int64) for _ in range(3)]
+        sizes, are_records = np.empty(room, np.int32), np.empty(room, np.bool_)
+        count, position, stop = loops.walk_ledger(
+            data,
+            start,
+            end,
+            base,
+            index,
+            final,
+            crc and _CRC,
+            longs[0],
+            sizes,
+            longs[1],
+            longs[2],
+            are_records,
+        )
+        starts, indexes, terms = (each[:count].copy() for each in longs)
+        return Entries(
+            starts, sizes[:count].copy(), indexes, terms, are_records[:count].copy(), position, Stop(stop)
+        )
 
-def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
-    """See `Kernels`."""
-    found = np.empty(len(starts), np.int64)
-    count = record_loops.find_crcs(data, _longs(starts), _ints(sizes), found)
-    if count < 0:
-        raise misfit(-1 - count, starts)
-    return found[:count]
+    def resync(self, data: Bytes, start: int, end: int, base: int) -> int:
+        check_range(start, end)
+        if not _in_range(data, base):
+            return super().resync(data, start, end, base)
+        return loops.find_record(data, start, min(end, OFFSET_MAX), base)
 
+    def resync_entries(self, data: Bytes, start: int, end: int, base: int) -> int:
+        check_range(start, end)
+        if not _in_range(data, base):
+            return super().resync_entries(data, start, end, base)
+        return loops.find_entry(data, start, min(end, OFFSET_MAX), base)
 
-def pack(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> Packed:
-    """See `Kernels`."""
-    found = Packed(*record_loops.pack_records(data, _longs(starts), _ints(sizes), out, total))
-    if found.size < 0:
-        raise misfit(-1 - found.size, starts)
-    return found
+    def heads(self, data: Bytes, starts: Int64s) -> Heads:
+        longs, ints = np.empty((10, len(starts)), np.int64), np.empty((8, len(starts)), np.int32)
+        wrong = loops.take_heads(data, _longs(starts), longs, ints)
+        if wrong >= 0:
+            raise misfit(wrong, starts)
+        return Heads(
+            body_crc=ints[0],
+            queue_id=ints[1],
+            flag=ints[2],
+            queue_offset=longs[0],
+            offset=longs[1],
+            sys_flag=ints[3],
+            born_timestamp=longs[2],
+            store_timestamp=longs[3],
+            reconsume_times=ints[4],
+            prepared_transaction_offset=longs[4],
+            born_host=longs[5],
+            store_host=longs[6],
+            body=longs[7],
+            body_size=ints[5],
+            topic=longs[8],
+            topic_size=ints[6],
+            properties=longs[9],
+            properties_size=ints[7],
+        )
+
+    def find_properties(self, data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
+        keys = [b"" if not name or b"\x01" in name or b"\x02" in name else name + b"\x01" for name in names]
+        shape = len(keys), len(heads.properties)
+        starts, sizes = np.empty(shape, np.int64), np.empty(shape, np.int32)
+        wrong = text_loops.search_properties(
+            data,
+            _longs(heads.properties),
+            _ints(heads.properties_size),
+            np.frombuffer(b"".join(keys), np.uint8),
+            np.cumsum([0, *map(len, keys)], dtype=np.int64),
+            starts,
+            sizes,
+        )
+        if wrong >= 0:
+            raise text_misfit(wrong)
+        return [Texts(*each) for each in zip(starts, sizes, strict=True)]
+
+    def split_properties(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
+        room = check_texts(data, starts, sizes)
+        most = (room + len(sizes)) // _PAIR_SIZE_MIN
+        offsets = np.empty(len(starts) + 1, np.int32)
+        names, values = np.empty(room, np.uint8), np.empty(room, np.uint8)
+        name_offsets, value_offsets = np.empty(most + 1, np.int32), np.empty(most + 1, np.int32)
+        count, repeated = text_loops.split_pairs(
+            data, _longs(starts), _ints(sizes), offsets, names, name_offsets, values, value_offsets
+        )
+        name_offsets, value_offsets = name_offsets[: count + 1], value_offsets[: count + 1]
+        return Pairs(
+            offsets,
+            names[: name_offsets[-1]],
+            name_offsets,
+            values[: value_offsets[-1]],
+            value_offsets,
+            bool(repeated),
+        )
+
+    def copy_texts(self, data: Bytes, texts: Texts) -> Laid:
+        offsets, total = _places(data, texts)
+        check_total(total)
+        flat = np.empty(total, np.uint8)
+        copy_loops.copy_laid(data, _longs(texts.starts), offsets, flat)
+        return Laid(flat, offsets)
+
+    def hex_texts(self, data: Bytes, heads: Texts, tails: Texts) -> Laid:
+        if len(heads.starts) != len(tails.starts):
+            raise ValueError(
+                f"{len(heads.starts)} texts and {len(tails.starts)} behind them: must be as many"
+            )
+        (offsets, total), (tail_offsets, tail_total) = _places(data, heads), _places(data, tails)
+        check_total(2 * (total + tail_total))
+        flat = np.empty(2 * (total + tail_total), np.uint8)
+        copy_loops.copy_digits(data, _longs(heads.starts), offsets, _longs(tails.starts), tail_offsets, flat)
+        return Laid(flat, 2 * (offsets + tail_offsets))
+
+    def number_texts(self, data: Bytes, texts: Texts) -> Numbered:
+        count = len(texts.starts)
+        if count != len(texts.sizes):
+            raise ValueError(f"{count} starts, {len(texts.sizes)} sizes: must be as many")
+        slots = np.zeros(1 << (2 * count).bit_length(), np.int32)
+        codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
+        found = copy_loops.number_distinct(
+            data, _longs(texts.starts), _ints(texts.sizes), slots, codes, firsts
+        )
+        if found < 0:
+            raise text_misfit(-1 - found)
+        return Numbered(codes, firsts[:found].copy())
+
+    def count_fitting(
+        self, units: Bytes, rows: Int64s, offsets: Int64s, sizes: Int32s, codes: Int64s, least_code: int
+    ) -> int:
+        check_units(units, rows, offsets, sizes, codes)
+        found = copy_loops.fitting_units(
+            units, _longs(rows), _longs(offsets), _ints(sizes), _longs(codes), least_code
+        )
+        if found < 0:
+            raise row_misfit(-1 - found, rows)
+        return found
+
+    def java_hashes(self, data: Bytes, texts: Texts) -> Int32s:
+        found = np.empty(len(texts.starts), np.int32)
+        wrong = text_loops.hash_texts(data, _longs(texts.starts), _ints(texts.sizes), found)
+        if wrong >= 0:
+            raise text_misfit(wrong)
+        return found
+
+    def to_entries(
+        self,
+        data: Bytes,
+        starts: Int64s,
+        sizes: Int32s,
+        out: Bytes,
+        positions: Int64s,
+        out_base: int,
+        *,
+        first_index: int,
+        term: int,
+    ) -> None:
+        check_offsets(starts, sizes, positions, out, out_base, first_index=first_index, term=term)
+        wrong = loops.write_entries(
+            data, _longs(starts), _ints(sizes), out, _longs(positions), out_base, first_index, term
+        )
+        if wrong >= 0:
+            raise misfit(wrong, starts)
+
+    def to_records(
+        self, data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, positions: Int64s, out_base: int
+    ) -> None:
+        check_offsets(starts, sizes, positions, out, out_base)
+        wrong = loops.write_records(data, _longs(starts), _ints(sizes), out, _longs(positions), out_base)
+        if wrong >= 0:
+            raise misfit(wrong, starts)
+
+    def new_groups(self) -> GroupNumbers:
+        return _Groups()
+
+    def sum_groups(self, groups: Int64s, wanted: Bools, sizes: Int32s, heads: Heads, sums: Int64s) -> int:
+        fields = heads.body_crc, heads.queue_offset, heads.offset
+        return record_loops.sum_groups(groups, wanted, sizes, *fields, sums)
+
+    def find_crcs(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Int64s:
+        found = np.empty(len(starts), np.int64)
+        count = record_loops.find_crcs(data, _longs(starts), _ints(sizes), found)
+        if count < 0:
+            raise misfit(-1 - count, starts)
+        return found[:count]
+
+    def pack(self, data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> Packed:
+        found = Packed(*record_loops.pack_records(data, _longs(starts), _ints(sizes), out, total))
+        if found.size < 0:
+            raise misfit(-1 - found.size, starts)
+        return found

@@ -9,58 +9,60 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
+
 if cast("Any", numba.config).DISABLE_JIT:
     raise ImportError("compiled kernels need numba's compiler, and NUMBA_DISABLE_JIT is set")
 if sys.byteorder != "little":
     raise ImportError("compiled kernels are for little-endian processors")
 
-BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
-OUT: Final = types.Array(types.uint8, 1, "C")
-INT64S: Final = types.Array(types.int64, 1, "C", readonly=True)
-INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
-OUT_INT64S: Final = types.Array(types.int64, 1, "C")
-OUT_INT32S: Final = types.Array(types.int32, 1, "C")
-OUT_BOOLS: Final = types.Array(types.boolean, 1, "C")
-TABLE_INT64S: Final = types.Array(types.int64, 2, "C")
-TABLE_INT32S: Final = types.Array(types.int32, 2, "C")
-INT: Final = types.int64
-BOOL: Final = types.boolean
-NONE: Final = types.void
+# What loops write has names of its own: numba must know it.
+OutBytes: TypeAlias = Bytes
+OutInt64s: TypeAlias = Int64s
+OutInt32s: TypeAlias = Int32s
+TableInt64s: TypeAlias = Int64s
+TableInt32s: TypeAlias = Int32s
 
-
-def several(count: int) -> Any:
-    """So many integers as a result."""
-    return cast("Any", types).UniTuple(types.int64, count)
-
+_TYPES: Final[dict[str, Any]] = {
+    "int": types.int64,
+    "bool": types.boolean,
+    "None": types.void,
+    "tuple[int, int]": cast("Any", types).UniTuple(types.int64, 2),
+    "tuple[int, int, int]": cast("Any", types).UniTuple(types.int64, 3),
+    "Bytes": types.Array(types.uint8, 1, "C", readonly=True),
+    "Int64s": types.Array(types.int64, 1, "C", readonly=True),
+    "Int32s": types.Array(types.int32, 1, "C", readonly=True),
+    "Bools": types.Array(types.boolean, 1, "C"),
+    "OutBytes": types.Array(types.uint8, 1, "C"),
+    "OutInt64s": types.Array(types.int64, 1, "C"),
+    "OutInt32s": types.Array(types.int32, 1, "C"),
+    "TableInt64s": types.Array(types.int64, 2, "C"),
+    "TableInt32s": types.Array(types.int32, 2, "C"),
+}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def compiled(result: Any, *arguments: Any) -> Callable[[_Function], _Function]:
-    """Compile at once for these types, or load what an earlier process compiled.
+def compiled(function: _Function) -> _Function:
+    """Compile at once for the annotated types, or load what an earlier process compiled.
 
     Where no cache folder can be written (see `NUMBA_CACHE_DIR`), each process compiles for itself.
     """
-    signature = result(*arguments)
-
-    def compile_one(function: _Function) -> _Function:
-        try:
-            return cast(
-                "_Function", numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
-            )
-        except RuntimeError as error:
-            if "cannot cache" not in str(error):
-                raise
-            return cast("_Function", numba.njit(signature, nogil=True, error_model="numpy")(function))
-
-    return compile_one
+    found = {name: _TYPES[annotation] for name, annotation in function.__annotations__.items()}
+    signature = found.pop("return")(*found.values())
+    try:
+        return cast("_Function", numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function))
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return cast("_Function", numba.njit(signature, nogil=True, error_model="numpy")(function))
 
 
 _C_FUNCTIONS: Final[list[Any]] = []

@@ -6,14 +6,9 @@ from typing import Final
 
 from brokerset_formats.queue_units import UNIT_SIZE as _UNIT_SIZE
 from brokerset_spark.kernels.compiling import (
-    BYTES,
-    INT,
-    INT32S,
-    INT64S,
-    NONE,
-    OUT,
-    OUT_INT32S,
-    OUT_INT64S,
+    OutBytes,
+    OutInt32s,
+    OutInt64s,
     address_of,
     compiled,
     copy_bytes,
@@ -30,8 +25,8 @@ _ODD: Final = -0x61C8864680B583EB
 """2^64 by the golden ratio, as a signed number: a product has something of all bits below in its top."""
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT_INT32S)
-def lay_texts(data: Bytes, starts: Int64s, sizes: Int32s, offsets: Int32s) -> int:
+@compiled
+def lay_texts(data: Bytes, starts: Int64s, sizes: Int32s, offsets: OutInt32s) -> int:
     """Fill `offsets`, which are right if all texts have less than 2 GiB; bytes of all texts.
 
     `-1 - number` for a text outside the data.
@@ -49,8 +44,8 @@ def lay_texts(data: Bytes, starts: Int64s, sizes: Int32s, offsets: Int32s) -> in
     return total
 
 
-@compiled(NONE, BYTES, INT64S, INT32S, OUT)
-def copy_laid(data: Bytes, starts: Int64s, offsets: Int32s, flat: Bytes) -> None:
+@compiled
+def copy_laid(data: Bytes, starts: Int64s, offsets: Int32s, flat: OutBytes) -> None:
     """Copy texts to where `lay_texts` has given them a place."""
     source, target = address_of(data), address_of(flat)
     for number in range(len(starts)):
@@ -59,7 +54,7 @@ def copy_laid(data: Bytes, starts: Int64s, offsets: Int32s, flat: Bytes) -> None
             copy_bytes(target + offsets[number], source + starts[number], size)
 
 
-@compiled(INT, INT)
+@compiled
 def digits_of(number: int) -> int:
     """Eight hexadecimal digits, the first one in the highest byte, of a number of 32 bits."""
     spread = (number & 0xFFFF0000) << 16 | number & 0xFFFF
@@ -69,8 +64,8 @@ def digits_of(number: int) -> int:
     return spread + 0x3030303030303030 + letters * 7
 
 
-@compiled(INT, INT, INT, INT, INT, OUT, INT)
-def write_digits(address: int, start: int, size: int, target: int, flat: Bytes, place: int) -> int:
+@compiled
+def write_digits(address: int, start: int, size: int, target: int, flat: OutBytes, place: int) -> int:
     """Write the digits of a text to `place` of `flat`, whose address is `target`; the place behind them."""
     at, end = address + start, address + start + size
     while end - at >= 4:
@@ -86,9 +81,9 @@ def write_digits(address: int, start: int, size: int, target: int, flat: Bytes, 
     return place
 
 
-@compiled(NONE, BYTES, INT64S, INT32S, INT64S, INT32S, OUT)
+@compiled
 def copy_digits(
-    data: Bytes, starts: Int64s, offsets: Int32s, tail_starts: Int64s, tail_offsets: Int32s, flat: Bytes
+    data: Bytes, starts: Int64s, offsets: Int32s, tail_starts: Int64s, tail_offsets: Int32s, flat: OutBytes
 ) -> None:
     """Fill `flat` with the digits of each text and of its tail; `offsets` are those of `lay_texts`."""
     source, target, place = address_of(data), address_of(flat), 0
@@ -99,7 +94,7 @@ def copy_digits(
         place = write_digits(source, tail_starts[number], size, target, flat, place)
 
 
-@compiled(INT, INT, INT)
+@compiled
 def mixed(at: int, size: int) -> int:
     """A hash of so many bytes; the upper half of its bits is good."""
     value, end = size * _ODD, at + size
@@ -113,9 +108,9 @@ def mixed(at: int, size: int) -> int:
     return ((value ^ value >> 32) ^ last) * _ODD
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT_INT32S, OUT_INT32S, OUT_INT64S)
+@compiled
 def number_distinct(
-    data: Bytes, starts: Int64s, sizes: Int32s, slots: Int32s, codes: Int32s, firsts: Int64s
+    data: Bytes, starts: Int64s, sizes: Int32s, slots: OutInt32s, codes: OutInt32s, firsts: OutInt64s
 ) -> int:
     """Fill `codes` and the begin of `firsts`; how many different texts there are.
 
@@ -147,7 +142,7 @@ def number_distinct(
     return count
 
 
-@compiled(INT, BYTES, INT64S, INT64S, INT32S, INT64S, INT)
+@compiled
 def fitting_units(
     units: Bytes, rows: Int64s, offsets: Int64s, sizes: Int32s, codes: Int64s, least_code: int
 ) -> int:

@@ -20,17 +20,11 @@ from brokerset_formats.records import (
     RECORD_SIZE_MIN,
 )
 from brokerset_spark.kernels.compiling import (
-    BOOL,
-    BYTES,
-    INT,
-    INT32S,
-    INT64S,
-    OUT,
-    OUT_BOOLS,
-    OUT_INT32S,
-    OUT_INT64S,
-    TABLE_INT32S,
-    TABLE_INT64S,
+    OutBytes,
+    OutInt32s,
+    OutInt64s,
+    TableInt32s,
+    TableInt64s,
     address_of,
     compiled,
     copy_bytes,
@@ -39,7 +33,6 @@ from brokerset_spark.kernels.compiling import (
     load16,
     load32,
     load64,
-    several,
     store32,
     store64,
 )
@@ -90,7 +83,7 @@ UNSURE: Final = 0
 PARTIAL: Final = -1
 
 
-@compiled(BOOL, INT, INT)
+@compiled
 def ends_with_crc(properties: int, end: int) -> bool:
     """Whether the last property of the record is a CRC over all before it; all are addresses."""
     at = end - _CRC_SIZE
@@ -102,7 +95,7 @@ def ends_with_crc(properties: int, end: int) -> bool:
     )
 
 
-@compiled(BOOL, INT, INT, INT)
+@compiled
 def has_right_crc(start: int, end: int, crc: int) -> bool:
     """Whether that CRC, its last digit first, is right."""
     value = crc31_at(crc, start, end - _CRC_SIZE - start)
@@ -113,7 +106,7 @@ def has_right_crc(start: int, end: int, crc: int) -> bool:
     return load8(end - 1) == 2
 
 
-@compiled(INT, INT, INT, INT, INT, BOOL, INT)
+@compiled
 def check_record(data: int, position: int, limit: int, base: int, final: bool, crc: int) -> int:
     """Size of the record at `position`, or a stop with a minus; `crc`: address of the function, or 0."""
     room = limit - position
@@ -163,9 +156,9 @@ def check_record(data: int, position: int, limit: int, base: int, final: bool, c
     return size
 
 
-@compiled(several(3), BYTES, INT, INT, INT, BOOL, INT, OUT_INT64S, OUT_INT32S)
+@compiled
 def walk_records(
-    data: Bytes, start: int, end: int, base: int, final: bool, crc: int, starts: Int64s, sizes: Int32s
+    data: Bytes, start: int, end: int, base: int, final: bool, crc: int, starts: OutInt64s, sizes: OutInt32s
 ) -> tuple[int, int, int]:
     """Fill `starts` and `sizes`, which are long enough; count, position, stop."""
     address, limit = address_of(data), len(data)
@@ -181,7 +174,7 @@ def walk_records(
     return count, position, 0
 
 
-@compiled(INT, INT, INT, INT, INT, INT, BOOL, INT)
+@compiled
 def check_entry(data: int, position: int, limit: int, base: int, index: int, final: bool, crc: int) -> int:
     """Size of the entry at `position`, or a stop with a minus; bit 32 is set if there is a record in it."""
     room = limit - position
@@ -219,35 +212,11 @@ def check_entry(data: int, position: int, limit: int, base: int, index: int, fin
     return size
 
 
-@compiled(
-    several(3),
-    BYTES,
-    INT,
-    INT,
-    INT,
-    INT,
-    BOOL,
-    INT,
-    OUT_INT64S,
-    OUT_INT32S,
-    OUT_INT64S,
-    OUT_INT64S,
-    OUT_BOOLS,
-)
+@compiled
 def walk_ledger(
-    data: Bytes,
-    start: int,
-    end: int,
-    base: int,
-    index: int,
-    final: bool,
-    crc: int,
-    starts: Int64s,
-    sizes: Int32s,
-    indexes: Int64s,
-    terms: Int64s,
-    are_records: Bools,
-) -> tuple[int, int, int]:
+    data: Bytes, start: int, end: int, base: int, index: int, final: bool, crc: int, starts: OutInt64s,
+    sizes: OutInt32s, indexes: OutInt64s, terms: OutInt64s, are_records: Bools
+) -> tuple[int, int, int]:  # fmt: skip
     """Fill the arrays, which are long enough; count, position, stop."""
     address, limit = address_of(data), len(data)
     position, count = start, 0
@@ -269,7 +238,7 @@ def walk_ledger(
     return count, position, 0
 
 
-@compiled(INT, INT, INT, INT, INT)
+@compiled
 def confirm_record(data: int, position: int, limit: int, base: int) -> int:
     """Whether records follow from here: `SURE`, `UNSURE`, or `PARTIAL` if the data end in the first one."""
     first = position
@@ -285,7 +254,7 @@ def confirm_record(data: int, position: int, limit: int, base: int) -> int:
     return SURE
 
 
-@compiled(INT, BYTES, INT, INT, INT)
+@compiled
 def find_record(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels.resync`."""
     address, limit = address_of(data), len(data)
@@ -308,7 +277,7 @@ def find_record(data: Bytes, start: int, end: int, base: int) -> int:
     return partial
 
 
-@compiled(INT, INT, INT, INT, INT)
+@compiled
 def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
     """`confirm_record` for entries."""
     first, index = position, -1
@@ -327,7 +296,7 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
     return SURE
 
 
-@compiled(INT, BYTES, INT, INT, INT)
+@compiled
 def find_entry(data: Bytes, start: int, end: int, base: int) -> int:
     """See `Kernels.resync_entries`."""
     address, limit = address_of(data), len(data)
@@ -343,8 +312,8 @@ def find_entry(data: Bytes, start: int, end: int, base: int) -> int:
     return partial
 
 
-@compiled(INT, BYTES, INT64S, TABLE_INT64S, TABLE_INT32S)
-def take_heads(data: Bytes, starts: Int64s, longs: Int64s, ints: Int32s) -> int:
+@compiled
+def take_heads(data: Bytes, starts: Int64s, longs: TableInt64s, ints: TableInt32s) -> int:
     """Fill the rows as `compiled.heads` names them; number of a record that leaves the data, or -1."""
     address, limit = address_of(data), len(data)
     for number in range(len(starts)):
@@ -397,17 +366,11 @@ def take_heads(data: Bytes, starts: Int64s, longs: Int64s, ints: Int32s) -> int:
     return -1
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT, INT64S, INT, INT, INT)
+@compiled
 def write_entries(
-    data: Bytes,
-    starts: Int64s,
-    sizes: Int32s,
-    out: Bytes,
-    positions: Int64s,
-    out_base: int,
-    first_index: int,
-    term: int,
-) -> int:
+    data: Bytes, starts: Int64s, sizes: Int32s, out: OutBytes, positions: Int64s, out_base: int, first_index:
+    int, term: int
+) -> int:  # fmt: skip
     """See `Kernels.to_entries`; number of a row that does not fit, or -1."""
     source, target = address_of(data), address_of(out)
     for number in range(len(starts)):
@@ -430,9 +393,9 @@ def write_entries(
     return -1
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT, INT64S, INT)
+@compiled
 def write_records(
-    data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, positions: Int64s, out_base: int
+    data: Bytes, starts: Int64s, sizes: Int32s, out: OutBytes, positions: Int64s, out_base: int
 ) -> int:
     """See `Kernels.to_records`; number of a row that does not fit, or -1."""
     source, target = address_of(data), address_of(out)

@@ -9,24 +9,16 @@ from typing import Final
 
 from brokerset_formats.records import RECORD_SIZE_MIN
 from brokerset_spark.kernels.compiling import (
-    BOOL,
-    BYTES,
-    INT,
-    INT32S,
-    INT64S,
-    NONE,
-    OUT,
-    OUT_BOOLS,
-    OUT_INT32S,
-    OUT_INT64S,
-    TABLE_INT64S,
+    OutBytes,
+    OutInt32s,
+    OutInt64s,
+    TableInt64s,
     address_of,
     compiled,
     copy_bytes,
     load8,
     load32,
     load64,
-    several,
     store32,
     store64,
 )
@@ -40,15 +32,15 @@ _CRC_NAME: Final = int.from_bytes(b"__CRC32#", "big")
 _CRC_SIZE: Final = 20
 
 
-@compiled(INT, INT, INT, INT)
+@compiled
 def group_place(address: int, size: int, queue_id: int) -> int:
     """A hash of a name and a queue id; its lower bits are good."""
     return (mixed(address, size) + queue_id * _ODD) >> 32 & 0xFFFFFFFF
 
 
-@compiled(NONE, BYTES, INT64S, INT32S, INT64S, INT, OUT_INT32S)
+@compiled
 def place_groups(
-    names: Bytes, starts: Int64s, sizes: Int32s, queues: Int64s, count: int, table: Int32s
+    names: Bytes, starts: Int64s, sizes: Int32s, queues: Int64s, count: int, table: OutInt32s
 ) -> None:
     """Fill an empty table with the groups that are known; see `number_groups`."""
     mask = len(table) - 1
@@ -59,37 +51,12 @@ def place_groups(
         table[place] = group + 1
 
 
-@compiled(
-    several(3),
-    BYTES,
-    INT64S,
-    INT32S,
-    INT32S,
-    INT,
-    OUT_INT64S,
-    OUT_INT32S,
-    OUT_INT64S,
-    OUT_INT64S,
-    OUT_INT32S,
-    OUT,
-    INT,
-    INT,
-)
+@compiled
 def number_groups(
-    data: Bytes,
-    topics: Int64s,
-    topic_sizes: Int32s,
-    queue_ids: Int32s,
-    first: int,
-    groups: Int64s,
-    table: Int32s,
-    queues: Int64s,
-    name_starts: Int64s,
-    name_sizes: Int32s,
-    names: Bytes,
-    count: int,
-    used: int,
-) -> tuple[int, int, int]:
+    data: Bytes, topics: Int64s, topic_sizes: Int32s, queue_ids: Int32s, first: int, groups: OutInt64s,
+    table: OutInt32s, queues: OutInt64s, name_starts: OutInt64s, name_sizes: OutInt32s, names: OutBytes,
+    count: int, used: int
+) -> tuple[int, int, int]:  # fmt: skip
     """Write the number of its group (topic and queue id) for each record from `first` on.
 
     `table` has a power of two of places, more than groups can be; a place holds the number of a group and
@@ -127,16 +94,11 @@ def number_groups(
     return len(topics), count, used
 
 
-@compiled(INT, INT64S, OUT_BOOLS, INT32S, INT32S, INT64S, INT64S, TABLE_INT64S)
+@compiled
 def sum_groups(
-    groups: Int64s,
-    wanted: Bools,
-    sizes: Int32s,
-    crcs: Int32s,
-    queue_offsets: Int64s,
-    offsets: Int64s,
-    sums: Int64s,
-) -> int:
+    groups: Int64s, wanted: Bools, sizes: Int32s, crcs: Int32s, queue_offsets: Int64s, offsets: Int64s, sums:
+    TableInt64s
+) -> int:  # fmt: skip
     """See `Kernels.sum_groups`."""
     count = 0
     for row in range(len(groups)):
@@ -154,7 +116,7 @@ def sum_groups(
     return count
 
 
-@compiled(BOOL, INT, INT)
+@compiled
 def ends_with_crc(address: int, size: int) -> bool:
     """Whether a record's last property is a CRC over the whole record."""
     at = address + size - _CRC_SIZE
@@ -163,8 +125,8 @@ def ends_with_crc(address: int, size: int) -> bool:
     )
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT_INT64S)
-def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s, found: Int64s) -> int:
+@compiled
+def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s, found: OutInt64s) -> int:
     """See `Kernels.find_crcs`; their count, `-1 - number` for a record that leaves the data."""
     address, count = address_of(data), 0
     for row in range(len(starts)):
@@ -177,8 +139,10 @@ def find_crcs(data: Bytes, starts: Int64s, sizes: Int32s, found: Int64s) -> int:
     return count
 
 
-@compiled(several(3), BYTES, INT64S, INT32S, OUT, INT)
-def pack_records(data: Bytes, starts: Int64s, sizes: Int32s, out: Bytes, total: int) -> tuple[int, int, int]:
+@compiled
+def pack_records(
+    data: Bytes, starts: Int64s, sizes: Int32s, out: OutBytes, total: int
+) -> tuple[int, int, int]:
     """See `Kernels.pack`; `-1 - number` bytes for a record that does not fit."""
     source, target = address_of(data), address_of(out)
     position, named, crcs = 0, 0, 0

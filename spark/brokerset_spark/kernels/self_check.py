@@ -10,9 +10,9 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hosts import Host
 from brokerset_formats.queue_units import UNIT
 from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
-from brokerset_spark.kernels import pure
 from brokerset_spark.kernels.choice import chosen
-from brokerset_spark.kernels.contract import GROUP_SUMS, Bytes, Kernels, Texts
+from brokerset_spark.kernels.contract import GROUP_SUMS, Bytes, Texts
+from brokerset_spark.kernels.pure import Kernels
 
 BASE = 4096
 """Offset of `example_log`."""
@@ -90,7 +90,7 @@ def _values(kernels: Kernels) -> Iterator[list[object]]:
 def check(name: str | None = None) -> Kernels:
     """The kernels of this name (None: the best); RuntimeError if they do not give what `pure` gives."""
     kernels = chosen(name)
-    for number, (got, expected) in enumerate(zip(_values(kernels), _values(pure), strict=True)):
+    for number, (got, expected) in enumerate(zip(_values(kernels), _values(Kernels()), strict=True)):
         if got != expected:
             raise RuntimeError(f"the {kernels.NAME} kernels are wrong on this host (step {number}); use pure")
     return kernels

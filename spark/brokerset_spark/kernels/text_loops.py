@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brokerset_spark.kernels.compiling import (
-    BOOL,
-    BYTES,
-    INT,
-    INT32S,
-    INT64S,
-    OUT,
-    OUT_INT32S,
-    TABLE_INT32S,
-    TABLE_INT64S,
+    OutBytes,
+    OutInt32s,
+    TableInt32s,
+    TableInt64s,
     address_of,
     compiled,
     copy_bytes,
     load8,
     load64,
-    several,
 )
 from brokerset_spark.kernels.contract import PAIRS_COMPARED, Bytes, Int32s, Int64s
 
@@ -31,7 +22,7 @@ _ONES: Final = 0x0101010101010101
 _TOPS: Final = -0x7F7F7F7F7F7F7F80
 
 
-@compiled(INT, INT, INT)
+@compiled
 def chunk_end(at: int, end: int) -> int:
     """Address of the first byte 2 from `at` on, or `end`; eight bytes at once that have none."""
     while end - at >= 8:
@@ -44,7 +35,7 @@ def chunk_end(at: int, end: int) -> int:
     return at
 
 
-@compiled(BOOL, INT, INT, INT)
+@compiled
 def same_bytes(left: int, right: int, size: int) -> bool:
     """Whether so many bytes at two addresses are the same."""
     at = 0
@@ -55,16 +46,11 @@ def same_bytes(left: int, right: int, size: int) -> bool:
     return at == size
 
 
-@compiled(INT, BYTES, INT64S, INT32S, BYTES, INT64S, TABLE_INT64S, TABLE_INT32S)
+@compiled
 def search_properties(
-    data: Bytes,
-    properties: Int64s,
-    properties_sizes: Int32s,
-    keys: Bytes,
-    key_bounds: Int64s,
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int32],
-) -> int:
+    data: Bytes, properties: Int64s, properties_sizes: Int32s, keys: Bytes, key_bounds: Int64s, starts:
+    TableInt64s, sizes: TableInt32s
+) -> int:  # fmt: skip
     """Fill a row of `starts` and `sizes` for each key; number of a text outside the data, or -1.
 
     Keys end in a 1 and lie one behind the other, divided at `key_bounds`; an empty one is nowhere.
@@ -89,17 +75,11 @@ def search_properties(
     return -1
 
 
-@compiled(several(2), BYTES, INT64S, INT32S, OUT_INT32S, OUT, OUT_INT32S, OUT, OUT_INT32S)
+@compiled
 def split_pairs(
-    data: Bytes,
-    starts: Int64s,
-    text_sizes: Int32s,
-    offsets: Int32s,
-    names: Bytes,
-    name_offsets: Int32s,
-    values: Bytes,
-    value_offsets: Int32s,
-) -> tuple[int, int]:
+    data: Bytes, starts: Int64s, text_sizes: Int32s, offsets: OutInt32s, names: OutBytes, name_offsets:
+    OutInt32s, values: OutBytes, value_offsets: OutInt32s
+) -> tuple[int, int]:  # fmt: skip
     """Fill all but the first three, which lie in the data; number of pairs, and 1 if names may repeat."""
     address, names_address, values_address = address_of(data), address_of(names), address_of(values)
     pairs = name_end = value_end = repeated = 0
@@ -133,7 +113,7 @@ def split_pairs(
     return pairs, repeated
 
 
-@compiled(INT, INT, INT)
+@compiled
 def continuation(at: int, end: int) -> int:
     """The six bits of a byte that goes on a character of UTF-8, or -1."""
     if at >= end:
@@ -142,7 +122,7 @@ def continuation(at: int, end: int) -> int:
     return value & 0x3F if value & 0xC0 == 0x80 else -1
 
 
-@compiled(INT, INT, INT)
+@compiled
 def java_hash(at: int, size: int) -> int:
     """`String.hashCode` of UTF-8 text; what is none becomes U+FFFD, as often as Python's decoder has it."""
     end, value = at + size, 0
@@ -182,8 +162,8 @@ def java_hash(at: int, size: int) -> int:
     return value if value < 0x80000000 else value - 0x100000000
 
 
-@compiled(INT, BYTES, INT64S, INT32S, OUT_INT32S)
-def hash_texts(data: Bytes, starts: Int64s, sizes: Int32s, found: Int32s) -> int:
+@compiled
+def hash_texts(data: Bytes, starts: Int64s, sizes: Int32s, found: OutInt32s) -> int:
     """Fill `found`; number of a text outside the data, or -1."""
     address, limit = address_of(data), len(data)
     for number in range(len(starts)):

@@ -31,13 +31,14 @@ from brokerset_formats.records import (
     decode_record,
     encode_record,
 )
-from brokerset_spark.kernels import Kernels, Stop, Texts, pure
+from brokerset_spark.kernels import Kernels, Stop, Texts, chosen
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
 pytestmark = pytest.mark.long
 
-compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
+pytest.importorskip("brokerset_spark.kernels.compiled")
+pure, compiled = chosen("pure"), chosen("compiled")
 
 IPV6 = Host.from_text("fd00::7", 10911)
 IPV4 = Host.from_text("10.0.0.1", 54321)

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerset_formats.queue_units import UNIT
-from brokerset_spark.kernels import Kernels, Texts, pure
+from brokerset_spark.kernels import Kernels, Texts, chosen
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
 pytestmark = pytest.mark.long
 
-compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
+pytest.importorskip("brokerset_spark.kernels.compiled")
+pure, compiled = chosen("pure"), chosen("compiled")
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)

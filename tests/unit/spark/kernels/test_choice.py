@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from brokerset_spark.kernels import Stop, chosen, pure, self_check
+from brokerset_spark.kernels import Kernels, Stop, chosen, self_check
 
 numba = pytest.importorskip("numba")
 
@@ -76,7 +76,8 @@ def test_warm() -> None:
 
 def test_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that give something else are found out."""
-    monkeypatch.setattr(compiled, "java_hashes", lambda data, texts: np.zeros(len(texts.starts), np.int32))
+    zeros = lambda _, data, texts: np.zeros(len(texts.starts), np.int32)  # noqa: E731
+    monkeypatch.setattr(compiled.Compiled, "java_hashes", zeros)
 
     with pytest.raises(RuntimeError, match="the compiled kernels are wrong on this host"):
         self_check.check("compiled")
@@ -86,7 +87,7 @@ def test_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be written, functions are compiled without a cache."""
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
 
-    @compiling.compiled(compiling.INT, compiling.INT)
+    @compiling.compiled
     def double(value: int) -> int:
         return value * 2
 
@@ -111,13 +112,15 @@ def test_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_CRC", table_crc.table_crc32())
     data = self_check.example_log().copy()
 
-    good = compiled.walk(data, 0, len(data), self_check.BASE, final=True, crc=True)
+    good = chosen("compiled").walk(data, 0, len(data), self_check.BASE, final=True, crc=True)
     data[int(good.starts[9]) + 130] ^= 1
-    bad = compiled.walk(data, 0, len(data), self_check.BASE, final=True, crc=True)
+    bad = chosen("compiled").walk(data, 0, len(data), self_check.BASE, final=True, crc=True)
 
     assert (len(good.starts), good.stop) == (20, Stop.RANGE_END)
     assert (
-        bad.stop is pure.walk(data, 0, len(data), self_check.BASE, final=True, crc=True).stop is Stop.BAD_CRC
+        bad.stop
+        is Kernels().walk(data, 0, len(data), self_check.BASE, final=True, crc=True).stop
+        is Stop.BAD_CRC
     )
     assert len(bad.starts) == 9
 

@@ -7,10 +7,11 @@ import pytest
 
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record, magic_for
-from brokerset_spark.kernels import GROUP_SUMS, Kernels, Texts, pure
+from brokerset_spark.kernels import GROUP_SUMS, Kernels, Texts, chosen
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
 
-compiled: Kernels = pytest.importorskip("brokerset_spark.kernels.compiled")
+pytest.importorskip("brokerset_spark.kernels.compiled")
+pure, compiled = chosen("pure"), chosen("compiled")
 
 HOSTS = (Host.from_text("10.1.2.3", 10911), Host.from_text("fe80::1", 10911))
 

@@ -13,7 +13,9 @@ SCRIPT = """
 import ctypes, mmap
 import numpy as np
 from brokerset_formats.dledger import LedgerEntry
-from brokerset_spark.kernels import compiled, pure, self_check
+from brokerset_spark.kernels import Texts, chosen, self_check
+
+pure, compiled = chosen("pure"), chosen("compiled")
 
 PAGE = mmap.PAGESIZE
 region = mmap.mmap(-1, 9 * PAGE)
@@ -54,7 +56,7 @@ for whole in (log[:700], entries[:900], noise):
 for text in (b"\\xf0\\x9f\\x98\\x80", b"\\xe2\\x82\\xac", b"\\xc3\\x9f"):
     for count in range(1, len(text) + 1):
         data = at_the_end(np.frombuffer(text[:count], np.uint8))
-        compiled.java_hashes(data, compiled.Texts(np.array([0]), np.array([count], np.int32)))
+        compiled.java_hashes(data, Texts(np.array([0]), np.array([count], np.int32)))
 source, found = log.copy(), starts
 for out_size in (size, size - 1, size - 47, size - 48, size - 49):
     out = at_the_end(np.zeros(out_size, np.uint8))
