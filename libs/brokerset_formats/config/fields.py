@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Self
 
 from brokerset_formats import fastjson
 from brokerset_formats.errors import FormatError
@@ -85,6 +86,30 @@ def integer_map(value: object, what: str) -> dict[int, int]:
     return {
         as_integer(key, f"a key of {what}"): as_integer(item, f"{what}.{key}") for key, item in fields.items()
     }
+
+
+class ConfigFile:
+    """A table that is a file of its own."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, object]:
+        """As the file holds it, which is also what slaves get."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
+        """From the file's object; fields of other tables next to it are ignored."""
+        raise NotImplementedError
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return fastjson.dumps_pretty(self.to_json())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read the file."""
+        return cls.from_json(parse_object(data))
 
 
 def _shown(value: object) -> str:

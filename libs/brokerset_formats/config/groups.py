@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from brokerset_formats import fastjson
 from brokerset_formats.config import fields as json_fields
+from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
 
@@ -95,7 +96,7 @@ def _subscriptions(value: object) -> tuple[Mapping[str, object], ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTable:
+class GroupTable(ConfigFile):
     """subscriptionGroup.json: all groups of a broker, and which topics a group may not read (bit masks)."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -103,7 +104,6 @@ class GroupTable:
     forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """As the file holds it, which is also what slaves get."""
         return {
             "dataVersion": self.data_version.to_json(),
             "forbiddenTable": {group: dict(masks) for group, masks in self.forbidden.items()},
@@ -111,8 +111,7 @@ class GroupTable:
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, object]) -> GroupTable:
-        """From the file's object."""
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
         groups = {
             name: SubscriptionGroupConfig.from_json(json_fields.as_object(value, f"group {name}"), name)
             for name, value in json_fields.get_object(fields, "subscriptionGroupTable").items()
@@ -125,12 +124,3 @@ class GroupTable:
             for group, masks in json_fields.get_object(fields, "forbiddenTable").items()
         }
         return cls(DataVersion.of_table(fields), groups, forbidden)
-
-    def encode(self) -> bytes:
-        """The file's bytes."""
-        return fastjson.dumps_pretty(self.to_json())
-
-    @classmethod
-    def decode(cls, data: bytes) -> GroupTable:
-        """Read the file."""
-        return cls.from_json(json_fields.parse_object(data))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from brokerset_formats import fastjson
 from brokerset_formats.config import fields as json_fields
+from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
 
@@ -30,7 +31,7 @@ def split_offset_key(key: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerOffsets:
+class ConsumerOffsets(ConfigFile):
     """consumerOffset.json: `topic@group` -> queue offsets to consume next.
 
     `pull_offsets` has those of consumers whose progress the broker merely watches.
@@ -41,7 +42,7 @@ class ConsumerOffsets:
     pull_offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """As the file holds it, and as slaves get it. `groupTopicMap` is derived, for Java's sake."""
+        """See `ConfigFile`. `groupTopicMap` is derived, for Java's sake."""
         return {
             "dataVersion": self.data_version.to_json(),
             "groupTopicMap": self._topics_of_groups(),
@@ -58,22 +59,12 @@ class ConsumerOffsets:
         return found
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, object]) -> ConsumerOffsets:
-        """From the file's object."""
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
         return cls(
             DataVersion.of_table(fields),
             _from_json(fields, "offsetTable"),
             _from_json(fields, "pullOffsetTable"),
         )
-
-    def encode(self) -> bytes:
-        """The file's bytes."""
-        return fastjson.dumps_pretty(self.to_json())
-
-    @classmethod
-    def decode(cls, data: bytes) -> ConsumerOffsets:
-        """Read the file."""
-        return cls.from_json(json_fields.parse_object(data))
 
 
 def _to_json(table: Mapping[str, QueueOffsets]) -> dict[str, object]:
@@ -86,28 +77,17 @@ def _from_json(fields: Mapping[str, object], name: str) -> dict[str, QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
-class DelayOffsets:
+class DelayOffsets(ConfigFile):
     """delayOffset.json: delay level (from 1) -> queue offset of the next message to deliver."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     offsets: QueueOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """As the file holds it, which is also what slaves get."""
         offsets = {str(level): offset for level, offset in self.offsets.items()}
         return {"dataVersion": self.data_version.to_json(), "offsetTable": offsets}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, object]) -> DelayOffsets:
-        """From the file's object."""
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
         offsets = json_fields.integer_map(json_fields.get_object(fields, "offsetTable"), "offsetTable")
         return cls(DataVersion.of_table(fields), offsets)
-
-    def encode(self) -> bytes:
-        """The file's bytes."""
-        return fastjson.dumps_pretty(self.to_json())
-
-    @classmethod
-    def decode(cls, data: bytes) -> DelayOffsets:
-        """Read the file."""
-        return cls.from_json(json_fields.parse_object(data))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from brokerset_formats import fastjson
 from brokerset_formats.config import fields as json_fields
+from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
 
@@ -127,34 +129,23 @@ def _filter_type(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicTable:
+class TopicTable(ConfigFile):
     """topics.json: all topics of a broker, by name."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """As the file holds it, which is also what slaves get."""
         return {
             "dataVersion": self.data_version.to_json(),
             "topicConfigTable": {name: topic.to_json() for name, topic in self.topics.items()},
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, object]) -> TopicTable:
-        """From the file's object; fields of other tables next to it are ignored."""
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
         table = json_fields.get_object(fields, "topicConfigTable")
         topics = {
             name: TopicConfig.from_json(json_fields.as_object(value, f"topic {name}"), name)
             for name, value in table.items()
         }
         return cls(DataVersion.of_table(fields), topics)
-
-    def encode(self) -> bytes:
-        """The file's bytes."""
-        return fastjson.dumps_pretty(self.to_json())
-
-    @classmethod
-    def decode(cls, data: bytes) -> TopicTable:
-        """Read the file."""
-        return cls.from_json(json_fields.parse_object(data))
