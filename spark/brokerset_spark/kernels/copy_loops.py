@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from brokerset_formats.queue_units import UNIT_SIZE as _UNIT_SIZE
+from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_spark.kernels.compiling import (
     OutBytes,
     OutInt32s,
@@ -20,8 +20,7 @@ from brokerset_spark.kernels.compiling import (
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 from brokerset_spark.kernels.text_loops import same_bytes
 
-_UNIT: Final = _UNIT_SIZE
-_ODD: Final = -0x61C8864680B583EB
+ODD: Final = -0x61C8864680B583EB
 """2^64 by the golden ratio, as a signed number: a product has something of all bits below in its top."""
 
 
@@ -97,15 +96,15 @@ def copy_digits(
 @compiled
 def mixed(at: int, size: int) -> int:
     """A hash of so many bytes; the upper half of its bits is good."""
-    value, end = size * _ODD, at + size
+    value, end = size * ODD, at + size
     while end - at >= 8:
-        value = ((value ^ load64(at)) * _ODD) ^ value >> 29
+        value = ((value ^ load64(at)) * ODD) ^ value >> 29
         at += 8
     last = 0
     while at < end:
         last = last << 8 | load8(at)
         at += 1
-    return ((value ^ value >> 32) ^ last) * _ODD
+    return ((value ^ value >> 32) ^ last) * ODD
 
 
 @compiled
@@ -160,5 +159,5 @@ def fitting_units(
             or code < least_code
         ):
             return number
-        at += _UNIT
+        at += UNIT_SIZE
     return len(rows)

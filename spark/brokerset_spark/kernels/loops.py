@@ -52,27 +52,12 @@ from brokerset_spark.kernels.contract import Stop as _Stop
 _V1: Final = MAGIC_V1 - (1 << 32)
 _V2: Final = MAGIC_V2 - (1 << 32)
 _BLANK: Final = MAGIC_BLANK - (1 << 32)
-_LEDGER_BLANK: Final = LEDGER_BLANK
-_NORMAL: Final = MAGIC_NORMAL
-_LEDGER_MAX: Final = MAGIC_LEDGER_MAX
-_INDEX_MAX: Final = INDEX_MAX
 _RECORD_MAX: Final = ENTRY_MAX - ENTRY_HEAD_SIZE
-_RECORD_MIN: Final = RECORD_SIZE_MIN
-_ENTRY_HEAD: Final = ENTRY_HEAD_SIZE
-_MARK_SIZE: Final = BLANK_SIZE_MIN
-_CONFIRMATIONS: Final = CONFIRMATIONS
 _CRC_NAME: Final = int.from_bytes(PROPERTY_CRC_NAME[:8], "big")
-_CRC_SIZE: Final = PROPERTY_CRC_SIZE
 
-_SHORT: Final = -int(_Stop.SHORT)
-_BLANK_STOP: Final = -int(_Stop.BLANK)
-_EMPTY: Final = -int(_Stop.EMPTY)
-_BAD_MAGIC: Final = -int(_Stop.BAD_MAGIC)
-_BAD_SIZE: Final = -int(_Stop.BAD_SIZE)
-_BAD_LENGTHS: Final = -int(_Stop.BAD_LENGTHS)
-_BAD_OFFSET: Final = -int(_Stop.BAD_OFFSET)
-_BAD_CRC: Final = -int(_Stop.BAD_CRC)
-_BAD_INDEX: Final = -int(_Stop.BAD_INDEX)
+_SHORT, _BLANK_STOP, _EMPTY, _BAD_MAGIC, _BAD_SIZE, _BAD_LENGTHS, _BAD_OFFSET, _BAD_CRC, _BAD_INDEX = (
+    -int(stop) for stop in _Stop if stop is not _Stop.RANGE_END
+)
 
 _FIRST_BYTES: Final = (MAGIC_V1 >> 24) * 0x0101010101010101 - (1 << 64)
 _LOW_BITS: Final = 0x0101010101010101
@@ -86,7 +71,7 @@ PARTIAL: Final = -1
 @compiled
 def ends_with_crc(properties: int, end: int) -> bool:
     """Whether the last property of the record is a CRC over all before it; all are addresses."""
-    at = end - _CRC_SIZE
+    at = end - PROPERTY_CRC_SIZE
     return (
         at >= properties
         and load64(at) == _CRC_NAME
@@ -98,7 +83,7 @@ def ends_with_crc(properties: int, end: int) -> bool:
 @compiled
 def has_right_crc(start: int, end: int, crc: int) -> bool:
     """Whether that CRC, its last digit first, is right."""
-    value = crc31_at(crc, start, end - _CRC_SIZE - start)
+    value = crc31_at(crc, start, end - PROPERTY_CRC_SIZE - start)
     for digit in range(end - 11, end - 1):
         if load8(digit) != 48 + value % 10:
             return False
@@ -110,7 +95,7 @@ def has_right_crc(start: int, end: int, crc: int) -> bool:
 def check_record(data: int, position: int, limit: int, base: int, final: bool, crc: int) -> int:
     """Size of the record at `position`, or a stop with a minus; `crc`: address of the function, or 0."""
     room = limit - position
-    if room < _MARK_SIZE:
+    if room < BLANK_SIZE_MIN:
         return _EMPTY if final else _SHORT
     at = data + position
     size, magic = load32(at), load32(at + 4)
@@ -118,7 +103,7 @@ def check_record(data: int, position: int, limit: int, base: int, final: bool, c
         if magic == _BLANK:
             return _BLANK_STOP
         return _EMPTY if size == 0 and magic == 0 else _BAD_MAGIC
-    if size < _RECORD_MIN:
+    if size < RECORD_SIZE_MIN:
         return _BAD_SIZE
     if size > room:
         return _BAD_SIZE if final else _SHORT
@@ -178,35 +163,35 @@ def walk_records(
 def check_entry(data: int, position: int, limit: int, base: int, index: int, final: bool, crc: int) -> int:
     """Size of the entry at `position`, or a stop with a minus; bit 32 is set if there is a record in it."""
     room = limit - position
-    if room < _MARK_SIZE:
+    if room < BLANK_SIZE_MIN:
         return _EMPTY if final else _SHORT
     at = data + position
     magic, size = load32(at), load32(at + 4)
-    if magic < _NORMAL or magic > _LEDGER_MAX:
-        if magic == _LEDGER_BLANK:
+    if magic < MAGIC_NORMAL or magic > MAGIC_LEDGER_MAX:
+        if magic == LEDGER_BLANK:
             return _BLANK_STOP
         return _EMPTY if magic == 0 and size == 0 else _BAD_MAGIC
-    if size < _ENTRY_HEAD:
+    if size < ENTRY_HEAD_SIZE:
         return _BAD_SIZE
     if size > room:
         return _BAD_SIZE if final else _SHORT
-    body_size = size - _ENTRY_HEAD
+    body_size = size - ENTRY_HEAD_SIZE
     if load32(at + 44) != body_size:
         return _BAD_LENGTHS
     if load64(at + 24) != base + position:
         return _BAD_OFFSET
     found = load64(at + 8)
-    if found < 0 or found > _INDEX_MAX or load64(at + 16) < 0 or (index >= 0 and found != index):
+    if found < 0 or found > INDEX_MAX or load64(at + 16) < 0 or (index >= 0 and found != index):
         return _BAD_INDEX
-    if magic == _NORMAL and body_size > 0:
-        record = check_record(data, position + _ENTRY_HEAD, position + size, base, True, crc)
+    if magic == MAGIC_NORMAL and body_size > 0:
+        record = check_record(data, position + ENTRY_HEAD_SIZE, position + size, base, True, crc)
         if record in (_BLANK_STOP, _EMPTY):
             return _BAD_MAGIC
         if record <= 0:
             return record
         return size | 1 << 32 if record == body_size else _BAD_SIZE
-    if body_size >= _RECORD_MIN:
-        magic = load32(at + _ENTRY_HEAD + 4)
+    if body_size >= RECORD_SIZE_MIN:
+        magic = load32(at + ENTRY_HEAD_SIZE + 4)
         if magic in (_V1, _V2):
             return _BAD_MAGIC
     return size
@@ -242,7 +227,7 @@ def walk_ledger(
 def confirm_record(data: int, position: int, limit: int, base: int) -> int:
     """Whether records follow from here: `SURE`, `UNSURE`, or `PARTIAL` if the data end in the first one."""
     first = position
-    for _ in range(_CONFIRMATIONS + 1):
+    for _ in range(CONFIRMATIONS + 1):
         size = check_record(data, position, limit, base, False, 0)
         if size <= 0:
             if position > first:
@@ -285,7 +270,7 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
         return PARTIAL
     if load64(data + first + 24) != base + first:
         return UNSURE
-    for _ in range(_CONFIRMATIONS + 1):
+    for _ in range(CONFIRMATIONS + 1):
         size = check_entry(data, position, limit, base, index, False, 0)
         if size <= 0:
             if position > first:
@@ -303,7 +288,7 @@ def find_entry(data: Bytes, start: int, end: int, base: int) -> int:
     partial = -1
     for position in range(start, min(end, limit - 3)):
         magic = load32(address + position)
-        if magic >= _NORMAL and magic <= _LEDGER_MAX:
+        if magic >= MAGIC_NORMAL and magic <= MAGIC_LEDGER_MAX:
             found = confirm_entry(address, position, limit, base)
             if found == SURE:
                 return position
@@ -318,7 +303,7 @@ def take_heads(data: Bytes, starts: Int64s, longs: TableInt64s, ints: TableInt32
     address, limit = address_of(data), len(data)
     for number in range(len(starts)):
         start = starts[number]
-        if start < 0 or start > limit - _RECORD_MIN:
+        if start < 0 or start > limit - RECORD_SIZE_MIN:
             return number
         at = address + start
         sys_flag = load32(at + 36)
@@ -377,19 +362,19 @@ def write_entries(
         start, size, position = starts[number], sizes[number], positions[number]
         if size < 36 or size > _RECORD_MAX or start < 0 or start > len(data) - size:
             return number
-        if position < 0 or position > len(out) - size - _ENTRY_HEAD:
+        if position < 0 or position > len(out) - size - ENTRY_HEAD_SIZE:
             return number
         at = target + position
-        store32(at, _NORMAL)
-        store32(at + 4, size + _ENTRY_HEAD)
+        store32(at, MAGIC_NORMAL)
+        store32(at + 4, size + ENTRY_HEAD_SIZE)
         store64(at + 8, first_index + number)
         store64(at + 16, term)
         store64(at + 24, out_base + position)
         store64(at + 32, 0)
         store32(at + 40, 0)
         store32(at + 44, size)
-        copy_bytes(at + _ENTRY_HEAD, source + start, size)
-        store64(at + _ENTRY_HEAD + 28, out_base + position + _ENTRY_HEAD)
+        copy_bytes(at + ENTRY_HEAD_SIZE, source + start, size)
+        store64(at + ENTRY_HEAD_SIZE + 28, out_base + position + ENTRY_HEAD_SIZE)
     return -1
 
 

@@ -138,19 +138,17 @@ class TextKernels:
     def find_properties(self, data: Bytes, heads: Heads, names: Sequence[bytes]) -> list[Texts]:
         """`find_property` for several names, in one pass over the properties."""
         count, view = len(heads.properties), data.data
-        found = [Texts(np.full(count, -1, np.int64), np.zeros(count, np.int32)) for _ in names]
+        found = {name: Texts(np.full(count, -1, np.int64), np.zeros(count, np.int32)) for name in names}
         rows = zip(heads.properties.tolist(), heads.properties_size.tolist(), strict=True)
         for number, (start, size) in enumerate(rows):
             if start < 0 or size < 0 or start + size > len(view):
                 raise text_misfit(number)
-            at = start
             for chunk in bytes(view[start : start + size]).split(b"\x02"):
                 key, _, value = chunk.partition(b"\x01")
-                for name, texts in zip(names, found, strict=True):
-                    if name and key == name and value:
-                        texts.starts[number], texts.sizes[number] = at + len(key) + 1, len(value)
-                at += len(chunk) + 1
-        return found
+                if key and value and key in found:
+                    found[key].starts[number], found[key].sizes[number] = start + len(key) + 1, len(value)
+                start += len(chunk) + 1
+        return [found[name] for name in names]
 
     def split_properties(self, data: Bytes, starts: Int64s, sizes: Int32s) -> Pairs:
         """All pairs of texts that are properties (`name 0x01 value 0x02`, repeated), in their order.

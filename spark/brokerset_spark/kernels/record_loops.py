@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from brokerset_formats.records import RECORD_SIZE_MIN
+from brokerset_formats.records import PROPERTY_CRC_NAME, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN
 from brokerset_spark.kernels.compiling import (
     OutBytes,
     OutInt32s,
@@ -23,19 +23,16 @@ from brokerset_spark.kernels.compiling import (
     store64,
 )
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
-from brokerset_spark.kernels.copy_loops import mixed
+from brokerset_spark.kernels.copy_loops import ODD, mixed
 from brokerset_spark.kernels.text_loops import same_bytes
 
-_RECORD_MIN: Final = RECORD_SIZE_MIN
-_ODD: Final = -0x61C8864680B583EB
-_CRC_NAME: Final = int.from_bytes(b"__CRC32#", "big")
-_CRC_SIZE: Final = 20
+_CRC_NAME: Final = int.from_bytes(PROPERTY_CRC_NAME[:8], "big")
 
 
 @compiled
 def group_place(address: int, size: int, queue_id: int) -> int:
     """A hash of a name and a queue id; its lower bits are good."""
-    return (mixed(address, size) + queue_id * _ODD) >> 32 & 0xFFFFFFFF
+    return (mixed(address, size) + queue_id * ODD) >> 32 & 0xFFFFFFFF
 
 
 @compiled
@@ -119,9 +116,12 @@ def sum_groups(
 @compiled
 def ends_with_crc(address: int, size: int) -> bool:
     """Whether a record's last property is a CRC over the whole record."""
-    at = address + size - _CRC_SIZE
+    at = address + size - PROPERTY_CRC_SIZE
     return (
-        size > _CRC_SIZE and load64(at) == _CRC_NAME and load8(at + 8) == 1 and load8(address + size - 1) == 2
+        size > PROPERTY_CRC_SIZE
+        and load64(at) == _CRC_NAME
+        and load8(at + 8) == 1
+        and load8(address + size - 1) == 2
     )
 
 
@@ -148,7 +148,7 @@ def pack_records(
     position, named, crcs = 0, 0, 0
     for row in range(len(starts)):
         start, size = starts[row], sizes[row]
-        if start < 0 or size < _RECORD_MIN or start > len(data) - size or position > len(out) - size:
+        if start < 0 or size < RECORD_SIZE_MIN or start > len(data) - size or position > len(out) - size:
             return -1 - row, named, crcs
         at = target + position
         copy_bytes(at, source + start, size)
