@@ -28,7 +28,7 @@ from brokerset_spark.sources.plan import Piece, StorePlan, cut, expand, make_pie
 from brokerset_spark.sources.reader import DataLost, PiecePartition, read_piece
 from brokerset_spark.sources.replicas import one_of_each
 from brokerset_spark.sources.stream_positions import SUFFIX, MarkState, check_mark, make_mark, mark_in, places
-from brokerset_spark.stores.ending import find_log_end
+from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Range, gaps
 from brokerset_spark.stores.searching import find_start
@@ -159,7 +159,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not store.logs:
             return 0
         log, entries = store.logs[-1]
-        return find_log_end(folder, log, state=state_of(folder, store.facts), entries=entries).offset
+        return LogWalk(folder, log, entries).find_end(state_of(folder, store.facts)).offset
 
     def _lost(self, text: str) -> None:
         """DataLost, or a warning."""

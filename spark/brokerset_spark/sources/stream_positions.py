@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brokerset_spark.stores.ending import walk_end
+from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import StoreFolder, read_bytes
 from brokerset_spark.stores.layout import Log, LogFile
 from brokerset_spark.stores.searching import Range, declared_size, find_start
@@ -90,16 +90,17 @@ def make_mark(folder: StoreFolder, logs: tuple[tuple[Log, bool], ...], offset: i
 
 
 def _last_record(folder: StoreFolder, log: Log, file: LogFile, entries: bool, bound: int) -> int:
+    walk = LogWalk(folder, log, entries)
     for step in _STEPS:
         start = max(file.base, bound - step)
         if start > file.base:
             wanted = Range(file.path, file.base, file.size, start, file.end, entries, bound)
             start = find_start(folder, wanted, start)
         if start < bound:
-            last = walk_end(folder, log, start, entries=entries, bound=bound).last
+            last = walk.walk(start, bound).last
             if last >= 0:
                 return last
-    return walk_end(folder, log, file.base, entries=entries, bound=bound).last
+    return walk.walk(file.base, bound).last
 
 
 def _marked(folder: StoreFolder, file: LogFile, entries: bool, last: int, offset: int) -> Mark | None:

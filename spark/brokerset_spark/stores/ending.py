@@ -26,7 +26,7 @@ from brokerset_spark.kernels import KERNELS, PROBLEMS, Kernels, Stop
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts
 from brokerset_spark.stores.queues import measure_queue, read_unit
-from brokerset_spark.stores.reading import Chunk, Outcome, Range, Throttle, read_range
+from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 from brokerset_spark.stores.searching import find_whole
 
 StoreState = Literal["closed", "left", "live"]
@@ -135,260 +135,239 @@ class Lost:
         )
 
 
-def walk_end(
-    folder: StoreFolder,
-    log: Log,
-    start: int,
-    *,
-    entries: bool = False,
-    crc: bool = False,
-    bound: int = 2**63 - 1,
-    kernels: Kernels = KERNELS,
-    throttle: Throttle | None = None,
-) -> LogEnd:
-    """Walk from `start`, where a record begins (or the log ends), over files and their blank records.
+@dataclass(frozen=True, slots=True)
+class LogWalk:
+    """A log that is walked over, and how its records are checked. OSError as from the folder."""
 
-    Files without a record at their beginning do not belong to the log yet: brokers make them in advance.
-    """
-    end, records = LogEnd(start, -1, Stop.EMPTY), 0
-    for file in log.files:
-        if file.end <= start or file.base >= bound:
-            continue
-        begin = max(file.base, start)
-        outcome = Outcome(begin, begin)
-        wanted = Range(file.path, file.base, file.size, begin, file.end, entries, bound, exact_start=True)
-        last = -1
-        for chunk in read_range(folder, wanted, outcome, crc=crc, kernels=kernels, throttle=throttle):
-            last = _last(chunk, entries) if len(chunk.starts) else last
-            records += len(chunk.starts)
-        if last < 0 and outcome.stop is Stop.EMPTY and begin == file.base and end.stop is Stop.BLANK:
-            return replace(end, records=records)
-        closed = outcome.stop is Stop.BLANK or outcome.end == file.end
-        end = LogEnd(
-            file.end if closed else outcome.end,
-            last if last >= 0 else end.last,
-            Stop.BLANK if closed else outcome.stop,
-            records,
-        )
-        if not closed:
-            return end
-    return end
+    folder: StoreFolder
+    log: Log
+    entries: bool = False
+    crc: bool = False
+    kernels: Kernels = KERNELS
 
+    @property
+    def shift(self) -> int:
+        """Where a record begins in what the log consists of."""
+        return ENTRY_HEAD_SIZE if self.entries else 0
 
-def _last(chunk: Chunk, entries: bool) -> int:
-    """Where the last record of a chunk begins; in a DLedger its entry."""
-    return chunk.base + int(chunk.starts[-1]) - (ENTRY_HEAD_SIZE if entries else 0)
+    def _range(self, file: LogFile, start: int, end: int, bound: int, *, exact_start: bool = False) -> Range:
+        return Range(file.path, file.base, file.size, start, end, self.entries, bound, exact_start)
 
+    def walk(self, start: int, bound: int = 2**63 - 1, throttle: Throttle | None = None) -> LogEnd:
+        """Walk from `start`, where a record begins (or the log ends), over files and their blank records.
 
-def measure_end(
-    folder: StoreFolder,
-    log: Log,
-    *,
-    entries: bool = False,
-    crc: bool = False,
-    since: int | None = None,
-    kernels: Kernels = KERNELS,
-) -> LogEnd:
-    """Where the first place without a record is: walks the last file that begins with a record, or from
-    `since`.
-
-    For the end of a log use `find_log_end`. OSError as from the folder.
-    """
-    for file in reversed(log.files):
-        if since is not None and file.base <= since < file.end:
-            return walk_end(folder, log, since, entries=entries, crc=crc, kernels=kernels)
-        head = Outcome(file.base, file.base)
-        wanted = Range(
-            file.path, file.base, file.size, file.base, file.base + 1, entries, file.base + HEAD_BYTES
-        )
-        try:
-            for _ in read_range(folder, wanted, head, kernels=kernels, piece=HEAD_BYTES):
-                pass
-        except FileNotFoundError:
-            continue
-        if head.found or head.stop in (Stop.BLANK, Stop.SHORT):
-            return walk_end(folder, log, file.base, entries=entries, crc=crc, kernels=kernels)
-    return walk_end(folder, log, log.first, entries=entries, crc=crc, kernels=kernels)
-
-
-def find_log_end(
-    folder: StoreFolder,
-    log: Log,
-    *,
-    state: StoreState,
-    entries: bool = False,
-    crc: bool = False,
-    since: int | None = None,
-    kernels: Kernels = KERNELS,
-) -> LogEnd:
-    """The end of a log. A bad place with newer whole records behind it is a hole; the end lies behind those.
-
-    In a `closed` store a bad record at the very end is damage, too, up to the end of its file. In a `live`
-    one the place is walked again first, as the broker may have written it meanwhile. `since`, where a record
-    begins or the log was found to end earlier, saves walking from further back. OSError as from the folder.
-    """
-    end = measure_end(folder, log, entries=entries, crc=crc, since=since, kernels=kernels)
-    near = state == "live" or since is not None
-    return follow_log(folder, log, end, state=state, entries=entries, crc=crc, near=near, kernels=kernels)
-
-
-def follow_log(
-    folder: StoreFolder,
-    log: Log,
-    end: LogEnd,
-    *,
-    state: StoreState,
-    entries: bool = False,
-    crc: bool = False,
-    near: bool = False,
-    kernels: Kernels = KERNELS,
-    tell_debris: bool = True,
-    throttle: Throttle | None = None,
-) -> LogEnd:
-    """The end of a log of which a walk has found the first place without a record; see `find_log_end`.
-
-    With `near` records behind zeros are searched as far as `ZEROS_MAX`. Without `tell_debris` nothing is
-    read to find out about it.
-    """
-    holes: list[Hole] = []
-    records, behind, retries = end.records, 0, 0
-    while len(holes) < HOLES_MAX:
-        newer = find_newer(folder, log, end, entries=entries, near=near, kernels=kernels, throttle=throttle)
-        if newer < 0:
-            break
-        if state != "closed" and retries < _RETRIES_MAX:
-            again = walk_end(folder, log, end.offset, entries=entries, crc=crc, kernels=kernels)
-            if again.offset > end.offset:  # it was being written
-                retries += 1
-                records += again.records
-                behind += again.records if holes else 0
-                end = replace(again, last=again.last if again.last >= 0 else end.last)
+        Files without a record at their beginning do not belong to the log yet: brokers make them in advance.
+        """
+        end, records = LogEnd(start, -1, Stop.EMPTY), 0
+        for file in self.log.files:
+            if file.end <= start or file.base >= bound:
                 continue
-        holes.append(Hole(end.offset, newer, end.stop, _path(log, end.offset)))
-        on = walk_end(folder, log, newer, entries=entries, crc=crc, kernels=kernels)
-        records, behind = records + on.records, behind + on.records
-        end = replace(on, last=on.last if on.last >= 0 else end.last)
-    for file in log.files:
-        if not file.base <= end.offset < file.end:
-            continue
-        bad = end.stop in PROBLEMS and _is_damage(folder, file, end, state, entries)
-        # A file made in advance has zeros only. Of a closed store queues and checkpoint tell.
-        at_base = state == "left" and end.offset == file.base
-        debris = (
-            state != "live" and (tell_debris or at_base) and _has_bytes(folder, file, end.offset, throttle)
-        )
-        if not bad and not (debris and at_base):
-            end = replace(end, debris=debris)
-            break
-        holes.append(Hole(end.offset, file.end, end.stop, file.path))
-        on = walk_end(folder, log, file.end, entries=entries, crc=crc, kernels=kernels)
-        end = replace(on, offset=max(on.offset, file.end), last=end.last)
-    return replace(end, records=records, holes=tuple(holes), behind=behind)
-
-
-def _path(log: Log, offset: int) -> str:
-    file = log.at(offset)
-    return file.path if file is not None else log.files[-1].path
-
-
-def find_newer(
-    folder: StoreFolder,
-    log: Log,
-    end: LogEnd,
-    *,
-    entries: bool = False,
-    near: bool = False,
-    kernels: Kernels = KERNELS,
-    throttle: Throttle | None = None,
-) -> int:
-    """Offset of the first whole record behind the end that was not stored earlier than what lies before it
-    (or of the blank record that closes the file): damage lies between; -1 if there is none.
-
-    Records behind the end are normal after a log was truncated, but those are older than what was written
-    since, which their store times tell.
-    """
-    if end.stop in (Stop.SHORT, Stop.RANGE_END):
-        return -1
-    newest: int | None = None
-    left = _STALE_MAX
-    for file in log.files:
-        if file.end <= end.offset:
-            continue
-        at = max(file.base, end.offset + (end.stop is not Stop.BLANK))
-        limit = min(file.end, at + ZEROS_MAX) if near and end.stop not in PROBLEMS else file.end
-        wanted = Range(file.path, file.base, file.size, at, limit, entries, limit)
-        stale = file.base > end.offset or end.stop is Stop.BLANK
-        while at < limit and left:
-            at, is_blank = find_whole(
-                folder, wanted, at, kernels=kernels, took=throttle.took if throttle is not None else None
+            begin = max(file.base, start)
+            outcome = Outcome(begin, begin)
+            wanted = self._range(file, begin, file.end, bound, exact_start=True)
+            last = -1
+            chunks = read_range(
+                self.folder, wanted, outcome, crc=self.crc, kernels=self.kernels, throttle=throttle
             )
-            if at >= limit:
+            for chunk in chunks:
+                last = chunk.base + int(chunk.starts[-1]) - self.shift if len(chunk.starts) else last
+                records += len(chunk.starts)
+            if last < 0 and outcome.stop is Stop.EMPTY and begin == file.base and end.stop is Stop.BLANK:
+                return replace(end, records=records)
+            closed = outcome.stop is Stop.BLANK or outcome.end == file.end
+            end = LogEnd(
+                file.end if closed else outcome.end,
+                last if last >= 0 else end.last,
+                Stop.BLANK if closed else outcome.stop,
+                records,
+            )
+            if not closed:
+                return end
+        return end
+
+    def measure(self, since: int | None = None) -> LogEnd:
+        """Where the first place without a record is: walks the last file that begins with a record, or from
+        `since`.
+
+        For the end of a log use `find_end`.
+        """
+        for file in reversed(self.log.files):
+            if since is not None and file.base <= since < file.end:
+                return self.walk(since)
+            head = Outcome(file.base, file.base)
+            wanted = self._range(file, file.base, file.base + 1, file.base + HEAD_BYTES)
+            try:
+                for _ in read_range(self.folder, wanted, head, kernels=self.kernels, piece=HEAD_BYTES):
+                    pass
+            except FileNotFoundError:
+                continue
+            if head.found or head.stop in (Stop.BLANK, Stop.SHORT):
+                return self.walk(file.base)
+        return self.walk(self.log.first)
+
+    def find_end(self, state: StoreState, since: int | None = None) -> LogEnd:
+        """The end of the log. A bad place with newer whole records behind it is a hole; the end lies behind
+        those.
+
+        In a `closed` store a bad record at the very end is damage, too, up to the end of its file. In a
+        `live` one the place is walked again first, as the broker may have written it meanwhile. `since`,
+        where a record begins or the log was found to end earlier, saves walking from further back.
+        """
+        near = state == "live" or since is not None
+        return self.follow(self.measure(since), state, near=near)
+
+    def follow(
+        self,
+        end: LogEnd,
+        state: StoreState,
+        *,
+        near: bool = False,
+        tell_debris: bool = True,
+        throttle: Throttle | None = None,
+    ) -> LogEnd:
+        """The end of a log of which a walk has found the first place without a record; see `find_end`.
+
+        With `near` records behind zeros are searched as far as `ZEROS_MAX`. Without `tell_debris` nothing is
+        read to find out about it.
+        """
+        holes: list[Hole] = []
+        records, behind, retries = end.records, 0, 0
+        while len(holes) < HOLES_MAX:
+            newer = self.find_newer(end, near=near, throttle=throttle)
+            if newer < 0:
                 break
-            if is_blank:  # behind it nothing counts; behind old records it is as old
-                if not stale:
+            if state != "closed" and retries < _RETRIES_MAX:
+                again = self.walk(end.offset)
+                if again.offset > end.offset:  # it was being written
+                    retries += 1
+                    records += again.records
+                    behind += again.records if holes else 0
+                    end = replace(again, last=again.last if again.last >= 0 else end.last)
+                    continue
+            at = self.log.at(end.offset) or self.log.files[-1]
+            holes.append(Hole(end.offset, newer, end.stop, at.path))
+            on = self.walk(newer)
+            records, behind = records + on.records, behind + on.records
+            end = replace(on, last=on.last if on.last >= 0 else end.last)
+        for file in self.log.files:
+            if not file.base <= end.offset < file.end:
+                continue
+            bad = end.stop in PROBLEMS and self._is_damage(file, end, state)
+            # A file made in advance has zeros only. Of a closed store queues and checkpoint tell.
+            at_base = state == "left" and end.offset == file.base
+            debris = (
+                state != "live" and (tell_debris or at_base) and self._has_bytes(file, end.offset, throttle)
+            )
+            if not bad and not (debris and at_base):
+                end = replace(end, debris=debris)
+                break
+            holes.append(Hole(end.offset, file.end, end.stop, file.path))
+            on = self.walk(file.end)
+            end = replace(on, offset=max(on.offset, file.end), last=end.last)
+        return replace(end, records=records, holes=tuple(holes), behind=behind)
+
+    def find_newer(self, end: LogEnd, *, near: bool = False, throttle: Throttle | None = None) -> int:
+        """Offset of the first whole record behind the end that was not stored earlier than what lies before
+        it (or of the blank record that closes the file): damage lies between; -1 if there is none.
+
+        Records behind the end are normal after a log was truncated, but those are older than what was written
+        since, which their store times tell.
+        """
+        if end.stop in (Stop.SHORT, Stop.RANGE_END):
+            return -1
+        newest: int | None = None
+        left, took = _STALE_MAX, throttle.took if throttle is not None else None
+        for file in self.log.files:
+            if file.end <= end.offset:
+                continue
+            at = max(file.base, end.offset + (end.stop is not Stop.BLANK))
+            limit = min(file.end, at + ZEROS_MAX) if near and end.stop not in PROBLEMS else file.end
+            wanted = self._range(file, at, limit, limit)
+            stale = file.base > end.offset or end.stop is Stop.BLANK
+            while at < limit and left:
+                at, is_blank = find_whole(self.folder, wanted, at, kernels=self.kernels, took=took)
+                if at >= limit:
+                    break
+                if is_blank:  # behind it nothing counts; behind old records it is as old
+                    if not stale:
+                        return at
+                    break
+                newest = self.newest_time(end) if newest is None else newest
+                if self._store_time(file, at) >= newest:
                     return at
-                break
-            newest = _newest(folder, log, end, entries) if newest is None else newest
-            if _store_time(folder, file, at, entries) >= newest:
-                return at
-            stale, at, left = True, at + 1, left - 1
-    return -1
+                stale, at, left = True, at + 1, left - 1
+        return -1
 
+    def newest_time(self, end: LogEnd) -> int:
+        """Store time of the last whole record before the end, also if the walk began there; 0 without one."""
+        last, file = end.last, self.log.at(max(end.offset - 1, self.log.first))
+        if last < 0 and file is not None:
+            last = replace(self, crc=False).walk(file.base, end.offset).last
+        file = self.log.at(last) if last >= 0 else None
+        return self._store_time(file, last) if file is not None else 0
 
-def _newest(folder: StoreFolder, log: Log, end: LogEnd, entries: bool) -> int:
-    """Store time of the last record before the end, also if the walk began with none."""
-    last, file = end.last, log.at(max(end.offset - 1, log.first))
-    if last < 0 and file is not None:
-        last = walk_end(folder, log, file.base, entries=entries, bound=end.offset).last
-    file = log.at(last) if last >= 0 else None
-    return _store_time(folder, file, last, entries) if file is not None else 0
+    def _store_time(self, file: LogFile, offset: int) -> int:
+        raw = bytearray(_HEAD_SIZE + self.shift)
+        self.folder.read_into(file.path, offset - file.base, memoryview(raw))
+        return store_timestamp_at(raw, self.shift)
 
+    def _is_damage(self, file: LogFile, end: LogEnd, state: StoreState) -> bool:
+        """Whether bad bytes behind which nothing newer follows are a damaged record, and no end.
 
-def _store_time(folder: StoreFolder, file: LogFile, offset: int, entries: bool) -> int:
-    raw = bytearray(_HEAD_SIZE + (ENTRY_HEAD_SIZE if entries else 0))
-    folder.read_into(file.path, offset - file.base, memoryview(raw))
-    return store_timestamp_at(raw, ENTRY_HEAD_SIZE if entries else 0)
-
-
-def newest_time(folder: StoreFolder, log: Log, end: LogEnd, *, entries: bool = False) -> int:
-    """Store time of the last whole record of a log; 0 without one."""
-    return _newest(folder, log, end, entries)
-
-
-def _is_damage(folder: StoreFolder, file: LogFile, end: LogEnd, state: StoreState, entries: bool) -> bool:
-    """Whether bad bytes behind which nothing newer follows are a damaged record, and no end.
-
-    In a store that was closed: if they say that they are a record of this place, and not the middle of one
-    that was truncated. At the beginning of a file there can be no such middle; a torn record begins as one
-    there.
-    """
-    if state == "live":
-        return False
-    # What is checked before these is right; the magic of a record is not in the middle of one.
-    ours = end.stop in (Stop.BAD_LENGTHS, Stop.BAD_OFFSET, Stop.BAD_CRC, Stop.BAD_INDEX)
-    if not ours and file.end - end.offset >= BLANK_SIZE_MIN:
-        place = 24 if entries else OFFSET_POSITION  # of pos in an entry, of physicalOffset in a record
-        raw = bytearray(place + 8)
-        folder.read_into(file.path, end.offset - file.base, memoryview(raw))
-        ours = int.from_bytes(raw[place:], "big") == end.offset
-    at_base = end.offset == file.base
-    return ours or at_base if state == "closed" else at_base and not ours and end.stop is Stop.BAD_MAGIC
-
-
-def _has_bytes(folder: StoreFolder, file: LogFile, offset: int, throttle: Throttle | None) -> bool:
-    """Whether something else than zeros follows an offset, as far as `ZEROS_MAX`."""
-    end = min(file.end, offset + ZEROS_MAX)
-    while offset < end:
-        raw = bytearray(min(end - offset, _BYTES_AT_ONCE))
-        count = folder.read_into(file.path, offset - file.base, memoryview(raw))
-        if throttle is not None:
-            throttle.took(count)
-        if raw.count(0, 0, count) < count:
-            return True
-        if count < len(raw):
+        In a store that was closed: if they say that they are a record of this place, and not the middle of
+        one that was truncated. At the beginning of a file there can be no such middle; a torn record begins
+        as one there.
+        """
+        if state == "live":
             return False
-        offset += count
-    return False
+        # What is checked before these is right; the magic of a record is not in the middle of one.
+        ours = end.stop in (Stop.BAD_LENGTHS, Stop.BAD_OFFSET, Stop.BAD_CRC, Stop.BAD_INDEX)
+        if not ours and file.end - end.offset >= BLANK_SIZE_MIN:
+            place = (
+                24 if self.entries else OFFSET_POSITION
+            )  # of pos in an entry, of physicalOffset in a record
+            raw = bytearray(place + 8)
+            self.folder.read_into(file.path, end.offset - file.base, memoryview(raw))
+            ours = int.from_bytes(raw[place:], "big") == end.offset
+        at_base = end.offset == file.base
+        return ours or at_base if state == "closed" else at_base and not ours and end.stop is Stop.BAD_MAGIC
+
+    def _has_bytes(self, file: LogFile, offset: int, throttle: Throttle | None) -> bool:
+        """Whether something else than zeros follows an offset, as far as `ZEROS_MAX`."""
+        end = min(file.end, offset + ZEROS_MAX)
+        while offset < end:
+            raw = bytearray(min(end - offset, _BYTES_AT_ONCE))
+            count = self.folder.read_into(file.path, offset - file.base, memoryview(raw))
+            if throttle is not None:
+                throttle.took(count)
+            if raw.count(0, 0, count) < count:
+                return True
+            if count < len(raw):
+                return False
+            offset += count
+        return False
+
+    def find_lost(
+        self, facts: StoreFacts, end: LogEnd, state: StoreState, newest_ms: int | None = None
+    ) -> Lost | None:
+        """What queues and the checkpoint know of behind the end of a log that nobody surely writes; None if
+        nothing.
+        """
+        if state == "live" or not self.log.files:
+            return None
+        claims = queue_claims(self.folder, facts, end.offset)
+        newest = self.newest_time(end) if newest_ms is None else newest_ms
+        found = decide_lost(
+            end.offset + self.shift, self.log.end + self.shift, claims, facts.checkpoint, newest, state
+        )
+        if found is not None and state == "left":  # a broker of another machine may have gone on
+            again = replace(self, crc=True).walk(end.offset)
+            if again.offset > end.offset:
+                return None
+        last, usual = self.log.files[-1], max(each.size for each in self.log.files)
+        if last.size < usual and (found is None or found.crash):
+            return Lost(last.end, last.base + usual, 0, "", False)
+        return found
 
 
 # -- what others know of ------------------------------------------------------------------------------------
@@ -403,37 +382,6 @@ class QueueClaim:
     """The first one or two of them, and the last."""
 
     messages: int
-
-
-def find_lost(
-    folder: StoreFolder,
-    facts: StoreFacts,
-    log: Log,
-    end: LogEnd,
-    state: StoreState,
-    *,
-    entries: bool = False,
-    newest_ms: int | None = None,
-) -> Lost | None:
-    """What queues and the checkpoint know of behind the end of a log that nobody surely writes; None if
-    nothing.
-
-    OSError as from the folder.
-    """
-    if state == "live" or not log.files:
-        return None
-    claims = queue_claims(folder, facts, end.offset)
-    newest = newest_time(folder, log, end, entries=entries) if newest_ms is None else newest_ms
-    shift = ENTRY_HEAD_SIZE if entries else 0
-    found = decide_lost(end.offset + shift, log.end + shift, claims, facts.checkpoint, newest, state)
-    if found is not None and state == "left":  # a broker of another machine may have gone on
-        again = walk_end(folder, log, end.offset, entries=entries, crc=True)
-        if again.offset > end.offset:
-            return None
-    last, usual = log.files[-1], max(each.size for each in log.files)
-    if last.size < usual and (found is None or found.crash):
-        return Lost(last.end, last.base + usual, 0, "", False)
-    return found
 
 
 def queue_claims(folder: StoreFolder, facts: StoreFacts, end: int) -> list[QueueClaim]:

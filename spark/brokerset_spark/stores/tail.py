@@ -15,12 +15,9 @@ from brokerset_spark.kernels import KERNELS, PROBLEMS, Kernels, Stop
 from brokerset_spark.stores.ending import (
     HOLES_MAX,
     LogEnd,
+    LogWalk,
     Lost,
     StoreState,
-    find_log_end,
-    find_lost,
-    follow_log,
-    walk_end,
 )
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder, read_all
 from brokerset_spark.stores.layout import Log, StoreFacts, read_log
@@ -76,7 +73,8 @@ def align(
 
 
 def _walk_over(folder: StoreFolder, log: Log, start: int, bound: int, entries: bool) -> int:
-    end = walk_end(folder, log, start, entries=entries, bound=bound)
+    walk = LogWalk(folder, log, entries)
+    end = walk.walk(start, bound)
     for _ in range(HOLES_MAX):
         file = log.at(end.offset)
         if file is None or end.offset >= bound or end.stop not in (*PROBLEMS, Stop.EMPTY):
@@ -85,7 +83,7 @@ def _walk_over(folder: StoreFolder, log: Log, start: int, bound: int, entries: b
         found, _ = find_whole(folder, wanted, end.offset + 1)
         if found >= wanted.limit:
             break
-        end = walk_end(folder, log, found, entries=entries, bound=bound)
+        end = walk.walk(found, bound)
     return end.offset
 
 
@@ -146,8 +144,7 @@ def bound_of(
     checkpoint, else up to its last record, exclusive. ValueError if `confirm` or `checkpoint` is asked for
     and there is no such offset.
     """
-    entries = bool(facts.ledger.files)
-    log = facts.ledger if entries else facts.commit_log
+    log, entries = facts.current
     if mode in ("auto", "confirm"):
         confirmed = folder.confirmed_offset() if confirmed is None else confirmed
         if confirmed is not None:
@@ -169,18 +166,11 @@ def bound_of(
         return _checkpoint_bound(folder, facts, log, stored, state, claims and since is None)
     if mode == "end" and state == "live":
         state = "left"  # whoever asks for it says that nobody writes
-    end = find_log_end(
-        folder,
-        log,
-        state=state,
-        entries=entries,
-        crc=live or mode in ("crc", "end"),
-        since=since,
-        kernels=kernels,
-    )
+    walk = LogWalk(folder, log, entries, crc=live or mode in ("crc", "end"), kernels=kernels)
+    end = walk.find_end(state, since)
     lost = None
     if claims and since is None:
-        lost = find_lost(folder, facts, log, end, state, entries=entries)
+        lost = walk.find_lost(facts, end, state)
     if not live:
         return Bound(end.offset, "end", end, lost, state)
     held = int(end.held_back < end.offset and state == "left")
@@ -194,8 +184,9 @@ def _checkpoint_bound(
     if state == "live" or not claims or not log.files:
         return Bound(stored, "checkpoint", state=state)
     aligned = align(folder, log, min(stored, log.end))
-    behind = follow_log(folder, log, walk_end(folder, log, aligned, crc=True), state=state, crc=True)
-    lost = find_lost(folder, facts, log, behind, state)
+    walk = LogWalk(folder, log, crc=True)
+    behind = walk.follow(walk.walk(aligned), state)
+    lost = walk.find_lost(facts, behind, state)
     if stored > log.end:
         messages = lost.messages if lost is not None else 0
         lost = Lost(behind.offset, stored, messages, "the checkpoint's confirmed offset", False)

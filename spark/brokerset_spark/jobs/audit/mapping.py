@@ -30,7 +30,7 @@ from brokerset_spark.jobs.audit.replica import (
 from brokerset_spark.jobs.audit.scan import TASK, probe
 from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
 from brokerset_spark.kernels import Stop
-from brokerset_spark.stores.ending import walk_end
+from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile, look
 from brokerset_spark.stores.opening import open_folder
@@ -279,7 +279,7 @@ def _last(folder: StoreFolder, observed: Observation, beyond: int) -> int:
     log, entries = observed.facts.current
     if beyond < log.first:
         log, entries = observed.facts.logs[0]
-    return walk_end(folder, log, max(beyond, log.first), entries=entries, crc=True).offset
+    return LogWalk(folder, log, entries, crc=True).walk(max(beyond, log.first)).offset
 
 
 def _bad_boundaries(

@@ -23,7 +23,7 @@ from brokerset_formats.identity import BrokerIdentity
 from brokerset_spark.jobs.audit.digests import SegmentDigest, decode_digests, encode_digests, thin
 from brokerset_spark.jobs.report import NoInput
 from brokerset_spark.json_values import CAMEL, read_versioned, to_value
-from brokerset_spark.stores.ending import LogEnd, follow_log, measure_end
+from brokerset_spark.stores.ending import LogEnd, LogWalk
 from brokerset_spark.stores.folder import StoreFolder, read_all
 from brokerset_spark.stores.layout import LogFile, StoreFacts, look
 from brokerset_spark.stores.tail import committed_end, is_written, state_of
@@ -274,10 +274,10 @@ def observe(folder: StoreFolder, confirmed: int | None = None) -> Observation:
     written = is_written(folder, facts)
     end, leftover, bound = None, None, confirmed
     if confirmed is None:
-        end = measure_end(folder, log, entries=entries, crc=True)
+        walk = LogWalk(folder, log, entries, crc=True)
+        end = walk.measure()
         bound = end.held_back if written else end.offset
-        state = state_of(folder, facts)
-        followed = follow_log(folder, log, end, state=state, entries=entries, crc=True, tell_debris=False)
+        followed = walk.follow(end, state_of(folder, facts), tell_debris=False)
         holes = [Damage(each.begin, each.end, each.stop.name, each.path) for each in followed.holes]
         leftover = holes[0] if holes else None
     assert bound is not None, "it is confirmed, or measured"

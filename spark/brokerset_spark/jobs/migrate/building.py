@@ -40,7 +40,7 @@ from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import LogEnd as LogPlace
-from brokerset_spark.stores.ending import StoreState, find_lost, follow_log
+from brokerset_spark.stores.ending import LogWalk, StoreState
 from brokerset_spark.stores.layout import COMMIT_LOG, DLEDGER_PREFIX, INDEX, QUEUES
 from brokerset_spark.stores.reading import Throttle
 
@@ -174,17 +174,14 @@ class Building:
         bounded = self._source.has_ledger and not self._options.take_uncommitted
         followed, lost = LogPlace(found.offset, -1, found.stop), None
         if not bounded and not found.problem and found.offset < self._selection.end:
-            entries, folder = self._source.has_ledger, self._source.folder
+            entries = self._source.has_ledger
             log = facts.ledger if entries else facts.commit_log
+            walk = LogWalk(self._source.folder, log, entries, crc=True)
             state: StoreState = "left" if facts.aborted else "closed"
             if not found.path:
                 followed = replace(followed, stop=Stop.BLANK)
-            followed = follow_log(
-                folder, log, followed, state=state, entries=entries, crc=True, throttle=Throttle(self._rate)
-            )
-            lost = find_lost(
-                folder, facts, log, followed, state, entries=entries, newest_ms=max(self._last_stored, 0)
-            )
+            followed = walk.follow(followed, state, throttle=Throttle(self._rate))
+            lost = walk.find_lost(facts, followed, state, max(self._last_stored, 0))
         end = plan.find_log_end(
             found,
             until=self._selection.end,

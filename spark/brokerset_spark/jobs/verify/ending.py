@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.kernels import Kernels
-from brokerset_spark.stores.ending import LogEnd, StoreState, follow_log, measure_end, newest_time
+from brokerset_spark.stores.ending import LogEnd, LogWalk, StoreState
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile
 from brokerset_spark.stores.reading import RECORD_MAX
@@ -71,20 +70,17 @@ def _empty(folder: StoreFolder, file: LogFile) -> bool:
     return bytes(head) == _ZEROS
 
 
-def _whole_at(
-    folder: StoreFolder, file: LogFile, offset: int, size: int, kernels: Kernels, entries: bool
-) -> bool:
+def _whole_at(walk: LogWalk, file: LogFile, offset: int, size: int) -> bool:
     """Whether a record of this size is there; its CRC does not count: a damaged record is one all the
     same."""
     if not 0 < size <= RECORD_MAX or offset + size > file.end:
         return False
     data = np.empty(size, np.uint8)
-    count = folder.read_into(file.path, offset - file.base, data.data)
-    if entries:
-        found = kernels.walk_entries(data[:count], 0, 1, offset, index=-1, final=True, crc=False).position
-    else:
-        found = kernels.walk(data[:count], 0, 1, offset, final=True, crc=False).position
-    return found == size
+    count = walk.folder.read_into(file.path, offset - file.base, data.data)
+    data, kernels = data[:count], walk.kernels
+    if walk.entries:
+        return kernels.walk_entries(data, 0, 1, offset, index=-1, final=True, crc=False).position == size
+    return kernels.walk(data, 0, 1, offset, final=True, crc=False).position == size
 
 
 def find_end(
@@ -100,18 +96,15 @@ def find_end(
 
     After a `crash` the last records may be torn, so those that no witness knows of must have the right CRC.
     """
-    shift = ENTRY_HEAD_SIZE if entries else 0
+    walk = LogWalk(folder, log, entries, crash, kernels)
     state: StoreState = "left" if crash else "closed"
     ordered = sorted(witnesses, key=lambda each: each.end, reverse=True)
     files = [file for file in log.files if not _empty(folder, file)] or [log.files[0]]
-    anchor = _anchor(folder, log, ordered, kernels, entries, shift)
+    anchor = _anchor(walk, ordered)
     known = anchor if anchor is not None and anchor >= files[-1].base else None
 
     def walked(since: int | None) -> LogEnd:
-        end = measure_end(folder, log, entries=entries, crc=crash, since=since, kernels=kernels)
-        return follow_log(
-            folder, log, end, state=state, entries=entries, crc=crash, kernels=kernels, tell_debris=False
-        )
+        return walk.follow(walk.measure(since), state, tell_debris=False)
 
     end = walked(known)
     if known is None and anchor is not None and end.offset < anchor:
@@ -121,16 +114,14 @@ def find_end(
         end = replace(end, offset=last.begin)  # a witness tells better how far a damaged end reaches
     claims = tuple(each for each in ordered if each.end > end.offset and each.offset >= end.offset)
     inside = [min(each.end, log.end) for each in claims if log.first <= each.offset < log.end]
-    newest = newest_time(folder, log, end, entries=entries)
+    newest = walk.newest_time(end)
     return Ending(end.offset, max([end.offset, *inside]), claims, newest)
 
 
-def _anchor(
-    folder: StoreFolder, log: Log, ordered: list[Witness], kernels: Kernels, entries: bool, shift: int
-) -> int | None:
+def _anchor(walk: LogWalk, ordered: list[Witness]) -> int | None:
     for each in ordered[:WITNESSES_MAX]:
-        offset, size = each.offset - shift, each.size + shift
-        file = log.at(offset) if each.size else None
-        if file is not None and _whole_at(folder, file, offset, size, kernels, entries):
+        offset, size = each.offset - walk.shift, each.size + walk.shift
+        file = walk.log.at(offset) if each.size else None
+        if file is not None and _whole_at(walk, file, offset, size):
             return offset + size
     return None

@@ -13,7 +13,7 @@ from brokerset_spark.jobs.verify.files import usual_sizes
 from brokerset_spark.jobs.verify.index_files import count_slots
 from brokerset_spark.jobs.verify.options import VerifyOptions
 from brokerset_spark.kernels import Stop, chosen
-from brokerset_spark.stores.ending import LogEnd, Lost, find_lost
+from brokerset_spark.stores.ending import LogEnd, LogWalk, Lost
 from brokerset_spark.stores.folder import FileFacts, LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import Log, StoreFacts, look
 from brokerset_spark.stores.reading import split
@@ -131,8 +131,7 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
         )
         raise NoInput(f"{facts.url} has no commit log", advice)
     kernels = chosen(options.kernels)
-    entries = bool(facts.ledger.files)
-    log = facts.ledger if entries else facts.commit_log
+    log, entries = facts.current
     if options.bound is not None:
         bound = min(options.bound, log.end)
         return Target(facts, options, True, Ending(bound, bound), ())
@@ -148,7 +147,7 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
     witnesses = tuple(find_witnesses(folder, facts))
     ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
     end = LogEnd(ending.whole, -1, Stop.EMPTY)
-    lost = find_lost(folder, facts, log, end, state, entries=entries, newest_ms=ending.newest_ms)
+    lost = LogWalk(folder, log, entries).find_lost(facts, end, state, ending.newest_ms)
     return Target(facts, options, False, ending, witnesses, lost=lost)
 
 

@@ -10,7 +10,7 @@ from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
 from brokerset_formats.queue_units import QueueUnit
 from brokerset_rig.made_stores import Place, damage, message, write_log
 from brokerset_spark.kernels import Stop
-from brokerset_spark.stores.ending import QueueClaim, StoreState, decide_lost, find_log_end
+from brokerset_spark.stores.ending import LogWalk, QueueClaim, StoreState, decide_lost
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import Log, look
 from brokerset_spark.stores.reading import Outcome, read_range, split
@@ -42,7 +42,7 @@ def test_whole_records_behind_a_bad_one_prove_damage(
     bad = places[-1 - behind]
     damage(bad)
 
-    end = find_log_end(folder, log, state=state, entries=entries, crc=True)
+    end = LogWalk(folder, log, entries=entries, crc=True).find_end(state)
 
     shift = 48 if entries else 0
     assert end.offset == end_of(places[-1])
@@ -57,7 +57,7 @@ def test_a_last_file_whose_first_record_is_zeros_is_damaged(tmp_path: Path, stat
     in_last = [each for each in places if each.file == places[-1].file]
     damage(in_last[0], 0, bytes(len(in_last[0].data)))
 
-    end = find_log_end(folder, log, state=state, crc=True)
+    end = LogWalk(folder, log, crc=True).find_end(state)
 
     assert end.offset == end_of(places[-1])
     assert [(hole.begin, hole.stop) for hole in end.holes] == [(in_last[0].offset, Stop.BLANK)]
@@ -71,7 +71,7 @@ def test_records_of_the_same_millisecond_are_not_old(tmp_path: Path) -> None:
     damage(places[10])
     folder = LocalFolder(tmp_path)
 
-    end = find_log_end(folder, look(folder).commit_log, state="left", crc=True)
+    end = LogWalk(folder, look(folder).commit_log, crc=True).find_end("left")
 
     assert (end.behind, end.offset) == (9, end_of(places[-1]))
 
@@ -87,7 +87,7 @@ def test_older_records_behind_the_end_are_none_of_the_log(tmp_path: Path, state:
     content[:end] = (tmp_path / "other" / "commitlog" / places[0].file.name).read_bytes()[:end]
     places[0].file.write_bytes(bytes(content))
 
-    found = find_log_end(folder, look(folder).commit_log, state=state, crc=True)
+    found = LogWalk(folder, look(folder).commit_log, crc=True).find_end(state)
 
     assert (found.offset, found.holes) == (end, ())
 
@@ -98,9 +98,9 @@ def test_a_bad_last_record_is_torn_after_a_crash_and_damage_in_a_closed_store(tm
     damage(places[-1])
 
     for state in ("left", "live"):
-        torn = find_log_end(folder, log, state=state, crc=True)
+        torn = LogWalk(folder, log, crc=True).find_end(state)
         assert (torn.offset, torn.holes) == (places[-1].offset, ())
-    closed = find_log_end(folder, log, state="closed")
+    closed = LogWalk(folder, log).find_end("closed")
     assert [hole.begin for hole in closed.holes] == [places[-1].offset]
 
 
@@ -109,7 +109,7 @@ def test_a_record_that_turns_into_zeros_is_damage_in_a_closed_store(tmp_path: Pa
     folder, places, log = made(tmp_path, 40, size=1 << 14)
     damage(places[-1], 12, bytes(len(places[-1].data) - 12))
 
-    end = find_log_end(folder, log, state="closed")
+    end = LogWalk(folder, log).find_end("closed")
 
     assert [hole.begin for hole in end.holes] == [places[-1].offset]
 
@@ -129,7 +129,7 @@ def test_bytes_behind_the_end_that_are_no_record_are_told(
     if data == b"" and position:
         damage(last, 0, bytes(position))
 
-    ends = [find_log_end(folder, log, state=state, crc=True) for state in ("closed", "left", "live")]
+    ends = [LogWalk(folder, log, crc=True).find_end(state) for state in ("closed", "left", "live")]
 
     assert [(end.offset, end.holes) for end in ends] == [(last.offset, ())] * 3
     assert [end.debris for end in ends] == [debris, debris, False]
@@ -145,10 +145,10 @@ def test_a_file_of_a_crashed_broker_without_any_record_is_damage_unless_it_has_z
     size = last.stat().st_size
 
     last.write_bytes(bytes(size))
-    assert find_log_end(folder, log, state="left", crc=True).holes == ()
+    assert LogWalk(folder, log, crc=True).find_end("left").holes == ()
 
     last.write_bytes(bytes(300) + b"\xa7" * (size - 300))
-    end = find_log_end(folder, log, state="left", crc=True)
+    end = LogWalk(folder, log, crc=True).find_end("left")
     assert [(hole.begin, hole.end) for hole in end.holes] == [
         (end_of(before) // size * size + size, end.offset)
     ]
@@ -178,7 +178,7 @@ def test_a_record_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
     places[0].file.write_bytes(whole[: one.position + 60].ljust(len(whole), b"\0"))
     folder = Writing(tmp_path, places[0].file, whole)
 
-    end = find_log_end(folder, look(folder).commit_log, state="live", crc=True)
+    end = LogWalk(folder, look(folder).commit_log, crc=True).find_end("live")
 
     assert (end.offset, end.holes) == (end_of(places[-1]), ())
 

@@ -10,7 +10,7 @@ import pytest
 
 from brokerset_rig.made_stores import STORES, Place, damage, expected, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop, chosen
-from brokerset_spark.stores.ending import measure_end
+from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import Log, look
 from brokerset_spark.stores.opening import open_folder
@@ -41,7 +41,7 @@ def test_every_cut(tmp_path: Path, entries: bool) -> None:
     """Two ranges that meet at any byte have every record of the file once, and meet at a record."""
     places = write_log(tmp_path, [message(n) for n in range(40)], file_size=1 << 14, entries=entries)
     log, folder = log_of(tmp_path, entries), LocalFolder(tmp_path)
-    end, file = measure_end(folder, log, entries=entries).offset, log.files[0]
+    end, file = LogWalk(folder, log, entries=entries).measure().offset, log.files[0]
 
     for at in range(1, end):
         first = Range(file.path, file.base, file.size, 0, at, entries, end)
@@ -66,7 +66,7 @@ def test_small_pieces(tmp_path: Path, entries: bool) -> None:
     for piece in (64, 100, 333, 5000):
         found: list[int] = []
         for wanted in split(
-            log.files, 700, entries=entries, bound=measure_end(folder, log, entries=entries).offset
+            log.files, 700, entries=entries, bound=LogWalk(folder, log, entries=entries).measure().offset
         ):
             offsets, _ = read(folder, wanted, piece=piece, crc=True)
             found += offsets
@@ -78,7 +78,7 @@ def test_record_longer_than_the_search_window(tmp_path: Path) -> None:
     records = [message(n, body=bytes(range(256)) * 4 * (1024 if n == 3 else 1)) for n in range(6)]
     places = write_log(tmp_path, records, file_size=2 << 20)
     folder, file = LocalFolder(tmp_path), log_of(tmp_path).files[0]
-    end = measure_end(folder, log_of(tmp_path)).offset
+    end = LogWalk(folder, log_of(tmp_path)).measure().offset
 
     for at in (places[2].offset + 1, places[3].offset, places[3].offset + 1):
         offsets, outcome = read(folder, Range(file.path, 0, file.size, at, end, bound=end))
@@ -196,7 +196,7 @@ def test_stale_records_behind_a_blank(tmp_path: Path) -> None:
         found += read(folder, wanted)[0]
 
     assert found == [each.offset for each in places[:20]]
-    assert measure_end(folder, log).offset == 1 << 14
+    assert LogWalk(folder, log).measure().offset == 1 << 14
 
 
 def test_file_shorter_than_its_name_says(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_rig.made_stores import Place, damage, locked_elsewhere, message, unpack_fixture, write_log
 from brokerset_spark.kernels import Stop
-from brokerset_spark.stores.ending import find_newer, measure_end
+from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import look
 from brokerset_spark.stores.reading import Outcome, read_range, split
@@ -34,13 +34,13 @@ def test_end(tmp_path: Path, entries: bool) -> None:
     """The end of a log lies behind its last record, also when files were made in advance."""
     folder, places = made(tmp_path, entries=entries)
     log = look(folder).ledger if entries else look(folder).commit_log
-    assert measure_end(folder, log, entries=entries).offset == end_of(places[-1])
+    assert LogWalk(folder, log, entries=entries).measure().offset == end_of(places[-1])
 
     for _ in range(2):
         last = places[-1].file.parent / f"{log.end:020d}"
         last.write_bytes(bytes(4096))
         log = look(folder).ledger if entries else look(folder).commit_log
-        found = measure_end(folder, log, entries=entries)
+        found = LogWalk(folder, log, entries=entries).measure()
 
         assert found.offset == end_of(places[-1])
         assert found.stop is Stop.EMPTY
@@ -54,7 +54,7 @@ def test_end_behind_a_closed_file(tmp_path: Path) -> None:
     last = [each for each in places if each.file != places[-1].file][-1]
     places[-1].file.write_bytes(bytes(4096))
 
-    found = measure_end(folder, look(folder).commit_log)
+    found = LogWalk(folder, look(folder).commit_log).measure()
 
     assert (found.offset, found.stop) == (int(places[-1].file.name), Stop.BLANK)
     assert (found.last, found.held_back) == (last.offset, found.offset)
@@ -72,10 +72,10 @@ def test_records_that_were_cut_off(tmp_path: Path) -> None:
     places[0].file.write_bytes(bytes(content))
     log = look(folder).commit_log
 
-    found = measure_end(folder, log)
+    found = LogWalk(folder, log).measure()
 
     assert found.offset == end
-    assert find_newer(folder, log, found) == -1
+    assert LogWalk(folder, log).find_newer(found) == -1
     offsets: list[int] = []
     for wanted in split(log.files, 300, bound=found.offset):
         for chunk in read_range(folder, wanted, Outcome(0, 0)):
@@ -89,10 +89,10 @@ def test_damage_is_not_taken_for_the_end(tmp_path: Path) -> None:
     damage(places[25])
     log = look(folder).commit_log
 
-    found = measure_end(folder, log)
+    found = LogWalk(folder, log).measure()
 
     assert (found.offset, found.stop) == (places[25].offset, Stop.BAD_MAGIC)
-    assert find_newer(folder, log, found) == places[26].offset
+    assert LogWalk(folder, log).find_newer(found) == places[26].offset
 
 
 def test_first_record_of_the_last_file_damaged(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_first_record_of_the_last_file_damaged(tmp_path: Path) -> None:
     damage(first)
     log = look(folder).commit_log
 
-    found = measure_end(folder, log)
+    found = LogWalk(folder, log).measure()
 
     assert (found.offset, found.stop) == (first.offset, Stop.BAD_MAGIC)
-    assert find_newer(folder, log, found) == places[places.index(first) + 1].offset
+    assert LogWalk(folder, log).find_newer(found) == places[places.index(first) + 1].offset
 
 
 def test_bound_of_a_closed_store(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_bound_of_a_store_that_is_written(tmp_path: Path) -> None:
     (tmp_path / "abort").touch()
 
     assert bound_of(folder, look(folder)) == Bound(
-        places[-1].offset, "crc", measure_end(folder, look(folder).commit_log)
+        places[-1].offset, "crc", LogWalk(folder, look(folder).commit_log).measure()
     )
     assert bound_of(folder, look(folder), mode="end").offset == end_of(places[-1])
     assert places[-1].record.body
@@ -186,7 +186,7 @@ def test_committed_entries(tmp_path: Path) -> None:
     folder = LocalFolder(unpack_fixture(tmp_path, "dledger") / "broker-1" / "store")
     facts = look(folder)
     whole = bound_of(folder, facts)
-    assert whole == Bound(measure_end(folder, facts.ledger, entries=True).offset, "committed")
+    assert whole == Bound(LogWalk(folder, facts.ledger, entries=True).measure().offset, "committed")
 
     checkpoint = next(folder.root.glob("dledger-*/checkpoint"))
     checkpoint.write_text("committedIndex=9\nendIndex=629\n")
