@@ -11,7 +11,14 @@ from typing import Any, Final, TypeVar
 import click
 
 from brokerset_runtime.files import write_atomically
-from brokerset_spark.commands.options import JobOptions, LocalPath, job_options, with_options
+from brokerset_spark.commands.options import (
+    JobOptions,
+    LocalPath,
+    file_option,
+    job_options,
+    offset_option,
+    with_options,
+)
 from brokerset_spark.jobs.audit import (
     Answer,
     AuditOptions,
@@ -63,18 +70,13 @@ _KEEP_PAGES = click.option(
     "--keep-page-cache", is_flag=True, help="Leave what is read in the page cache; no broker needs the room."
 )
 _MAP_OPTIONS: Final = (
-    click.option(
+    offset_option(
         "--confirm-offset",
         "confirmed",
-        type=click.IntRange(min=0),
-        metavar="OFFSET",
         help="What the broker says is confirmed. [default: what each store's checkpoint says]",
     ),
-    click.option(
-        "--cache",
-        type=LocalPath(dir_okay=False),
-        metavar="FILE",
-        help="Keep digests of files that do not change any more; they are read again once a week.",
+    file_option(
+        "--cache", help="Keep digests of files that do not change any more; they are read again once a week."
     ),
     click.option("--full", is_flag=True, help="Read everything, whatever the cache knows."),
     _KEEP_PAGES,
@@ -86,24 +88,13 @@ _REPORT_OPTIONS: Final = (
         metavar="FILE",
         help="What the controllers say: `brokerset status --json`, or masterEpoch and syncStateSet.",
     ),
-    click.option(
-        "--page",
-        type=LocalPath(dir_okay=False),
-        metavar="FILE",
-        help="Write the page there. [default: next to the report, or audit.html]",
-    ),
+    file_option("--page", help="Write the page there. [default: next to the report, or audit.html]"),
     click.option("--no-page", is_flag=True, help="Write no page."),
 )
 
 
 def _output(what: str) -> Callable[[F], F]:
-    return click.option(
-        "-o",
-        "--output",
-        type=LocalPath(dir_okay=False),
-        metavar="FILE",
-        help=f"Write the {what} there. [default: standard output, one line]",
-    )
+    return file_option("-o", "--output", help=f"Write the {what} there. [default: standard output, one line]")
 
 
 @audit.command("run")
@@ -133,7 +124,7 @@ def run(
 @click.argument("store")
 @_output("map")
 @with_options(_MAP_OPTIONS)
-@click.option("--cut", "cuts", type=click.IntRange(min=0), multiple=True, metavar="OFFSET",
+@offset_option("--cut", "cuts", multiple=True,
               help="Begin a digest here as well: what other replicas confirmed, or begin with.")  # fmt: skip
 @job_options
 def map_command(
@@ -168,7 +159,7 @@ class _Pair(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no argu
 @audit.command("look")
 @click.argument("store")
 @_output("answer")
-@click.option("--bound", type=click.IntRange(min=0), required=True, metavar="OFFSET",
+@offset_option("--bound", required=True,
               help="Up to where the store was mapped.")  # fmt: skip
 @click.option("--list", "lists", type=_Pair(), multiple=True, metavar="FROM:TO",
               help="List the records of this stretch, each with a hash.")  # fmt: skip
@@ -196,8 +187,7 @@ def look_command(
 
 @audit.command("reduce")
 @click.argument("maps", nargs=-1, required=True, type=LocalPath(dir_okay=False))
-@click.option("--look", "looks", type=LocalPath(dir_okay=False), multiple=True,
-              metavar="FILE", help="What a store has answered to an earlier reduce.")  # fmt: skip
+@file_option("--look", "looks", multiple=True, help="What a store has answered to an earlier reduce.")
 @with_options(_REPORT_OPTIONS)
 @job_options
 def reduce_command(

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from brokerset_spark.commands.options import ByteCount, JobOptions, LocalPath, Moment, job_options
+from brokerset_spark.commands.options import (
+    JobOptions,
+    LocalPath,
+    Moment,
+    bytes_option,
+    file_option,
+    job_options,
+    offset_option,
+)
 
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 _TAIL_BOUNDS = ("auto", "confirm", "checkpoint", "crc", "end")
@@ -30,24 +38,10 @@ def _names(text: str) -> tuple[str, ...]:
 )
 @click.option("--from", "start_ms", type=Moment(), metavar="TIME", help="Stored at or after this time.")
 @click.option("--until", "end_ms", type=Moment(), metavar="TIME", help="Stored before this time.")
-@click.option(
-    "--from-offset",
-    "start_offset",
-    type=click.IntRange(0),
-    metavar="OFFSET",
-    help="From this offset of the log on.",
-)
-@click.option(
-    "--until-offset",
-    "end_offset",
-    type=click.IntRange(0),
-    metavar="OFFSET",
-    help="Before this offset of the log.",
-)
-@click.option(
+@offset_option("--from-offset", "start_offset", help="From this offset of the log on.")
+@offset_option("--until-offset", "end_offset", help="Before this offset of the log.")
+@file_option(
     "--since-manifest",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
     help="Go on where the export of this _manifest.json ended; if it is the one in TARGET, add to it.",
 )
 @click.option(
@@ -66,7 +60,7 @@ def _names(text: str) -> tuple[str, ...]:
 @click.option(
     "--broker-name", metavar="NAME", help="Column brokerName. [default: as the store's identity says]"
 )
-@click.option("--split-size", type=ByteCount(), default="512M", show_default=True, metavar="BYTES",
+@bytes_option("--split-size", default="512M", show_default=True,
               help="Bytes of the log for one task, and so the most for one file.")  # fmt: skip
 @click.option(
     "--tail-bound",
@@ -75,7 +69,7 @@ def _names(text: str) -> tuple[str, ...]:
     show_default=True,
     help="How far a store that a broker writes is read.",
 )
-@click.option("--confirmed-offset", type=click.IntRange(0), metavar="OFFSET", help="As the broker tells it.")
+@offset_option("--confirmed-offset", help="As the broker tells it.")
 @job_options
 def export(
     store: str, target: Path, since_manifest: Path | None, no_crc: bool, job: JobOptions, **given: Any

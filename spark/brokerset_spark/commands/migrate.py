@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from brokerset_spark.commands.options import ByteCount, JobOptions, Moment, job_options
+from brokerset_spark.commands.options import JobOptions, Moment, bytes_option, job_options
 
 _TARGETS: Final = ("controller", "commitlog", "dledger")
 
@@ -21,12 +21,8 @@ _TARGETS: Final = ("controller", "commitlog", "dledger")
     is_flag=True,
     help="Write records again where files could be copied; to a DLedger: entries only, no old files.",
 )
-@click.option(
-    "--file-size", type=ByteCount(), metavar="BYTES", help="Size of the log's files. [default: as before]"
-)
-@click.option(
-    "--queue-file-size", type=ByteCount(), metavar="BYTES", help="Size of queue files. [default: as before]"
-)
+@bytes_option("--file-size", help="Size of the log's files. [default: as before]")
+@bytes_option("--queue-file-size", help="Size of queue files. [default: as before]")
 @click.option(
     "--from-time",
     "from_time_ms",

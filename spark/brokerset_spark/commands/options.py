@@ -244,6 +244,10 @@ def range_options(function: F) -> F:
     return with_options(_RANGE_OPTIONS)(function)
 
 
+offset_option: Final = functools.partial(click.option, type=click.IntRange(0), metavar="OFFSET")
+file_option: Final = functools.partial(click.option, type=LocalPath(dir_okay=False), metavar="FILE")
+bytes_option: Final = functools.partial(click.option, type=ByteCount(), metavar="BYTES")
+
 _OPTIONS: Final = (
     click.option(
         "--engine",
@@ -256,37 +260,23 @@ _OPTIONS: Final = (
     ),
     click.option("--workers", type=click.IntRange(1, 1024), help="Tasks at once. [default: processors]"),
     click.option("--master", metavar="URL", help="Spark master. [default: this machine]"),
-    click.option(
+    bytes_option(
         "--max-bytes-per-second",
-        type=ByteCount(),
         default=0,
-        metavar="BYTES",
         help="Read no faster, all workers together, for a broker's sake: 100M. [default: no limit]",
     ),
-    click.option("--report", type=LocalPath(dir_okay=False), metavar="FILE", help="Write report.json."),
-    click.option(
-        "--findings",
-        type=LocalPath(dir_okay=False),
-        metavar="FILE",
-        help="Write the findings as a Parquet file.",
-    ),
-    click.option(
-        "--summary",
-        type=LocalPath(dir_okay=False),
-        metavar="FILE",
-        help="Write a summary of at most 4096 bytes, as /dev/termination-log takes it.",
-    ),
+    file_option("--report", help="Write report.json."),
+    file_option("--findings", help="Write the findings as a Parquet file."),
+    file_option("--summary", help="Write a summary of at most 4096 bytes, as /dev/termination-log takes it."),
     click.option("--json", "as_json", is_flag=True, help="Write report.json to standard output."),
 )
 
 
 _RANGE_OPTIONS: Final = (
-    click.option("--start", type=click.IntRange(0), metavar="OFFSET", help="From this offset of the log on."),
-    click.option("--end", type=click.IntRange(0), metavar="OFFSET", help="Up to this offset."),
-    click.option(
+    offset_option("--start", help="From this offset of the log on."),
+    offset_option("--end", help="Up to this offset."),
+    offset_option(
         "--bound",
-        type=click.IntRange(0),
-        metavar="OFFSET",
         help="The confirmed offset of a running broker: nothing behind it is looked at. [default: from its "
         "checkpoint]",
     ),
@@ -330,13 +320,7 @@ def _bar() -> Iterator[Progress]:
         yield quiet
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 
     columns = (
