@@ -147,13 +147,7 @@ class Record:
 
 
 def record_size(
-    body: int,
-    topic: int,
-    properties: int,
-    *,
-    v2: bool = False,
-    born_v6: bool = False,
-    store_v6: bool = False,
+    body: int, topic: int, properties: int, *, v2: bool = False, born_v6: bool = False, store_v6: bool = False
 ) -> int:
     """Bytes of a record whose parts have these many bytes."""
     hosts = V6_EXTRA * (born_v6 + store_v6)

@@ -69,14 +69,7 @@ class Model:
         if operation == "append":
             body, tags, properties = self.item(*arguments[0])
             appended = self.store.append(
-                topic,
-                queue_id,
-                body,
-                properties,
-                flag=0,
-                sys_flag=0,
-                born_timestamp=0,
-                born_host=bytes(8),
+                topic, queue_id, body, properties, flag=0, sys_flag=0, born_timestamp=0, born_host=bytes(8)
             )
             assert appended.queue_offset == len(expected)
             expected.append((body, tags))

@@ -61,9 +61,5 @@ class DelayLevels:
     def put_aside(self, topic: str, queue_id: int, level: int, properties: bytes) -> tuple[str, int, bytes]:
         """Topic, queue and properties under which a message for `topic` waits. `level` is positive."""
         level = min(level, self.highest)
-        changes = {
-            Property.DELAY: str(level),
-            Property.REAL_TOPIC: topic,
-            Property.REAL_QID: str(queue_id),
-        }
+        changes = {Property.DELAY: str(level), Property.REAL_TOPIC: topic, Property.REAL_QID: str(queue_id)}
         return SCHEDULE_TOPIC, level - 1, edit_properties(properties, changes)

@@ -161,10 +161,7 @@ class Dispatcher:
             log.error("the key index has no room", reason=refusal.reason, offset=offset)
 
     def put_index_batch(
-        self,
-        topic: str,
-        messages: Sequence[tuple[bytes | None, bytes | None, int]],
-        store_timestamp: int,
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, int]], store_timestamp: int
     ) -> None:
         """`put_index` for the messages of one batch: client-made id, keys, offset of each."""
         index = self._index

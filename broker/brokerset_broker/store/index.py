@@ -49,12 +49,7 @@ class IndexService:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        clock: Clock,
-        hash_slots: int = SLOTS_DEFAULT,
-        indexes_max: int = UNITS_DEFAULT,
+        self, folder: Path, *, clock: Clock, hash_slots: int = SLOTS_DEFAULT, indexes_max: int = UNITS_DEFAULT
     ) -> None:
         self.folder = folder
         self._slots = hash_slots

@@ -622,8 +622,7 @@ class MessageStore:
                 f"more than {self.properties_size_max} bytes of properties; send less",
             )
         return StoreRefused(
-            PutStatus.MESSAGE_ILLEGAL,
-            f"a body of {body_size} bytes; maxMessageSize is {self._body_size_max}",
+            PutStatus.MESSAGE_ILLEGAL, f"a body of {body_size} bytes; maxMessageSize is {self._body_size_max}"
         )
 
     # -- what follows an append -----------------------------------------------------------------------------

@@ -19,13 +19,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
 from brokerset_spark.sources import gathering
 from brokerset_spark.sources.batches import topic_wanted
-from brokerset_spark.sources.columns import (
-    EPOCH_COLUMNS,
-    INDEX_COLUMNS,
-    QUEUE_COLUMNS,
-    Column,
-    schema_of,
-)
+from brokerset_spark.sources.columns import EPOCH_COLUMNS, INDEX_COLUMNS, QUEUE_COLUMNS, Column, schema_of
 from brokerset_spark.sources.options import (
     IndexOptions,
     QueueOptions,

@@ -12,13 +12,7 @@ from typing import Final, Literal
 from brokerset_formats.dledger import INDEX_UNIT_SIZE, LedgerCheckpoint, LedgerUnit
 from brokerset_formats.errors import FormatError
 from brokerset_spark.kernels import KERNELS, PROBLEMS, Kernels, Stop
-from brokerset_spark.stores.ending import (
-    HOLES_MAX,
-    LogEnd,
-    LogWalk,
-    Lost,
-    StoreState,
-)
+from brokerset_spark.stores.ending import HOLES_MAX, LogEnd, LogWalk, Lost, StoreState
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder, read_all
 from brokerset_spark.stores.layout import Log, StoreFacts, read_log
 from brokerset_spark.stores.reading import Range

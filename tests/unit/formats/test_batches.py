@@ -11,10 +11,7 @@ BODY = bytes.fromhex(
     "0000002c000000000000000000000000000000026231001457414954017472756502544147530154616741020000002300"
     "000000000000000000000000000003623232000a57414954017472756502"
 )
-ITEMS = [
-    BatchItem(0, b"b1", b"WAIT\x01true\x02TAGS\x01TagA\x02"),
-    BatchItem(0, b"b22", b"WAIT\x01true\x02"),
-]
+ITEMS = [BatchItem(0, b"b1", b"WAIT\x01true\x02TAGS\x01TagA\x02"), BatchItem(0, b"b22", b"WAIT\x01true\x02")]
 
 
 def test_body_of_a_java_client() -> None:

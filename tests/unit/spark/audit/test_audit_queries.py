@@ -18,14 +18,7 @@ from click.testing import CliRunner, Result
 from brokerset_formats.errors import FormatError
 from brokerset_rig.replica_stores import Log, flip, write_replica
 from brokerset_spark.commands.audit import audit as command
-from brokerset_spark.jobs.audit import (
-    Answer,
-    AuditOptions,
-    Query,
-    ReplicaMap,
-    audit,
-    map_replica,
-)
+from brokerset_spark.jobs.audit import Answer, AuditOptions, Query, ReplicaMap, audit, map_replica
 from brokerset_spark.jobs.audit import answer as answer_query
 from brokerset_spark.jobs.audit import records as reading
 from brokerset_spark.jobs.audit.records import LISTED, RecordFacts
@@ -216,8 +209,7 @@ def test_questions_about_many_replicas_leave_room_in_a_summary() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"", b"{}", b"[]", b'{"lookVersion": 2}', b'{"lookVersion": 1, "url": "a", "covered": 3}'],
+    "text", [b"", b"{}", b"[]", b'{"lookVersion": 2}', b'{"lookVersion": 1, "url": "a", "covered": 3}']
 )
 def test_what_is_no_answer_is_refused(text: bytes) -> None:
     with pytest.raises(FormatError):

@@ -73,8 +73,7 @@ def test_what_nobody_foresaw_is_told_with_its_stack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "code"),
-    [(None, EXIT_CLEAN), (Level.WARNING, EXIT_CLEAN), (Level.ERROR, EXIT_FINDINGS)],
+    ("level", "code"), [(None, EXIT_CLEAN), (Level.WARNING, EXIT_CLEAN), (Level.ERROR, EXIT_FINDINGS)]
 )
 def test_a_report_decides_between_clean_and_findings(level: Level | None, code: int) -> None:
     """Only errors count; warnings end as nothing does."""
