@@ -9,14 +9,13 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from brokerset_formats import index_file
 from brokerset_formats.epochs import END_UNBOUNDED
 from brokerset_formats.errors import FormatError
-from brokerset_formats.queue_units import BLANK_SIZE, UNIT_SIZE
+from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_spark.sources import gathering
 from brokerset_spark.sources.batches import topic_wanted
 from brokerset_spark.sources.columns import EPOCH_COLUMNS, INDEX_COLUMNS, QUEUE_COLUMNS, Column, schema_of
@@ -33,12 +32,11 @@ from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import StoreFacts, look
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.tail import bound_of, is_written
+from brokerset_spark.stores.units import INDEX_UNIT, QUEUE, Units, is_blank
+from brokerset_spark.stores.units import is_written as has_record
 
 _READ: Final = 4 << 20
 _NO_BOUND: Final = 2**63 - 1
-_QUEUE_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-_INDEX_UNIT: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-assert (_QUEUE_UNIT.itemsize, _INDEX_UNIT.itemsize) == (UNIT_SIZE, index_file.UNIT.size)
 
 Values = Mapping[str, Any]
 """Columns by name in lower case: arrays of numpy or Arrow, or one value for all rows."""
@@ -171,10 +169,10 @@ class QueueReader(_TableReader[QueueOptions]):
     def rows(self, folder: StoreFolder, file: TableFile) -> Iterator[tuple[int, Values]]:
         """Units that point to messages, up to the first that never was written, or whose record ends behind
         the bound."""
-        for number, units in _units(folder, file.path, 0, file.size // UNIT_SIZE, _QUEUE_UNIT):
-            blank = (units["offset"] == 0) & (units["size"] == BLANK_SIZE)
+        for number, units in _units(folder, file.path, 0, file.size // UNIT_SIZE, QUEUE.dtype):
+            blank = is_blank(units)
             below = units["offset"].astype(np.int64) <= file.bound - units["size"].astype(np.int64)
-            written = (units["offset"] >= 0) & (units["size"] > 0) & (below | blank)
+            written = has_record(units) & (below | blank)
             end = len(units) if written.all() else int(np.argmin(written))
             kept = np.flatnonzero(~blank[:end])
             yield (
@@ -194,7 +192,7 @@ class QueueReader(_TableReader[QueueOptions]):
 
 def _units(
     folder: StoreFolder, path: str, position: int, count: int, kind: np.dtype[np.void]
-) -> Iterator[tuple[int, NDArray[np.void]]]:
+) -> Iterator[tuple[int, Units]]:
     """Number of the first unit and the units, piece by piece; fewer if the file is shorter."""
     number, room = 0, _READ // kind.itemsize
     while number < count:
@@ -258,7 +256,7 @@ class IndexReader(_TableReader[IndexOptions]):
         if header.next_unit > units:
             raise FormatError(f"{file.path}: {header.next_unit - 1} entries where {units} have room")
         begin = index_file.file_size(slots, 1)
-        for number, entries in _units(folder, file.path, begin, header.next_unit - 1, _INDEX_UNIT):
+        for number, entries in _units(folder, file.path, begin, header.next_unit - 1, INDEX_UNIT):
             hashes = entries["hash"].astype(np.int32)
             seconds = entries["seconds"].astype(np.int64)
             yield (

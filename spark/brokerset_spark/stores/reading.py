@@ -223,7 +223,7 @@ def read_range(
         window.fill()
         data, offset = window.data, window.offset
         final = window.all_read and window.limit == window.file_end
-        chunk, position, stop, index = _walk(
+        chunk, position, stop, index = walk_chunk(
             kernels, data, min(until - offset, len(data)), offset, wanted.entries, index, final, crc
         )
         reached = offset + position
@@ -285,9 +285,10 @@ def bounds(folder: StoreFolder, wanted: Range, kernels: Kernels = KERNELS) -> tu
     return begin, until
 
 
-def _walk(
+def walk_chunk(
     kernels: Kernels, data: Bytes, end: int, offset: int, entries: bool, index: int, final: bool, crc: bool
 ) -> tuple[Chunk, int, Stop, int]:
+    """Records from the first byte of `data` on, where and why they end, and the index of the next entry."""
     if not entries:
         found = kernels.walk(data, 0, end, offset, final=final, crc=crc)
         chunk = Chunk(data, offset, found.starts, found.sizes, begin=offset, end=offset + found.position)

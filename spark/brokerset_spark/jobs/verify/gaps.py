@@ -12,12 +12,12 @@ import numpy as np
 from brokerset_formats.records import OFFSET_POSITION, PROPERTY_CRC_SIZE, ends_with_property_crc
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.findings import OF_STOP, finding
-from brokerset_spark.jobs.verify.scan import Collector, proper_blank, walked_chunk
+from brokerset_spark.jobs.verify.scan import Collector, proper_blank
 from brokerset_spark.kernels import Kernels, Stop, chosen
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.reading import RECORD_MAX, Range, Throttle
+from brokerset_spark.stores.reading import RECORD_MAX, Range, Throttle, walk_chunk
 from brokerset_spark.stores.searching import find_whole
 
 WINDOW: Final = 8 << 20
@@ -58,7 +58,7 @@ def _examine(folder: StoreFolder, row: Row, collector: Collector, kernels: Kerne
         if len(data) == 0:
             break
         whole = at + len(data) >= row["end"] or len(data) < size
-        chunk, position, stop = walked_chunk(kernels, data, at, row["entries"], False)
+        chunk, position, stop, _ = walk_chunk(kernels, data, len(data), at, row["entries"], -1, False, True)
         if len(chunk.starts) or chunk.end > chunk.begin:
             yield from collector.take(chunk)
         at += position

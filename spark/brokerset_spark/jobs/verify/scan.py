@@ -21,7 +21,7 @@ from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, Keys, c
 from brokerset_spark.jobs.verify.ledger import check_units
 from brokerset_spark.jobs.verify.light_queues import light_columns
 from brokerset_spark.kernels import Heads, Kernels, Stop, chosen
-from brokerset_spark.kernels.contract import Bytes, Int64s
+from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile
 from brokerset_spark.stores.opening import open_folder
@@ -252,26 +252,3 @@ def scan_range(row: Row) -> Iterator[Result]:
     finally:
         collector.close()
         folder.close()
-
-
-def walked_chunk(
-    kernels: Kernels, data: Bytes, base: int, entries: bool, final: bool
-) -> tuple[Chunk, int, Stop]:
-    """Records from the first byte of `data` on, and where and why they end."""
-    if not entries:
-        found = kernels.walk(data, 0, len(data), base, final=final, crc=True)
-        chunk = Chunk(data, base, found.starts, found.sizes, begin=base, end=base + found.position)
-        return chunk, found.position, found.stop
-    got = kernels.walk_entries(data, 0, len(data), base, index=-1, final=final, crc=True)
-    kept = got.are_records
-    chunk = Chunk(
-        data,
-        base,
-        got.starts[kept] + ENTRY_HEAD_SIZE,
-        (got.sizes[kept] - ENTRY_HEAD_SIZE).astype(np.int32),
-        got.indexes[kept],
-        got.terms[kept],
-        base,
-        base + got.position,
-    )
-    return chunk, got.position, got.stop
