@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerset_formats.dledger import BLANK as LEDGER_BLANK
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_BLANK, LedgerEntry
@@ -19,6 +20,9 @@ from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import BLANK, COMPUTE_CRC, Record, decode_record, encode_record
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
 from brokerset_rig.archives import extract_archive
+
+if TYPE_CHECKING:
+    import pytest
 
 FIXTURES: Final = Path(__file__).parents[2] / "peers" / "fixtures"
 OWN: Final = Path(__file__).parents[2] / "java"
@@ -44,7 +48,12 @@ def unpack_fixture(folder: Path, archive: str) -> Path:
     name = f"{archive}.tar.xz"
     with tarfile.open(next(place / name for place in (FIXTURES, OWN) if (place / name).exists())) as tar:
         extract_archive(tar, folder)
-    return folder / archive
+    return folder / archive if (folder / archive).is_dir() else folder
+
+
+def unpacked_once(folders: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the folder of an archive, unpacked when it is asked for first; nobody may change it."""
+    return cache(lambda archive: unpack_fixture(folders.mktemp(archive), archive))
 
 
 def expected(folder: Path) -> dict[int, dict[str, Any]]:

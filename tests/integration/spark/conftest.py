@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerset_rig.made_stores import unpack_fixture
+from brokerset_rig.made_stores import unpacked_once
 from brokerset_rig.spark_session import spark_session
 from brokerset_spark.sources import register
 
@@ -27,11 +27,4 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def fixture_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Unpacks an archive of stores once."""
-    unpacked: dict[str, Path] = {}
-
-    def get(archive: str) -> Path:
-        if archive not in unpacked:
-            unpacked[archive] = unpack_fixture(tmp_path_factory.mktemp(archive), archive)
-        return unpacked[archive]
-
-    return get
+    return unpacked_once(tmp_path_factory)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import shutil
-import tarfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.results import GetStatus
 from brokerset_formats.properties import decode_properties
 from brokerset_formats.records import SysFlag, decode_record
-from brokerset_rig.archives import extract_archive
+from brokerset_rig.made_stores import unpacked_once
 from brokerset_runtime.clock import SystemClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -36,18 +35,8 @@ READABLE = [
 
 @pytest.fixture(scope="module")
 def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Unpacks a fixture once; the sparse files stay sparse."""
-    unpacked: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in unpacked:
-            folder = tmp_path_factory.mktemp(name)
-            with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                extract_archive(archive, folder)
-            unpacked[name] = folder / name if (folder / name).is_dir() else folder
-        return unpacked[name]
-
-    return get
+    """Unpacks an archive of stores once."""
+    return unpacked_once(tmp_path_factory)
 
 
 def open_store(root: Path) -> MessageStore:

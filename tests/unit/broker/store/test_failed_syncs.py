@@ -64,6 +64,15 @@ async def sync_everything(store: MessageStore) -> None:
     await store.checkpoints.write(thorough=True)
 
 
+def half_synced(stores: Stores) -> MessageStore:
+    """A store with `COUNT` messages that are on the disk, and as many that are not yet."""
+    store = open_store(stores)
+    fill(stores, store, 0, COUNT)
+    asyncio.run(sync_everything(store))
+    fill(stores, store, COUNT, COUNT)
+    return store
+
+
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index"])
 @pytest.mark.parametrize("end", ["killed", "closed"])
 @pytest.mark.parametrize("then", ["evict", "lose_power"])
@@ -72,10 +81,7 @@ def test_a_restart_on_the_same_boot_makes_durable_what_a_failed_sync_dropped(
 ) -> None:
     """Whichever file the disk did not take, and however the process ended: after the next start everything is
     on the disk, and no queue offset is given a second time."""
-    store = open_store(stores)
-    fill(stores, store, 0, COUNT)
-    asyncio.run(sync_everything(store))
-    fill(stores, store, COUNT, COUNT)
+    store = half_synced(stores)
     cache.fails = lambda path: f"/{part}/" in path
     asyncio.run(sync_everything(store))
     assert cache.failed
@@ -96,10 +102,7 @@ def test_a_restart_on_the_same_boot_makes_durable_what_a_failed_sync_dropped(
 
 def test_pages_that_are_evicted_before_the_restart_are_made_again(stores: Stores, cache: PageCache) -> None:
     """Queues and index have holes then, and the log has everything: no offset is given a second time."""
-    store = open_store(stores)
-    fill(stores, store, 0, COUNT)
-    asyncio.run(sync_everything(store))
-    fill(stores, store, COUNT, COUNT)
+    store = half_synced(stores)
     cache.fails = lambda path: "/consumequeue/" in path or "/index/" in path
     asyncio.run(sync_everything(store))
     cache.fails = lambda path: False
@@ -154,10 +157,7 @@ def abort_lines(stores: Stores) -> list[str]:
 
 def test_a_sync_that_fails_at_a_start_voids_the_boot_too(stores: Stores, cache: PageCache) -> None:
     """Such a start does not go on; the next one writes everything once more."""
-    store = open_store(stores)
-    fill(stores, store, 0, COUNT)
-    asyncio.run(sync_everything(store))
-    fill(stores, store, COUNT, COUNT)
+    store = half_synced(stores)
     store.abandon()
     cache.fails = lambda path: "/consumequeue/" in path
     with pytest.raises(OSError, match="Input/output"):
@@ -176,10 +176,7 @@ def test_a_sync_that_fails_at_a_start_voids_the_boot_too(stores: Stores, cache: 
 def test_what_the_kernel_could_not_write_unnoticed_is_written_again(stores: Stores, cache: PageCache) -> None:
     """Pages may be lost before anybody syncs, and the process killed before it could hear of it: so every
     start after a kill compares with the disk what is not surely on it. This leaves out the key index."""
-    store = open_store(stores)
-    fill(stores, store, 0, COUNT)
-    asyncio.run(sync_everything(store))
-    fill(stores, store, COUNT, COUNT)
+    store = half_synced(stores)
     store.abandon()
     cache.write_back_fails_unnoticed()
 
@@ -193,10 +190,7 @@ def test_what_the_kernel_could_not_write_unnoticed_is_written_again(stores: Stor
 
 def test_a_log_that_ends_before_what_was_written_has_lost_pages(stores: Stores, cache: PageCache) -> None:
     """Though the boot is the same: the checkpoint told how far the log was in the page cache."""
-    store = open_store(stores)
-    fill(stores, store, 0, COUNT)
-    asyncio.run(sync_everything(store))
-    fill(stores, store, COUNT, COUNT)
+    store = half_synced(stores)
     asyncio.run(store.checkpoints.write(thorough=False))
     store.abandon()
     cache.write_back_fails_unnoticed()

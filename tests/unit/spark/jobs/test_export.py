@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, Record, SysFlag, encode_record
-from brokerset_rig.archives import extract_archive
+from brokerset_rig.made_stores import unpacked_once
 from brokerset_rig.replica_stores import Log, write_replica
 from brokerset_runtime.files import sync_folder, write_atomically
 from brokerset_spark.jobs.export import partitions, staging, writing
@@ -36,7 +35,6 @@ from brokerset_spark.json_values import from_value
 
 pytestmark = pytest.mark.long
 
-FIXTURES = Path(__file__).parents[3] / "peers" / "fixtures"
 HOST = Host.from_text("10.1.2.3", 10911)
 DAY_MS = 86_400_000
 FILE_SIZE = 32_768
@@ -167,18 +165,8 @@ def staging_of(target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Unpacks the store folders of a fixture once."""
-    unpacked: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in unpacked:
-            folder = tmp_path_factory.mktemp(name)
-            with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                extract_archive(archive, folder)
-            unpacked[name] = folder / name
-        return unpacked[name]
-
-    return get
+    """Unpacks an archive of stores once."""
+    return unpacked_once(tmp_path_factory)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerset_rig.archives import extract_archive
+from brokerset_rig.made_stores import unpacked_once
 from brokerset_spark.jobs.inspect import InspectOptions, inspect
 from brokerset_spark.jobs.report import NoInput
 from brokerset_spark.jobs.running import LocalRunner
@@ -23,29 +22,19 @@ STORES = [each for each in STORES if each[1].startswith("broker")]
 
 
 @pytest.fixture(scope="module")
-def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """Unpacks a fixture once; the sparse files stay sparse."""
-    unpacked: dict[str, Path] = {}
-
-    def get(name: str, store: str) -> Path:
-        if name not in unpacked:
-            folder = tmp_path_factory.mktemp(name)
-            with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-                extract_archive(archive, folder)
-            unpacked[name] = folder / name if (folder / name).is_dir() else folder
-        return unpacked[name] / store / "store"
-
-    return get
+def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpacks an archive of stores once."""
+    return unpacked_once(tmp_path_factory)
 
 
 @pytest.mark.parametrize(("name", "store"), STORES)
 @pytest.mark.parametrize("kernels", ["pure", None])
 def test_stores_of_java_are_clean(
-    unpack: Callable[[str, str], Path], name: str, store: str, kernels: str | None
+    unpack: Callable[[str], Path], name: str, store: str, kernels: str | None
 ) -> None:
     """Every unit that is there has its record and the other way round, in ranges of any size; nothing is
     found."""
-    root = str(unpack(name, store))
+    root = str(unpack(name) / store / "store")
     units = sum(MANIFEST[name]["stores"][store]["consumequeueUnits"].values())
 
     for range_bytes in (1 << 27, 100_000):
@@ -57,11 +46,9 @@ def test_stores_of_java_are_clean(
 
 
 @pytest.mark.parametrize(("name", "store"), STORES)
-def test_inspect_counts_what_the_queues_have(
-    unpack: Callable[[str, str], Path], name: str, store: str
-) -> None:
+def test_inspect_counts_what_the_queues_have(unpack: Callable[[str], Path], name: str, store: str) -> None:
     """Messages by queue are the units that the manifest counts; bytes by any division add up."""
-    report = inspect(LocalRunner(), str(unpack(name, store)), InspectOptions(range_bytes=100_000))
+    report = inspect(LocalRunner(), str(unpack(name) / store / "store"), InspectOptions(range_bytes=100_000))
 
     counted = {f"{row['topic']}/{row['queue']}": row["messages"] for row in report.facts["queues"]}
     units = MANIFEST[name]["stores"][store]["consumequeueUnits"]
@@ -70,19 +57,21 @@ def test_inspect_counts_what_the_queues_have(
         assert sum(row["bytes"] for row in report.facts[table]) == report.counters["bytes"]
 
 
-def test_a_running_store_is_read_up_to_its_bound(unpack: Callable[[str, str], Path]) -> None:
+def test_a_running_store_is_read_up_to_its_bound(unpack: Callable[[str], Path]) -> None:
     """Behind the bound nothing is looked at, nor missed."""
-    report = verify(LocalRunner(), str(unpack("killed", "broker-0")), VerifyOptions(bound=500_000))
+    report = verify(LocalRunner(), str(unpack("killed") / "broker-0" / "store"), VerifyOptions(bound=500_000))
 
     assert report.findings == []
     assert report.facts["live"]
     assert 0 < report.counters["records"] < 3029
 
 
-def test_a_part_of_the_log_is_read(unpack: Callable[[str, str], Path]) -> None:
+def test_a_part_of_the_log_is_read(unpack: Callable[[str], Path]) -> None:
     """Only records that begin in the asked part are counted, and what lies outside is not missed."""
     report = verify(
-        LocalRunner(), str(unpack("classic", "broker-0")), VerifyOptions(start=300_001, end=700_000)
+        LocalRunner(),
+        str(unpack("classic") / "broker-0" / "store"),
+        VerifyOptions(start=300_001, end=700_000),
     )
 
     assert [each.code for each in report.findings] == []

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from brokerset_rig.made_stores import unpack_fixture
+from brokerset_rig.made_stores import unpacked_once
 
 Unpack = Callable[[str], Path]
 
@@ -17,9 +16,7 @@ Unpack = Callable[[str], Path]
 def java_store(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
     """Folder of a store, by archive and broker: `classic/broker-0`. Nobody may change it."""
 
-    @cache
-    def unpacked(archive: str) -> Path:
-        return unpack_fixture(tmp_path_factory.mktemp(archive), archive)
+    unpacked = unpacked_once(tmp_path_factory)
 
     def unpack(name: str) -> Path:
         archive, _, broker = name.partition("/")
