@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
@@ -74,25 +74,11 @@ class StoreCheckpoint:
     def encode(self) -> bytes:
         """The whole file."""
         data = bytearray(CHECKPOINT_SIZE)
-        _LONGS.pack_into(
-            data,
-            0,
-            self.physic_msg_timestamp,
-            self.logics_msg_timestamp,
-            self.index_msg_timestamp,
-            self.master_flushed_offset,
-            self.confirm_phy_offset,
-            *self.reserved,
-        )
+        times = self.physic_msg_timestamp, self.logics_msg_timestamp
+        longs = self.index_msg_timestamp, self.master_flushed_offset, self.confirm_phy_offset, *self.reserved
+        _LONGS.pack_into(data, 0, *times, *longs)
         if self.marks is not None:
-            fields = (
-                _MARKS_MAGIC,
-                self.marks.flushed_offset,
-                self.marks.dispatched_offset,
-                self.marks.written_offset,
-                self.physic_msg_timestamp,
-                self.logics_msg_timestamp,
-            )
+            fields = _MARKS_MAGIC, *astuple(self.marks), *times
             crc = crc31(_MARKS.pack(*fields, 0)[:-4])
             _MARKS.pack_into(data, MARKS_POSITION, *fields, crc)
         return bytes(data)

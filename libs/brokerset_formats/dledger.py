@@ -58,18 +58,9 @@ class LedgerEntry:
 
     def encode(self) -> bytes:
         """The entry's bytes."""
-        head = ENTRY_HEAD.pack(
-            self.magic,
-            self.size,
-            self.index,
-            self.term,
-            self.position,
-            self.channel,
-            self.chain_crc,
-            self.body_crc,
-            len(self.body),
-        )
-        return head + self.body
+        crcs = self.channel, self.chain_crc, self.body_crc
+        head = self.magic, self.size, self.index, self.term, self.position, *crcs, len(self.body)
+        return ENTRY_HEAD.pack(*head) + self.body
 
     def to_json(self) -> dict[str, object]:
         """The entry as members push it to each other (fastjson of `DLedgerEntry`)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -74,14 +74,7 @@ class IndexHeader:
 
     def encode(self) -> bytes:
         """The header's bytes."""
-        return HEADER.pack(
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            self.next_unit,
-        )
+        return HEADER.pack(*astuple(self))
 
     @classmethod
     def decode(cls, buffer: Buffer) -> IndexHeader:
@@ -89,9 +82,7 @@ class IndexHeader:
         if len(buffer) < _HEADER_SIZE:
             raise FormatError(f"an index file of {len(buffer)} bytes")
         header = cls(*HEADER.unpack_from(buffer, 0))
-        if (
-            header.next_unit == 0 and header.slots_used == 0
-        ):  # created, and the process died before the first put
+        if header.next_unit == header.slots_used == 0:  # created, and the process died before the first put
             return cls(*HEADER.unpack_from(buffer, 0)[:4])
         if header.next_unit < 1 or not 0 <= header.slots_used < header.next_unit:
             raise FormatError(f"index header with {header.slots_used} slots, next unit {header.next_unit}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 
 from brokerset_formats.errors import FormatError
@@ -71,16 +71,7 @@ class BatchQueueUnit:
 
     def encode(self) -> bytes:
         """The 46 bytes of the file."""
-        return BATCH_UNIT.pack(
-            self.offset,
-            self.size,
-            self.tags_code,
-            self.store_timestamp,
-            self.base_queue_offset,
-            self.count,
-            -1,
-            0,
-        )
+        return BATCH_UNIT.pack(*astuple(self), -1, 0)
 
 
 def decode_unit(buffer: Buffer, position: int = 0) -> QueueUnit:
