@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from brokerset_broker.store.message_store import MessageStore
-from brokerset_broker.store.results import Boundary
 
 NONE: int = -1
 """Java's timestamp of what is not there."""
@@ -16,6 +15,9 @@ class StoreQueries:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self.queues, self.delete_topic = store.queues, store.delete_topic
+        self.queue_min, self.queue_max = store.queue_min, store.queue_max
+        self.queue_offset_by_time = store.queue_offset_by_time
 
     @property
     def min_offset(self) -> int:
@@ -32,20 +34,6 @@ class StoreQueries:
         """End of what is on the disk."""
         return self._store.flushed_offset
 
-    def queue_max(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message gets."""
-        return self._store.queue_max(topic, queue_id)
-
-    def queue_min(self, topic: str, queue_id: int) -> int:
-        """The queue offset of the oldest message."""
-        return self._store.queue_min(topic, queue_id)
-
-    def queue_offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int:
-        """The queue offset of the message stored at a time."""
-        return self._store.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary)
-
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Milliseconds of the oldest message of a queue, -1 if it is empty."""
         found = self._store.earliest_store_time(topic, queue_id)
@@ -59,14 +47,6 @@ class StoreQueries:
     def read(self, offset: int, size: int | None = None) -> memoryview | None:
         """The record at a commit log offset, if it can be read by clients."""
         return self._store.read_announced(offset) if size is None else self._store.read(offset, size)
-
-    def delete_topic(self, topic: str) -> None:
-        """Drop the queues of a topic."""
-        self._store.delete_topic(topic)
-
-    def queues(self) -> Mapping[str, Sequence[int]]:
-        """The queues that have files, by topic."""
-        return self._store.queues()
 
     def units(
         self, topic: str, queue_id: int, queue_offset: int, count: int
