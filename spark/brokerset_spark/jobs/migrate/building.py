@@ -144,21 +144,20 @@ class Building:
         return self._counted(self._run("copy", copying.TASK, rows, self._sizes()))
 
     def _scan_row(self, each: SourceFile, kind: str, **more: Any) -> Row:
-        return {
-            "key": f"{kind}:{each.file.path}",
-            "source": self._source.folder.url,
-            "staging": str(self._staging.root),
-            "path": each.file.path,
-            "base": each.file.base,
-            "size": each.file.size,
-            "start": each.file.base,
-            "end": min(each.bound, max(self._selection.end, each.file.base)),
-            "bound": each.bound,
-            "entries": each.entries,
-            "selection": self._selection.to_row(),
-            "rate": self._rate,
+        return self._row(
+            f"{kind}:{each.file.path}",
+            source=self._source.folder.url,
+            start=each.file.base,
+            end=min(each.bound, max(self._selection.end, each.file.base)),
+            bound=each.bound,
+            selection=self._selection.to_row(),
+            **_facts_of(each),
             **more,
-        }
+        )
+
+    def _row(self, key: str, **values: Any) -> Row:
+        """What a task is told, besides what all of them are."""
+        return {"key": key, "staging": str(self._staging.root), "rate": self._rate, **values}
 
     def _sizes(self) -> list[int]:
         return [each.bound - each.file.base for each in self._read]
@@ -296,57 +295,43 @@ class Building:
         return self._staging.root / f"scratch/scan-{number:05d}", result["records"] - result["leftOut"]
 
     def _write_row(self, file: NewFile, moves: str) -> Row:
-        pieces = []
-        for piece in file.pieces:
-            each = self._read[piece.source]
-            pieces.append(
-                {
-                    "path": each.file.path,
-                    "base": each.file.base,
-                    "size": each.file.size,
-                    "entries": each.entries,
-                    "start": piece.start,
-                    "end": piece.end,
-                    "count": piece.count,
-                }
-            )
-        return {
-            "key": f"write:{file.base:020d}",
-            "source": self._source.folder.url,
-            "staging": str(self._staging.root),
-            "path": f"store/{self._log}/{file.base:020d}",
-            "size": self._file_size,
-            "ledger": self._way.ledger,
-            "term": self._options.term,
-            "selection": self._selection.to_row(),
-            "moves": moves,
-            "pieces": pieces,
-            "rate": self._rate,
+        pieces = [
+            {**_facts_of(self._read[each.source]), "start": each.start, "end": each.end, "count": each.count}
+            for each in file.pieces
+        ]
+        return self._row(
+            f"write:{file.base:020d}",
+            source=self._source.folder.url,
+            path=f"store/{self._log}/{file.base:020d}",
+            size=self._file_size,
+            ledger=self._way.ledger,
+            term=self._options.term,
+            selection=self._selection.to_row(),
+            moves=moves,
+            pieces=pieces,
             **file.to_row(),
-        }
+        )
 
     # -- reading back -------------------------------------------------------------------------------------
 
     def _check(self, files: list[NewFile], without: list[str]) -> list[dict[str, Any]]:
         """Read the new log back; nothing becomes visible unless it says the same as the old one."""
-        rows: list[Row] = [
-            {
-                "key": f"check:{file.base:020d}",
-                "staging": str(self._staging.root),
-                "path": f"{self._log}/{file.base:020d}",
-                "base": file.base,
-                "size": self._file_size,
-                "start": file.base,
-                "used": file.used,
-                "ledger": self._way.ledger,
-                "digest": self._staging.files[f"{self._log}/{file.base:020d}"]["digest"],
-                "units": f"scratch/units-{number:05d}",
-                "keys": f"scratch/keys-{number:05d}" if self._options.index else None,
-                "ledgerUnits": f"scratch/ledger-{number:05d}",
-                "withoutQueue": without,
-                "delays": parse_delays(self._options.delay_levels),
-                "rate": self._rate,
-            }
+        rows = [
+            self._row(
+                f"check:{file.base:020d}",
+                path=f"{self._log}/{file.base:020d}",
+                base=file.base,
+                size=self._file_size,
+                start=file.base,
+                used=file.used,
+                ledger=self._way.ledger,
+                digest=self._staging.files[f"{self._log}/{file.base:020d}"]["digest"],
+                units=f"scratch/units-{number:05d}",
+                keys=f"scratch/keys-{number:05d}" if self._options.index else None,
+                ledgerUnits=f"scratch/ledger-{number:05d}",
+                withoutQueue=without,
+                delays=parse_delays(self._options.delay_levels),
+            )
             for number, file in enumerate(files)
         ]
         results = self._run("check", checking.TASK, rows, [file.used for file in files])
@@ -383,23 +368,12 @@ class Building:
                 place = [f"scratch/units-{number:05d}", total, first, count]
                 slices.setdefault((topic, queue_id), []).append(place)
         listed = [
-            {
-                "topic": topic,
-                "queueId": queue_id,
-                "slices": slices[topic, queue_id],
-                "floor": floors.get((topic, queue_id), 0),
-            }
-            for topic, queue_id in sorted(slices)
+            {"topic": queue[0], "queueId": queue[1], "slices": slices[queue], "floor": floors.get(queue, 0)}
+            for queue in sorted(slices)
         ]
-        rows: list[Row] = [
-            {
-                "key": f"queues:{number:05d}",
-                "staging": str(self._staging.root),
-                "queues": batch,
-                "rate": self._rate,
-                "fileSize": self._queue_file_size(),
-                "mtimeMs": self._last_stored,
-            }
+        sizes = {"fileSize": self._queue_file_size(), "mtimeMs": self._last_stored}
+        rows = [
+            self._row(f"queues:{number:05d}", queues=batch, **sizes)
             for number, batch in enumerate(plan.batches(listed, UNITS_PER_TASK, QUEUES_PER_TASK))
         ]
         results = self._run("queues", queues.TASK, rows, [len(row["queues"]) for row in rows])
@@ -451,16 +425,8 @@ class Building:
         assert slots is not None
         assert units is not None
         counts = [(f"scratch/keys-{number:05d}", result["keyCount"]) for number, result in enumerate(checked)]
-        rows: list[Row] = [
-            {
-                "key": f"index:{number:05d}",
-                "staging": str(self._staging.root),
-                "slices": slices,
-                "number": number,
-                "slots": slots,
-                "units": units,
-                "rate": self._rate,
-            }
+        rows = [
+            self._row(f"index:{number:05d}", slices=slices, number=number, slots=slots, units=units)
             for number, slices in enumerate(indexes.cut_slices(counts, units - 1))
         ]
         self._run("index", indexes.TASK, rows, [sum(each[2] for each in row["slices"]) for row in rows])
@@ -501,13 +467,7 @@ class Building:
         return self._staging.run(self._runner, label, task, rows, self._progress, sizes)
 
     def _clone_row(self, key: str, items: list[dict[str, Any]]) -> Row:
-        return {
-            "key": key,
-            "source": str(self._source.root),
-            "staging": str(self._staging.root),
-            "files": items,
-            "rate": self._rate,
-        }
+        return self._row(key, source=str(self._source.root), files=items)
 
     def _clone(self, key: str, paths: list[str]) -> None:
         """Copy files of the source as they are."""
@@ -525,3 +485,8 @@ class Building:
             for first in range(0, len(paths), QUEUES_PER_TASK)
         ]
         self._run(label, cloning.TASK, rows, [len(row["files"]) for row in rows])
+
+
+def _facts_of(each: SourceFile) -> Row:
+    file = each.file
+    return {"path": file.path, "base": file.base, "size": file.size, "entries": each.entries}
