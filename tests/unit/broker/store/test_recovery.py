@@ -21,8 +21,8 @@ from brokerset_broker.store.recovery import (
 )
 from brokerset_broker.store.segments import MappedFile
 from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
-from brokerset_formats.hosts import Host
-from brokerset_formats.records import Record, RecordHead, decode_record, encode_record
+from brokerset_formats.records import RecordHead, decode_record, encode_record
+from brokerset_rig.made_stores import message
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -447,17 +447,7 @@ def test_where_reading_begins() -> None:
 
 def test_records_are_found_behind_damage() -> None:
     """Only a record that stands where it says, and is whole, counts."""
-    record = Record(
-        queue_id=0,
-        queue_offset=0,
-        offset=65_536 + 500,
-        born_timestamp=0,
-        born_host=Host(bytes(4), 0),
-        store_timestamp=1,
-        store_host=Host(bytes(4), 0),
-        body=b"\xda\xa3\x20\xa7" * 5,
-        topic="T",
-    )
+    record = message(0, offset=65_536 + 500, body=b"\xda\xa3\x20\xa7" * 5)
     data = encode_record(record)
     buffer = bytearray(2000)
     buffer[100 : 100 + len(data)] = data

@@ -20,10 +20,17 @@ import pytest
 import xxhash
 
 from brokerset_formats.errors import FormatError
-from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
-from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, Record, SysFlag, encode_record
-from brokerset_rig.made_stores import unpacked_once
+from brokerset_formats.records import (
+    BLANK,
+    BLANK_SIZE_MIN,
+    MAGIC_BLANK,
+    Record,
+    SysFlag,
+    encode_record,
+    magic_for,
+)
+from brokerset_rig.made_stores import message, unpacked_once
 from brokerset_rig.replica_stores import Log, write_replica
 from brokerset_runtime.files import sync_folder, write_atomically
 from brokerset_spark.jobs.export import partitions, staging, writing
@@ -35,7 +42,6 @@ from brokerset_spark.json_values import from_value
 
 pytestmark = pytest.mark.long
 
-HOST = Host.from_text("10.1.2.3", 10911)
 DAY_MS = 86_400_000
 FILE_SIZE = 32_768
 FIRST_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
@@ -65,11 +71,9 @@ class Made:
         texts = {"KEYS": f"key-{len(self.records)}", "TAGS": "a", "UNIQ_KEY": f"{len(self.records):032X}"}
 
         def record(offset: int) -> Record:
-            return Record(
-                queue_id=0, queue_offset=queue_offset, offset=offset, sys_flag=sys_flag,
-                born_timestamp=time_ms - 5,
-                born_host=HOST, store_timestamp=time_ms, store_host=HOST, body=body, topic=topic,
-                magic=0xDAA320AB if len(topic.encode()) > 127 else 0xDAA320A7,
+            return message(
+                0, queue_offset=queue_offset, offset=offset, sys_flag=sys_flag, born_timestamp=time_ms - 5,
+                store_timestamp=time_ms, body=body, topic=topic, magic=magic_for(topic.encode()),
                 properties=encode_properties(texts if properties is None else properties),
             )  # fmt: skip
 
@@ -819,7 +823,7 @@ def test_a_resumed_export_reads_at_todays_rate(
     """Whoever lowers it spares a disk that serves."""
     store = made.write()
     with monkeypatch.context() as patched:
-        killing(patched, 12)
+        killing(patched, 8)
         with pytest.raises(Killed):
             run(store, target, ExportOptions(split_size=65_536))
     rates = []

@@ -11,9 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from brokerset_formats.hosts import Host
-from brokerset_formats.records import Record
-from brokerset_rig.made_stores import write_log
+from brokerset_rig.made_stores import message, write_log
 from brokerset_rig.store_reading import queue_problems, read_store
 from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.report import JobFailed, NoInput
@@ -57,16 +55,12 @@ def make_store(root: Path, count: int = 40) -> Path:
     """A store with this many messages of 200 bytes, without queues and index."""
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_bytes(b'{"topicConfigTable":{"t":{"topicName":"t"}}}')
-    host = Host.from_text("127.0.0.1", 10911)
     records = [
-        Record(
+        message(
+            number,
             queue_id=number % 2,
             queue_offset=number // 2,
-            offset=0,
-            born_timestamp=1_700_000_000_000,
-            born_host=host,
             store_timestamp=1_700_000_000_000 + number * 1_000,
-            store_host=host,
             body=b"%d" % number * 60,
             topic="t",
             properties=b"UNIQ_KEY\x01%032d\x02TAGS\x01A\x02" % number,
