@@ -12,10 +12,11 @@ from brokerset_broker.store import mapping
 from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, keep_behind
 from brokerset_broker.store.log_sources import LogSources
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.observer import StoreObserver
 from brokerset_broker.store.receiving import ReceivedRecords, Step
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.removal import Removal, finish_removal
-from brokerset_broker.store.replica_log import LogSource, ReplicaLogFailed
+from brokerset_broker.store.replica_log import LogSource, ReplicaLog, ReplicaLogFailed
 from brokerset_broker.store.search import store_time_at
 from brokerset_broker.store.segments import MappedFile, file_name
 from brokerset_formats.records import Blank, RecordHead, RecordProblem, check_record
@@ -37,7 +38,7 @@ QUEUES_PER_TURN = 32
 """Queues that are truncated before other work gets a turn."""
 
 
-class StoreReplicaLog:
+class StoreReplicaLog(ReplicaLog, StoreObserver):
     """`ReplicaLog` over a `MessageStore`. Make it before the store is loaded, or when nothing uses it yet.
 
     Between `max_offset` and `received_end` are bytes that no reader, flush or checkpoint knows of. They are
@@ -74,12 +75,10 @@ class StoreReplicaLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the oldest byte; 0 for a log that never had any."""
         return self._log.min_offset
 
     @property
     def max_offset(self) -> int:
-        """End of the whole records that are in their queues."""
         return self._log.max_offset
 
     @property
@@ -98,12 +97,10 @@ class StoreReplicaLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """Consumers read what lies below."""
         return self._store.confirmation.offset
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes of one file of the log."""
         return self._log.files.segment_bytes
 
     @property
@@ -117,18 +114,15 @@ class StoreReplicaLog:
         return self._store.confirmation.appends
 
     def confirm_appends(self, on: bool) -> None:
-        """Whether appends are confirmed at once from now on; only while it leads."""
         assert not (on and self._following), "a log that follows learns from its master what is confirmed"
         self._store.confirmation.appends = on
         self._confirmation_moved()
 
     def confirm(self, offset: int, *, partial: bool = False) -> None:
-        """Let consumers read up to `offset` as well; a smaller one than before changes nothing."""
         self._store.confirmation.confirm(offset, partial=partial)
         self._advance()
 
     def on_confirmed(self, listener: Callable[[int], None]) -> None:
-        """Have `listener` called with the new confirmed offset, at most once in a turn of the loop."""
         self._on_confirmed.append(listener)
 
     def on_acknowledged(self, listener: Callable[[], None]) -> None:
@@ -198,7 +192,6 @@ class StoreReplicaLog:
             self._tell_soon()
 
     def flushed(self) -> None:
-        """More is on the disk."""
         if self._store.flushes_synchronously and self._log.flushed_offset != self._reported_flushed:
             self._reported_flushed = self._log.flushed_offset
             for listener in self._on_acknowledged:
@@ -218,7 +211,6 @@ class StoreReplicaLog:
     # -- leading ------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Take appends from now on; everything received must be finished."""
         assert not self._changing, "a log that is being truncated cannot lead"
         assert self.received_end == self._log.max_offset, "finish what was received before you lead"
         if self._following:
@@ -228,11 +220,9 @@ class StoreReplicaLog:
         self._store.lead()
 
     def on_appended(self, listener: Callable[[int], None]) -> None:
-        """Have `listener` called with `max_offset` at the end of each turn of the loop with appends."""
         self._on_appended.append(listener)
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Up to `size` bytes from `offset`, less at the end of a file or of the log."""
         file, size = self._part(offset, size)
         if file is None:
             return memoryview(b"")
@@ -263,7 +253,6 @@ class StoreReplicaLog:
     # -- following ----------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Refuse appends, and take bytes, from now on."""
         confirmation = self._store.confirmation
         if not self._following:
             self._following = True
@@ -360,7 +349,6 @@ class StoreReplicaLog:
             await asyncio.sleep(0)
 
     async def finish_received(self) -> int:
-        """Dispatch everything that was received, drop a record that is not whole; returns `max_offset`."""
         if self._following:
             await self._alone(self._finish())
         return self._log.max_offset
@@ -383,11 +371,9 @@ class StoreReplicaLog:
     # -- removing -----------------------------------------------------------------------------------------
 
     async def truncate(self, offset: int, *, keep_copy: bool) -> None:
-        """Remove everything from `offset` on, for good. Raises `ReplicaLogFailed`."""
         await self._alone(self._truncate(offset, keep_copy))
 
     async def begin_at(self, offset: int) -> None:
-        """Remove everything and begin an empty log at `offset`, the start of a file."""
         if offset % self.segment_bytes:
             raise ReplicaLogFailed(
                 f"a log cannot begin at offset {offset}: its files have {self.segment_bytes} bytes"

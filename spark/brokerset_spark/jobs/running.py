@@ -70,7 +70,6 @@ class Runner(Protocol):
 
     def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
         """Raises what a task raised, after Spark's own retries."""
-        ...
 
 
 def find_task(name: str) -> Task:

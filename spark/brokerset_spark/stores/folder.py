@@ -34,31 +34,27 @@ class StoreFolder(Protocol):
 
     def files(self, folder: str) -> list[FileFacts]:
         """Files directly in a folder below the root, by name; empty if there is no such folder."""
-        ...
 
     def folders(self, folder: str) -> list[str]:
         """Names of the folders directly in a folder below the root, sorted."""
-        ...
 
     def listed(self) -> StoreFolder:
         """The same store with the names that there are now: over a network they are asked for once."""
-        ...
+        return self
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """Fill `target` from this position of a file; fewer bytes only at its end. FileNotFoundError."""
-        ...
 
     def confirmed_offset(self) -> int | None:
         """How far the broker that gives the store out lets its log be read now; None for files of a disk."""
-        ...
+        return None
 
     def max_offset(self) -> int | None:
         """Where the log ends, as the broker that gives the store out says; None for files of a disk."""
-        ...
+        return None
 
     def close(self) -> None:
         """Let open files go."""
-        ...
 
 
 def read_all(folder: StoreFolder, path: str) -> bytes | None:
@@ -85,7 +81,7 @@ def read_bytes(folder: StoreFolder, path: str, position: int, count: int) -> byt
     return bytes(memoryview(buffer)[: folder.read_into(path, position, memoryview(buffer))])
 
 
-class LocalFolder:
+class LocalFolder(StoreFolder):
     """A folder of this machine. The newest file of a log that was read stays open; small files are opened
     again each time, because brokers replace them."""
 
@@ -98,7 +94,6 @@ class LocalFolder:
         self._open: tuple[str, int] | None = None
 
     def files(self, folder: str) -> list[FileFacts]:
-        """See `StoreFolder`."""
         found = []
         try:
             with os.scandir(self.root / folder) as entries:
@@ -112,19 +107,13 @@ class LocalFolder:
         return sorted(found)
 
     def folders(self, folder: str) -> list[str]:
-        """See `StoreFolder`."""
         try:
             with os.scandir(self.root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def listed(self) -> LocalFolder:
-        """See `StoreFolder`."""
-        return self
-
     def read_into(self, path: str, position: int, target: memoryview) -> int:
-        """See `StoreFolder`."""
         if not path[-20:].isdigit():
             descriptor = os.open(self.root / path, os.O_RDONLY)
             try:
@@ -141,14 +130,7 @@ class LocalFolder:
         rest = position % _PAGE
         os.posix_fadvise(self._descriptor(path), position - rest, size + rest, os.POSIX_FADV_DONTNEED)
 
-    def confirmed_offset(self) -> None:
-        """See `StoreFolder`."""
-
-    def max_offset(self) -> None:
-        """See `StoreFolder`."""
-
     def close(self) -> None:
-        """See `StoreFolder`."""
         if self._open is not None:
             os.close(self._open[1])
             self._open = None

@@ -24,7 +24,7 @@ import orjson
 
 from brokerset_formats.errors import FormatError
 from brokerset_spark.json_values import CAMEL, from_value
-from brokerset_spark.stores.folder import READ_MAX, FileFacts
+from brokerset_spark.stores.folder import READ_MAX, FileFacts, StoreFolder
 
 TOKEN_VARIABLE: Final = "BROKERSET_STORE_TOKEN"
 TOKEN_FILE_VARIABLE: Final = "BROKERSET_STORE_TOKEN_FILE"
@@ -84,8 +84,8 @@ class StreamState:
     """How far queues and index are."""
 
 
-class HttpFolder:
-    """See `StoreFolder`. Connections stay open from one request to the next; pickled, it is its URL."""
+class HttpFolder(StoreFolder):
+    """A broker's stream. Connections stay open from one request to the next; pickled, it is its URL."""
 
     def __init__(
         self, url: str, *, token: str | None = None, sleep: Callable[[float], None] = time.sleep
@@ -111,22 +111,20 @@ class HttpFolder:
     # -- what is asked ------------------------------------------------------------------------------------
 
     def files(self, folder: str) -> list[FileFacts]:
-        """See `StoreFolder`."""
         depth = folder.count("/") + 2 if folder else 1
         return [each for each in self._below(folder) if each.path.count("/") + 1 == depth]
 
     def folders(self, folder: str) -> list[str]:
-        """See `StoreFolder`. Folders without files are not told."""
+        """Folders without files are not told."""
         depth = folder.count("/") + 1 if folder else 0
         paths = [each.path.split("/") for each in self._below(folder)]
         return sorted({parts[depth] for parts in paths if len(parts) > depth + 1})
 
     def listed(self) -> HttpFolder:
-        """See `StoreFolder`."""
         return _Listed(self, self._below(""))
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
-        """See `StoreFolder`; the end is what the broker gives out. A small file is read whole, at once."""
+        """The end is what the broker gives out. A small file is read whole, at once."""
         if not path.startswith(_LARGE):
             if position == 0 or self._small is None or self._small[0] != path:
                 self._small = path, self._whole(path)
@@ -147,7 +145,6 @@ class HttpFolder:
         return self.state().confirmed_offset
 
     def max_offset(self) -> int:
-        """See `StoreFolder`."""
         return self.state().max_offset
 
     def checksum(self, path: str) -> tuple[str, str] | None:
@@ -169,7 +166,6 @@ class HttpFolder:
         )
 
     def close(self) -> None:
-        """See `StoreFolder`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -162,7 +162,7 @@ class GroupNews(LocalFolder):
 
     confirmed: int | None = None
 
-    def confirmed_offset(self) -> int | None:  # type: ignore[override]  # of a disk nobody tells it
+    def confirmed_offset(self) -> int | None:
         return self.confirmed
 
 
