@@ -22,7 +22,7 @@ class GroupNews(LocalFolder):
 
     confirmed = 0
 
-    def confirmed_offset(self) -> int:  # type: ignore[override]  # of a disk nobody tells it
+    def confirmed_offset(self) -> int:
         return self.confirmed
 
 
