@@ -145,8 +145,8 @@ class TextKernels:
                 raise text_misfit(number)
             for chunk in bytes(view[start : start + size]).split(b"\x02"):
                 key, _, value = chunk.partition(b"\x01")
-                if key and value and key in found:
-                    found[key].starts[number], found[key].sizes[number] = start + len(key) + 1, len(value)
+                if key and value and (texts := found.get(key)) is not None:
+                    texts.starts[number], texts.sizes[number] = start + len(key) + 1, len(value)
                 start += len(chunk) + 1
         return [found[name] for name in names]
 
