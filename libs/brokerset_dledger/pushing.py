@@ -50,7 +50,7 @@ class Pusher:
         """By first index of an append: its last index, and when it was sent."""
 
         self._in_flight_entries = 0
-        self._commit_told = -1
+        self._commit_sent = -1
         self._pushed_at = now
         self._quota = (now, 0)
 
@@ -61,7 +61,7 @@ class Pusher:
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             return oldest[1] + self._config.push_timeout
-        if self._commit_told < self._ledger.committed_index:
+        if self._commit_sent < self._ledger.committed_index:
             return self._pushed_at + self._config.commit_interval
         return (
             max(self._retry_at, self._quota[0] + 1_000)
@@ -172,7 +172,7 @@ class Pusher:
             self._next_index += len(entries)
             return self._push(PushType.APPEND, entries, now)
         due = now >= self._pushed_at + self._config.commit_interval
-        if not self._in_flight and due and self._commit_told < self._ledger.committed_index:
+        if not self._in_flight and due and self._commit_sent < self._ledger.committed_index:
             return self._push(PushType.COMMIT, (), now)
         return None
 
@@ -189,7 +189,7 @@ class Pusher:
 
     def _push(self, push_type: PushType, entries: tuple[LedgerEntry, ...], now: int) -> Push:
         self._pushed_at = now
-        self._commit_told = self._ledger.committed_index
+        self._commit_sent = self._ledger.committed_index
         return Push(push_type, entries, self._epoch)
 
     def _has_quota(self, now: int) -> bool:

@@ -112,7 +112,9 @@ def main() -> int:
     asked = parser.parse_args()
     wanted = due(changed_since(base()), datetime.datetime.now(datetime.UTC).date())
     if asked.not_due:
-        print(*(suite.name for suite in SUITES if suite not in [one for one, _ in wanted]), sep="\n")
+        for suite in SUITES:
+            if suite not in [one for one, _ in wanted]:
+                print(suite.name)
     else:
         for suite, reason in wanted:
             print(suite.name, suite.seconds, reason, suite.command, sep="\t")
