@@ -119,7 +119,9 @@ class Node:
         """On a leader, the member that shall lead; nothing is appended meanwhile."""
 
         self._random = random_source
-        self._current = self._handed = current_term
+        self._handed = current_term
+        # The log may have entries of a term whose file a power failure took: their leader was elected.
+        self._current = max(current_term, CurrentTerm(ledger.end_term), key=lambda each: each.term)
         self._leader_heard_at = now
         """Also the start: a member that was started again may have promised its leader silence."""
 

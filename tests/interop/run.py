@@ -8,7 +8,8 @@ controllers of both makes), `replication-clients` (Java's clients and mqadmin wi
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
 servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
 gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 next to ours: what is served, and what
-is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode).
+is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode),
+`dledger` (groups of DLedger members of both makes elect, replicate and fail over under load, and end with the same bytes).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -29,6 +30,7 @@ from pathlib import Path
 from brokerset_rig import (
     adopt_suite,
     controller_parts,
+    dledger_suite,
     golden,
     migrated_stores,
     mixed_groups,
@@ -275,6 +277,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "releases": lambda outcome, size: release_parts.run(outcome.add, size),
     "mixed-groups": lambda outcome, size: mixed_groups.run(outcome.add, size),
     "upgrades": lambda outcome, size: upgrade_parts.run(outcome.add, size),
+    "dledger": lambda outcome, _: dledger_suite.run(outcome.add),
 }
 
 

@@ -46,10 +46,7 @@ Patch = Callable[[memoryview, int], None]
 
 
 class FileLedger:
-    """The log of one member, in its folder `dledger-<id>`. `open` comes first; one thread uses it.
-
-    Only `sync_to_disk` may run in another thread.
-    """
+    """The log of one member, in its folder `dledger-<id>`. `open` comes first; one thread uses it."""
 
     def __init__(
         self,
@@ -86,6 +83,7 @@ class FileLedger:
             folder / "index", index_file_bytes, INDEX_RESERVE_BYTES // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
         )
         self._synced_position = first_position
+        self._truncations = 0
 
     # Opening.
 
@@ -96,8 +94,7 @@ class FileLedger:
         self._index.load()
         checkpoint = self._read_checkpoint()
         self._recover()
-        self.sync_to_disk(self.end_index)
-        self.synced_index = self.end_index
+        self._sync_now()
         if checkpoint.committed_index >= self.begin_index >= 0:
             self.commit(checkpoint.committed_index)
         elif self.begin_index >= 0:
@@ -342,22 +339,23 @@ class FileLedger:
             raise LedgerRefused(
                 DLedgerCode.DISK_ERROR, f"{self.folder} cannot be truncated: {error}"
             ) from error
+        self._truncations += 1
         self.write_position = position
-        self.end_index = index - 1 if self._data.files and self.begin_index < index else -1
+        self.end_index = index - 1 if 0 <= self.begin_index < index else -1
         self.end_term = self._unit(self.end_index).term if self.end_index >= 0 else -1
         if self.end_index < 0:
             self.begin_index = -1
         self.synced_index = min(self.synced_index, self.end_index)
         self._synced_position = min(self._synced_position, position)
         if self.committed_index > self.end_index:  # a leader of Java may ask for that
-            self.committed_index = self.end_index
-            self.committed_position = position
+            self.committed_index, self.committed_position = -1, position
+            self.commit(self.end_index)
         if not known:
             self._write(LedgerUnit.of(entry), entry.encode())
 
     def _continues(self, entry: LedgerEntry) -> bool:
         """Whether this log has the entry before it, and it belongs behind that one."""
-        if not self.begin_index < entry.index <= self.end_index + 1:
+        if not 0 <= self.begin_index < entry.index <= self.end_index + 1:
             return False
         before = self._unit(entry.index - 1)
         return entry.position == self._room(entry.size, before.position + before.size)
@@ -392,17 +390,11 @@ class FileLedger:
 
     # The disk.
 
-    def sync_to_disk(self, index: int) -> int:
-        """Bring all entries up to an index to the disk; returns it. Blocks; an OSError is final."""
-        if index < 0:
-            return index
-        unit = self._unit(index)
-        end = unit.position + unit.size
-        begin = self._synced_position
-        self._data.sync(begin, end)
-        self._index.sync(max(0, self.synced_index) * INDEX_UNIT_SIZE, (index + 1) * INDEX_UNIT_SIZE)
-        self._synced_position = max(begin, end)
-        return index
+    def begin_sync(self) -> LedgerSync | None:
+        """What is not on the disk yet; None if there is nothing."""
+        if self.synced_index >= self.end_index:
+            return None
+        return LedgerSync(self)
 
     def delete_first_files(self, count: int) -> int:
         """Retention: delete the oldest data files, never the last; returns how many. The index follows."""
@@ -417,8 +409,36 @@ class FileLedger:
     def close(self) -> None:
         """Write what is not on the disk. Blocks; raises OSError."""
         self._data.forget_prepared()
-        self.synced_index = self.sync_to_disk(self.end_index)
+        self._sync_now()
         self.write_checkpoint()
+
+    def _sync_now(self) -> None:
+        if (sync := self.begin_sync()) is not None:
+            sync.run()
+            sync.finish()
+
+
+class LedgerSync:
+    """What a log has that is not on the disk, as of the moment when this was made."""
+
+    def __init__(self, ledger: FileLedger) -> None:
+        self._ledger = ledger
+        self._positions = ledger._synced_position, ledger.write_position
+        self._indexes = max(0, ledger.synced_index), ledger.end_index
+        self._truncations = ledger._truncations
+
+    def run(self) -> None:
+        """Wait for the disk, in a thread. An OSError is final: nothing tells what is on the disk then."""
+        first, last = self._indexes
+        self._ledger._data.sync(*self._positions)
+        self._ledger._index.sync(first * INDEX_UNIT_SIZE, (last + 1) * INDEX_UNIT_SIZE)
+
+    def finish(self) -> None:
+        """It is on the disk, unless the log was truncated meanwhile."""
+        ledger = self._ledger
+        if self._truncations == ledger._truncations:
+            ledger.synced_index = max(ledger.synced_index, self._indexes[1])
+            ledger._synced_position = max(ledger._synced_position, self._positions[1])
 
 
 def _is_blank(file: MappedFile, position: int) -> bool:

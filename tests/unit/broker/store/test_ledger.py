@@ -122,7 +122,9 @@ def test_it_does_what_the_simulated_log_does(reopen: Open, seed: int) -> None:
                 ledger.truncate(entry)
             case "elsewhere" if source.random() < 0.1:
                 other.entries = []
-                entry = LedgerEntry(step + 1_000, step, source.randrange(50) * FILE_SIZE, b"e" * 10)
+                entry = LedgerEntry(
+                    source.choice((0, step + 1_000)), step, source.randrange(50) * FILE_SIZE, b"e"
+                )
                 model.entries, model.committed_index = [entry], -1
                 ledger.truncate(entry)
             case "commit":
@@ -194,6 +196,20 @@ def test_a_member_without_its_term_does_not_start(reopen: Open, tmp_path: Path) 
 
     with pytest.raises(StoreCorrupt, match="may have voted"):
         reopen()
+
+
+@pytest.mark.parametrize("index", [0, 1_000])
+def test_an_empty_log_begins_where_the_leader_says(reopen: Open, index: int) -> None:
+    """The first truncation that a new member gets puts the leader's first entry into it."""
+    ledger = reopen()
+    entry = LedgerEntry(index, 7, 3 * FILE_SIZE, b"first")
+
+    ledger.truncate(entry)
+    ledger.append(LedgerEntry(index + 1, 7, 3 * FILE_SIZE + entry.size, b"second"))
+    ledger.write_term(CurrentTerm(7, None))
+
+    assert entries_of(reopen()) == entries_of(ledger)
+    assert [each.body for each in entries_of(ledger)] == [b"first", b"second"]
 
 
 def test_nothing_uncommitted_is_read(reopen: Open) -> None:

@@ -1,0 +1,407 @@
+"""Runs one member: requests, answers and time go into the core, its effects to disk and network.
+
+Everything happens in the event loop; only the disk is waited for in a thread. While a term is written, inputs
+are taken, and what follows from them waits: nothing leaves that shows a vote which a crash would forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from brokerset_dledger.config import NodeConfig
+from brokerset_dledger.following import NEVER
+from brokerset_dledger.ledger import Ledger, LedgerRefused
+from brokerset_dledger.node import Call, Node, Ready, Role
+from brokerset_formats.dledger import CurrentTerm, LedgerEntry
+from brokerset_protocol.bodies.dledger import (
+    AppendRequest,
+    AppendResponse,
+    DLedgerBody,
+    DLedgerCode,
+    DLedgerRequestCode,
+    GetRequest,
+    GetResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PushRequest,
+    PushResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.disk import RunBlocking
+from brokerset_runtime.peer_requests import Asker
+from brokerset_runtime.remoting.connection import ConnectionClosed, Handler, RequestTimeout
+
+log = structlog.get_logger(__name__)
+
+CHECKPOINT_SECONDS: Final = 3.0
+"""How often `checkpoint` is written (Java's `checkPointInterval`)."""
+
+WAIT_ACK_SECONDS: Final = 2.5
+"""How long whoever appends by APPEND (50001) waits for a quorum (Java's `maxWaitAckTimeMs`)."""
+
+_BETWEEN_MEMBERS: Final[Mapping[type[DLedgerBody], tuple[DLedgerRequestCode, type[DLedgerBody]]]] = {
+    VoteRequest: (DLedgerRequestCode.VOTE, VoteResponse),
+    HeartbeatRequest: (DLedgerRequestCode.HEART_BEAT, HeartbeatResponse),
+    PushRequest: (DLedgerRequestCode.PUSH, PushResponse),
+    LeadershipTransferRequest: (DLedgerRequestCode.LEADERSHIP_TRANSFER, LeadershipTransferResponse),
+}
+
+
+class Sync(Protocol):
+    """Entries that are brought to the disk, as of one moment."""
+
+    def run(self) -> None:
+        """Wait for the disk, in a thread. An OSError is final."""
+
+    def finish(self) -> None:
+        """They are on the disk: raise `synced_index`, unless the log was truncated meanwhile."""
+
+
+class DurableLedger(Ledger, Protocol):
+    """A log on a disk."""
+
+    def write_term(self, term: CurrentTerm) -> None:
+        """Put term and vote on the disk. Blocks; raises OSError."""
+
+    def write_checkpoint(self) -> None:
+        """Note what is committed. Blocks; raises OSError."""
+
+    def begin_sync(self) -> Sync | None:
+        """What is not on the disk yet; None if there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What a member knows now."""
+
+    role: Role
+    term: int
+    leader_id: str | None
+    serves: bool
+    begin_index: int
+    end_index: int
+    committed_index: int
+    watermarks: Mapping[str, int]
+
+
+class Driver:
+    """One member of a group. Its `handlers` belong to a remoting server; keep `run` running."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        addresses: Mapping[str, str],
+        ledger: DurableLedger,
+        current_term: CurrentTerm,
+        *,
+        requester: Asker,
+        clock: Clock,
+        run_blocking: RunBlocking,
+        random_source: random.Random,
+        on_change: Callable[[MemberStatus], None] | None = None,
+    ) -> None:
+        """`addresses` are those of all members, by id. `on_change` hears of another role, term or leader."""
+        self._config = config
+        self._addresses = addresses
+        self._ledger = ledger
+        self._requester = requester
+        self._clock = clock
+        self._run_blocking = run_blocking
+        self._on_change = on_change
+        self._node = Node(
+            config, current_term=current_term, ledger=ledger, random_source=random_source, now=self._now()
+        )
+        self._requests: dict[int, asyncio.Future[DLedgerBody]] = {}
+        self._request_id = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        """Who waits for the commit of which index in which term; indexes grow."""
+
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writes_term = False
+        self._syncs = False
+        self._checkpoint_index = ledger.committed_index
+        self._failure: Exception | None = None
+        self._has_ended = False
+        self._reported: tuple[Role, int, str | None] | None = None
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """What the member's port answers, by request code."""
+        between: dict[int, Handler] = {
+            code: self._handler(kind) for kind, (code, _) in _BETWEEN_MEMBERS.items()
+        }
+        return between | {
+            DLedgerRequestCode.METADATA: lambda _, command: _reply(command, self._metadata(command)),
+            DLedgerRequestCode.GET: lambda _, command: _reply(command, self._get(command)),
+            DLedgerRequestCode.APPEND: lambda _, command: self._append(command),
+            DLedgerRequestCode.PULL: lambda _, command: _reply(
+                command, DLedgerBody(group=self._config.group, code=DLedgerCode.UNSUPPORTED)
+            ),
+        }
+
+    @property
+    def status(self) -> MemberStatus:
+        """What this member knows now."""
+        node, ledger = self._node, self._ledger
+        return MemberStatus(
+            node.role,
+            node.term,
+            node.leader_id,
+            node.may_serve(self._now()),
+            ledger.begin_index,
+            ledger.end_index,
+            ledger.committed_index,
+            node.watermarks(),
+        )
+
+    # Life.
+
+    async def run(self) -> None:
+        """Take part until cancelled. Raises what the disk raised; the member must not go on after that."""
+        checkpoint = asyncio.create_task(self._write_checkpoints())
+        try:
+            while self._failure is None:
+                self._wake.clear()
+                self._node.tick(self._now())
+                self._carry_out()
+                self._set_timer()
+                await self._wake.wait()
+            raise self._failure
+        finally:
+            self._has_ended = True
+            checkpoint.cancel()
+            for task in self._tasks:
+                task.cancel()
+            for future in self._requests.values():
+                future.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._refuse_waiting(DLedgerCode.TERM_CHANGED)
+
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * 1_000)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._node.deadline()
+        if deadline < NEVER:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.001, (deadline - self._now()) / 1_000), self._wake.set)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert isinstance(error, Exception), "whatever ends the process has ended it already"
+            self._failure = self._failure or error
+            self._wake.set()
+
+    # Effects.
+
+    def _carry_out(self) -> None:
+        """Do what the core wants; what follows from a term waits until it is written."""
+        while not self._writes_term and self._node.has_ready():
+            ready = self._node.take_ready()
+            if ready.current_term is not None:
+                self._writes_term = True
+                self._start(self._write_term(ready.current_term, ready))
+            else:
+                self._send(ready)
+        if not self._syncs and (sync := self._ledger.begin_sync()) is not None:
+            self._syncs = True
+            self._start(self._sync(sync))
+        self._acknowledge()
+        self._report()
+        self._wake_for_deadline()
+
+    def _wake_for_deadline(self) -> None:
+        """An input may have moved the deadline forward: let `run` set its timer again."""
+        if self._timer is None or self._node.deadline() < self._now():
+            self._wake.set()
+
+    async def _write_term(self, term: CurrentTerm, ready: Ready) -> None:
+        await self._run_blocking(lambda: self._ledger.write_term(term))
+        self._writes_term = False
+        self._send(ready)
+        self._carry_out()
+        self._wake.set()
+
+    async def _sync(self, sync: Sync) -> None:
+        await self._run_blocking(sync.run)
+        self._syncs = False
+        sync.finish()
+        self._node.synced(self._now())
+        self._carry_out()
+
+    def _send(self, ready: Ready) -> None:
+        for call in ready.calls:
+            self._start(self._ask(call))
+        for answer in ready.answers:
+            future = self._requests.pop(answer.request_id, None)
+            if future is not None and not future.done():
+                future.set_result(answer.response)
+
+    async def _ask(self, call: Call) -> None:
+        code, kind = _BETWEEN_MEMBERS[type(call.request)]
+        response: DLedgerBody | None = None
+        try:
+            command = Command(code, body=call.request.to_json())
+            answer = await self._requester.ask(self._addresses[call.peer], command, call.timeout / 1_000)
+            response = kind.from_json(answer.body)
+        except (ConnectionClosed, RequestTimeout):
+            pass
+        except Rejected as rejected:
+            log.warning("a member's answer cannot be read", member=call.peer, reason=rejected.remark)
+        self._node.answered(self._now(), call.call_id, response)
+        self._carry_out()
+        self._wake.set()
+
+    async def _write_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_SECONDS)
+            if self._ledger.committed_index != self._checkpoint_index:
+                self._checkpoint_index = self._ledger.committed_index
+                await self._run_blocking(self._ledger.write_checkpoint)
+
+    def _report(self) -> None:
+        node = self._node
+        now = (node.role, node.term, node.leader_id)
+        if now != self._reported:
+            self._reported = now
+            log.info(
+                "dledger role", member=node.node_id, role=node.role, term=node.term, leader=node.leader_id
+            )
+            if self._on_change is not None:
+                self._on_change(self.status)
+
+    # Appending.
+
+    async def append(self, bodies: Sequence[bytes]) -> list[LedgerEntry]:
+        """Append records as the leader; returns when all are committed. Raises `LedgerRefused`.
+
+        With `TERM_CHANGED` the leadership ended first: whether they will be committed is unknown.
+        """
+        if self._has_ended:
+            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"member {self._config.node_id} has ended")
+        entries = self._node.append(self._now(), bodies)
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((entries[-1].index, self._node.term, committed))
+        self._carry_out()
+        await committed
+        return entries
+
+    async def transfer(self, member: str) -> None:
+        """Hand the leadership over; returns when it is on its way. Raises `LedgerRefused`."""
+        self._node.transfer(self._now(), member)
+        self._carry_out()
+
+    def _acknowledge(self) -> None:
+        node, committed = self._node, self._ledger.committed_index
+        if self._waiting and (node.role is not Role.LEADER or node.term != self._waiting[0][1]):
+            self._refuse_waiting(DLedgerCode.TERM_CHANGED)
+        while self._waiting and self._waiting[0][0] <= committed:
+            _, _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def _refuse_waiting(self, code: DLedgerCode) -> None:
+        while self._waiting:
+            index, term, future = self._waiting.popleft()
+            if not future.done():
+                message = (
+                    f"the leadership of term {term} ended; whether entry {index} will be committed is unknown"
+                )
+                future.set_exception(LedgerRefused(code, message))
+
+    # Requests.
+
+    def _handler(self, kind: type[DLedgerBody]) -> Handler:
+        async def serve(command: Command) -> Command:
+            request = kind.from_json(command.body)
+            self._request_id += 1
+            future: asyncio.Future[DLedgerBody] = asyncio.get_running_loop().create_future()
+            self._requests[self._request_id] = future
+            self._node.receive(self._now(), self._request_id, request)
+            self._carry_out()
+            return _reply(command, await future)
+
+        return lambda _, command: serve(command)
+
+    def _refusal(self, request: DLedgerBody) -> DLedgerCode | None:
+        if request.remote_id != self._config.node_id:
+            return DLedgerCode.UNKNOWN_MEMBER
+        return DLedgerCode.UNKNOWN_GROUP if request.group != self._config.group else None
+
+    def _metadata(self, command: Command) -> DLedgerBody:
+        request = MetadataRequest.from_json(command.body)
+        answer = MetadataResponse(group=request.group, leader_id=self._node.leader_id)
+        code = self._refusal(request)
+        return (
+            replace(answer, code=code) if code is not None else replace(answer, peers=dict(self._addresses))
+        )
+
+    def _get(self, command: Command) -> DLedgerBody:
+        request = GetRequest.from_json(command.body)
+        answer = GetResponse(group=request.group, term=self._node.term, leader_id=self._node.leader_id)
+        code = self._refusal(request)
+        if code is None and self._node.role is not Role.LEADER:
+            code = DLedgerCode.NOT_LEADER
+        if code is None and not self._node.may_serve(self._now()):
+            code = DLedgerCode.LEADER_NOT_READY
+        if code is not None:
+            return replace(answer, code=code)
+        index = -1 if request.begin_index is None else request.begin_index
+        if index > self._ledger.committed_index:
+            return replace(answer, code=DLedgerCode.INDEX_OUT_OF_RANGE)
+        try:
+            return replace(answer, entries=(self._ledger.entry(index),))
+        except LedgerRefused as refused:
+            return replace(answer, code=refused.code)
+
+    async def _append(self, command: Command) -> Command:
+        request = AppendRequest.from_json(command.body)
+        answer = AppendResponse(group=request.group, term=self._node.term, leader_id=self._node.leader_id)
+        bodies = request.batch_msgs or (() if request.body is None else (request.body,))
+        code = self._refusal(request)
+        if code is None and not bodies:
+            code = DLedgerCode.REQUEST_WITH_EMPTY_BODYS
+        if code is not None:
+            return _reply(command, replace(answer, code=code))
+        try:
+            async with asyncio.timeout(WAIT_ACK_SECONDS):
+                entries = await self.append(bodies)
+        except LedgerRefused as refused:
+            return _reply(command, replace(answer, code=refused.code, leader_id=self._node.leader_id))
+        except TimeoutError:
+            return _reply(command, replace(answer, code=DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT))
+        positions = tuple(entry.position for entry in entries)
+        done = replace(answer, index=entries[-1].index, position=positions[-1])
+        return _reply(command, replace(done, positions=positions) if request.batch_msgs else done)
+
+
+def _reply(command: Command, body: DLedgerBody) -> Command:
+    """Every answer is a success to remoting; the body says what it really is."""
+    return command.reply(DLedgerCode.SUCCESS, body=body.to_json())

@@ -1,0 +1,260 @@
+"""Members of a DLedger group with real sockets and files, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from brokerset_broker.store.ledger import FileLedger
+from brokerset_dledger.driver import Driver
+from brokerset_dledger.ledger import LedgerRefused
+from brokerset_dledger.node import Role
+from brokerset_formats.dledger import CurrentTerm
+from brokerset_protocol.bodies.dledger import (
+    AppendRequest,
+    AppendResponse,
+    DLedgerCode,
+    DLedgerRequestCode,
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from brokerset_protocol.commands import Command
+from brokerset_rig.dledger_node import config_of
+from brokerset_rig.stack import free_ports
+from brokerset_rig.waiting import until
+from brokerset_runtime.clock import SystemClock
+from brokerset_runtime.peer_requests import PoolRequester
+from brokerset_runtime.remoting.pool import ConnectionPool
+from brokerset_runtime.remoting.server import RemotingServer
+
+SECONDS_MAX = 30.0
+
+_T = TypeVar("_T")
+
+
+class Running:
+    """One member that runs in this process."""
+
+    def __init__(self, folder: Path, member_id: str, peers: str) -> None:
+        self.member_id = member_id
+        self.failure: BaseException | None = None
+        config, self.addresses = config_of(member_id, peers, alone=True)
+        self.ledger = FileLedger(
+            folder / f"dledger-{member_id}",
+            data_file_bytes=4096,
+            index_file_bytes=64 * 32,
+            record_of_term=lambda: b"term",
+        )
+        self._pool = ConnectionPool()
+        self.requester = PoolRequester(self._pool)
+        self.driver = Driver(
+            config,
+            self.addresses,
+            self.ledger,
+            self.ledger.open(),
+            requester=self.requester,
+            clock=SystemClock(),
+            run_blocking=_run_blocking,
+            random_source=random.Random(1),
+        )
+        self._server = RemotingServer(self.driver.handlers)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen and take part."""
+        host, port = self.addresses[self.member_id].rsplit(":", 1)
+        await self._server.listen(host, int(port))
+        self._task = asyncio.create_task(self.driver.run())
+
+    async def stop(self) -> None:
+        """End as a killed process does: nothing is written any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await self._task
+            self._task = None
+            await self._server.close(0)
+            await self._pool.close()
+
+    async def ended(self) -> BaseException | None:
+        """What ended it."""
+        assert self._task is not None, "it was started"
+        await asyncio.wait([self._task])
+        return self._task.exception()
+
+
+async def _run_blocking(work: Callable[[], _T]) -> _T:
+    return await asyncio.to_thread(work)
+
+
+@contextlib.asynccontextmanager
+async def group(folder: Path, size: int = 3) -> AsyncIterator[dict[str, Running]]:
+    """A group that has a leader, and ends with the test."""
+    peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(free_ports(size)))
+    members = {f"n{number}": Running(folder, f"n{number}", peers) for number in range(size)}
+    for member in members.values():
+        await member.start()
+    try:
+        await leader_of(members)
+        yield members
+    finally:
+        for member in members.values():
+            await member.stop()
+
+
+async def leader_of(members: dict[str, Running]) -> Running:
+    """The member that serves."""
+    await until(lambda: any(member.driver.status.serves for member in members.values()))
+    return next(member for member in members.values() if member.driver.status.serves)
+
+
+async def ask(member: Running, code: int, body: bytes) -> bytes:
+    """A client's request over the network."""
+    pool = ConnectionPool()
+    try:
+        command = Command(code, body=body)
+        return (await PoolRequester(pool).ask(member.addresses[member.member_id], command, 5.0)).body
+    finally:
+        await pool.close()
+
+
+async def test_what_is_acknowledged_is_on_a_quorum_and_survives_the_leader(tmp_path: Path) -> None:
+    """The leader ends without a word; another has everything, and the old one comes back as its follower."""
+    async with group(tmp_path) as members:
+        first = await leader_of(members)
+        entries = await first.driver.append([b"a" * 900, b"b"])
+        await first.stop()
+        rest = {name: member for name, member in members.items() if member is not first}
+
+        second = await leader_of(rest)
+        assert [second.ledger.entry(each.index) for each in entries] == entries
+
+        more = await second.driver.append([b"c"])
+        peers = ";".join(f"{name}-{address}" for name, address in first.addresses.items())
+        members[first.member_id] = again = Running(tmp_path, first.member_id, peers)
+        await again.start()
+        await until(lambda: again.ledger.committed_index >= more[-1].index)
+        assert again.driver.status.role is Role.FOLLOWER
+        assert again.ledger.entry(more[-1].index) == more[-1]
+
+
+async def test_clients_append_and_get_as_from_java(tmp_path: Path) -> None:
+    """Index and position are answered; who asks a follower hears who leads."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        follower = next(member for member in members.values() if member is not leader)
+
+        asked = AppendRequest(group="g", remote_id=leader.member_id, body=b"hello")
+        done = AppendResponse.from_json(await ask(leader, DLedgerRequestCode.APPEND, asked.to_json()))
+        assert (done.code, done.index) == (DLedgerCode.SUCCESS, leader.ledger.end_index)
+
+        wanted = GetRequest(group="g", remote_id=leader.member_id, begin_index=done.index)
+        got = GetResponse.from_json(await ask(leader, DLedgerRequestCode.GET, wanted.to_json()))
+        assert [(each.body, each.position) for each in got.entries] == [(b"hello", done.position)]
+
+        asked = AppendRequest(group="g", remote_id=follower.member_id, body=b"hello")
+        refused = AppendResponse.from_json(await ask(follower, DLedgerRequestCode.APPEND, asked.to_json()))
+        assert (refused.code, refused.leader_id) == (DLedgerCode.NOT_LEADER, leader.member_id)
+
+        question = MetadataRequest(group="g", remote_id=follower.member_id)
+        answer = MetadataResponse.from_json(
+            await ask(follower, DLedgerRequestCode.METADATA, question.to_json())
+        )
+        assert (answer.leader_id, answer.peers) == (leader.member_id, leader.addresses)
+
+
+async def test_a_batch_is_acknowledged_with_its_last_entry(tmp_path: Path) -> None:
+    """The position of each is answered."""
+    async with group(tmp_path, 1) as members:
+        leader = await leader_of(members)
+        asked = AppendRequest(group="g", remote_id="n0", batch_msgs=(b"1", b"22", b"333"))
+
+        done = AppendResponse.from_json(await ask(leader, DLedgerRequestCode.APPEND, asked.to_json()))
+
+        assert done.positions == tuple(
+            leader.ledger.entry(index).position for index in range(done.index - 2, done.index + 1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (AppendRequest(group="other", remote_id="n0", body=b"x"), DLedgerCode.UNKNOWN_GROUP),
+        (AppendRequest(group="g", remote_id="n7", body=b"x"), DLedgerCode.UNKNOWN_MEMBER),
+        (AppendRequest(group="g", remote_id="n0"), DLedgerCode.REQUEST_WITH_EMPTY_BODYS),
+        (AppendRequest(group="g", remote_id="n0", body=b"x" * 5000), DLedgerCode.UNEXPECTED_ARGUMENT),
+    ],
+)
+async def test_what_is_not_for_it_is_refused_by_name(
+    tmp_path: Path, asked: AppendRequest, code: DLedgerCode
+) -> None:
+    """With the codes of Java; the member goes on."""
+    async with group(tmp_path, 1) as members:
+        answer = AppendResponse.from_json(
+            await ask(members["n0"], DLedgerRequestCode.APPEND, asked.to_json())
+        )
+
+        assert answer.code == code
+        assert await members["n0"].driver.append([b"goes on"])
+
+
+async def test_a_member_of_another_make_is_not_heard_in_a_group_of_ours(tmp_path: Path) -> None:
+    """A vote request without our mark is refused, whatever its term: the group was said to be ours alone."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        term = leader.driver.status.term
+        request = VoteRequest(
+            group="g",
+            remote_id=leader.member_id,
+            local_id="n9",
+            leader_id="n1",
+            term=99,
+            ledger_end_index=1 << 40,
+        )
+
+        answer = VoteResponse.from_json(await ask(leader, DLedgerRequestCode.VOTE, request.to_json()))
+
+        assert answer.code == DLedgerCode.UNEXPECTED_ARGUMENT
+        assert leader.driver.status.term == term
+
+
+async def test_bytes_that_are_no_request_harm_nobody(tmp_path: Path) -> None:
+    """They get an error that says what is wrong."""
+    async with group(tmp_path, 1) as members:
+        for code in DLedgerRequestCode:
+            if code is not DLedgerRequestCode.PULL:
+                pool = ConnectionPool()
+                command = Command(code, body=b"\xff{nonsense")
+                answer = await PoolRequester(pool).ask(members["n0"].addresses["n0"], command, 5.0)
+                await pool.close()
+                assert answer.code != DLedgerCode.SUCCESS
+                assert "cannot be read" in (answer.remark or "")
+        assert await members["n0"].driver.append([b"goes on"])
+
+
+async def test_a_disk_that_cannot_keep_a_vote_ends_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers nothing that it could forget."""
+
+    def fail(ledger: FileLedger, term: CurrentTerm) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(FileLedger, "write_term", fail)
+    member = Running(tmp_path, "n0", f"n0-127.0.0.1:{free_ports(1)[0]}")
+    await member.start()
+
+    assert isinstance(await member.ended(), OSError)
+    with pytest.raises(LedgerRefused):
+        await member.driver.append([b"x"])
+    await member.stop()
