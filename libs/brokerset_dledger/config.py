@@ -55,7 +55,7 @@ class NodeConfig:
     """Bytes in a second."""
 
     commit_interval: int = 1_000
-    """Between two messages that only tell a follower what is committed."""
+    """Between two messages that only tell a follower what is committed, when there is nothing to push."""
 
     waiting_pushes_max: int = 1_000
     """Pushes that came before those that precede them."""

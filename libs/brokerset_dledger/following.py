@@ -96,7 +96,9 @@ class Follower:
                 self._truncate(request_id, request)
             case PushType.COMMIT:
                 self._commit(request)
-                self._answer(request_id, request, DLedgerCode.SUCCESS)
+                known = request.commit_index <= self._matched  # not so after a start: compare again
+                code = DLedgerCode.SUCCESS if known else DLedgerCode.INCONSISTENT_STATE
+                self._answer(request_id, request, code)
 
     def _append(self, request_id: int, request: PushRequest, now: int) -> None:
         first = request.entries[0].index

@@ -57,9 +57,10 @@ class Ledger(Protocol):
     def truncate(self, entry: LedgerEntry) -> None:
         """Drop everything behind this entry.
 
-        Where this log has another entry at its index, or none, this entry takes the place.
-        Where its position does not continue this log, the log begins there.
+        Where this log has another entry at its index, or none, this entry takes the place. It is the leader's
+        first then, so what precedes it was not compared: the log begins there, unless everything before is
+        committed and ends at its position. `committed_index` falls where committed entries are replaced.
         """
 
     def commit(self, index: int) -> None:
-        """Everything up to the index may be read. Never exceeds the end; falls only by a truncation."""
+        """Everything up to the index is committed: it may be read. Never exceeds the end."""

@@ -94,7 +94,15 @@ class _Taking:
         return self.request.term + 1
 
 
-_Context = Ballot | _Round | Push | LeadershipTransferRequest
+@dataclass(frozen=True, slots=True)
+class _Handover:
+    """A transfer on its way, and the request that asked for it, if one did."""
+
+    term: int
+    request_id: int | None
+
+
+_Context = Ballot | _Round | Push | _Handover
 """What a call was about."""
 
 
@@ -126,12 +134,11 @@ class Node:
         """Also the start: a member that was started again may have promised its leader silence."""
 
         self._vote_at = now + self._draw_silence() if config.alone else now
-        self._next_term = False
+        self._next_term = current_term.voted_for == config.node_id
+        """Whether its next election is in a new term; it may have led this one with entries that are lost."""
+
         self._ballot: Ballot | None = None
         self._taking: _Taking | None = None
-        self._transfer_request: int | None = None
-        """On a leader, the request that asked for the transfer."""
-
         self._begin_index: int | None = None
         self._heartbeat_at = now
         self._quorum_heard_at = now
@@ -139,6 +146,9 @@ class Node:
         self._preference_at = now
         self._pushers: dict[str, Pusher] = {}
         self._follower = Follower(config, ledger)
+        self._followed: tuple[int, str] | None = None
+        """The term and the leader of `_follower`."""
+
         self._unsynced: list[PushAnswer] = []
         self._heard_at: dict[str, int] = {}
         self._contexts: dict[int, tuple[str, int, _Context]] = {}
@@ -247,7 +257,7 @@ class Node:
             response = None
         if response is not None:
             self._heard_at[peer] = now
-        if term == self.term or isinstance(context, LeadershipTransferRequest):
+        if term == self.term or isinstance(context, _Handover):
             match context:
                 case Ballot():
                     self._count(now, context, peer, response)
@@ -255,7 +265,7 @@ class Node:
                     self._heartbeat_answered(now, context, peer, response)
                 case Push():
                     self._push_answered(now, context, peer, response)
-                case LeadershipTransferRequest():
+                case _Handover():
                     self._transfer_answered(now, context, response)
         self._push(now)
 
@@ -284,6 +294,9 @@ class Node:
         code = self._transfer_refusal(peer)
         if code is not None:
             raise LedgerRefused(code, f"leadership cannot go to {peer}: {code.name}")
+        self._hand_over(peer, None)
+
+    def _hand_over(self, peer: str, request_id: int | None) -> None:
         self.transferee = peer
         request = LeadershipTransferRequest(
             term=self.term,
@@ -291,7 +304,7 @@ class Node:
             transferee_id=peer,
             take_leadership_ledger_index=self.ledger.end_index,
         )
-        self._call(peer, request, request, self.config.transfer_timeout)
+        self._call(peer, request, _Handover(self.term, request_id), self.config.transfer_timeout)
 
     # Effects.
 
@@ -372,7 +385,9 @@ class Node:
         self.leader_id = leader_id
         self._leader_heard_at = now
         self._next_term = True
-        self._follower = Follower(self.config, self.ledger)
+        if self._followed != (self.term, leader_id):  # else its earlier pushes may still be on their way
+            self._follower = Follower(self.config, self.ledger)
+            self._followed = self.term, leader_id
         if self._taking is not None and self._taking.request.leader_id != leader_id:
             self._end_taking(DLedgerCode.TAKE_LEADERSHIP_FAILED)
 
@@ -582,7 +597,7 @@ class Node:
         if waiting + count > self.config.uncommitted_max and waiting:
             raise LedgerRefused(
                 DLedgerCode.LEADER_PENDING_FULL,
-                f"{waiting} entries wait to be committed, at most {self.config.uncommitted_max}; ask again",
+                f"{waiting} entries wait for commit, of at most {self.config.uncommitted_max}; ask again soon",
             )
 
     def _push(self, now: int) -> None:
@@ -682,8 +697,7 @@ class Node:
         elif request.transfer_id == self.node_id:
             code = self._transfer_refusal(request.transferee_id or "")
             if code is None:
-                self.transfer(now, request.transferee_id or "")
-                self._transfer_request = request_id
+                self._hand_over(request.transferee_id or "", request_id)
                 return
         elif request.transferee_id != self.node_id:
             code = DLedgerCode.UNEXPECTED_ARGUMENT
@@ -712,16 +726,13 @@ class Node:
         self._answer(self._taking.request_id, LeadershipTransferResponse(term=self.term, code=code))
         self._taking = None
 
-    def _transfer_answered(
-        self, now: int, request: LeadershipTransferRequest, response: DLedgerBody | None
-    ) -> None:
+    def _transfer_answered(self, now: int, handover: _Handover, response: DLedgerBody | None) -> None:
         code = DLedgerCode.TIMEOUT if response is None else DLedgerCode(response.code)
-        asked, self._transfer_request = self._transfer_request, None
-        if asked is not None:
-            self._answer(asked, LeadershipTransferResponse(term=self.term, code=code))
-        if self.term != request.term or self.transferee is None:
+        if handover.request_id is not None:
+            self._answer(handover.request_id, LeadershipTransferResponse(term=self.term, code=code))
+        if self.term != handover.term or self.transferee is None:
             return
-        if self.config.alone and (response is None or response.term != request.term):
+        if self.config.alone and (response is None or response.term != handover.term):
             # It has campaigned, or may do so yet. Such votes heed no leader, so this lease is worth nothing.
             self._become_candidate(now, vote_at=now + self._draw_vote_pause())
         else:
@@ -737,7 +748,7 @@ class Node:
         ]
         best = max(alive, key=lambda peer: self._pushers[peer].watermark, default=None)
         if best is not None and self._transfer_refusal(best) is None:
-            self.transfer(now, best)
+            self._hand_over(best, None)
 
 
 def _refused(request: DLedgerBody, code: DLedgerCode, leader_id: str | None) -> DLedgerBody:

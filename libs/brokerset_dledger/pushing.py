@@ -50,7 +50,6 @@ class Pusher:
         """By first index of an append: its last index, and when it was sent."""
 
         self._in_flight_entries = 0
-        self._commit_sent = -1
         self._pushed_at = now
         self._quota = (now, 0)
 
@@ -61,13 +60,9 @@ class Pusher:
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             return oldest[1] + self._config.push_timeout
-        if self._commit_sent < self._ledger.committed_index:
-            return self._pushed_at + self._config.commit_interval
-        return (
-            max(self._retry_at, self._quota[0] + 1_000)
-            if self._next_index <= self._ledger.end_index
-            else NEVER
-        )
+        if self._next_index <= self._ledger.end_index:
+            return max(self._retry_at, self._quota[0] + 1_000)
+        return self._pushed_at + self._config.commit_interval
 
     def next(self, now: int) -> Push | None:
         """The next push, if there is one to make now; ask until there is none."""
@@ -94,7 +89,8 @@ class Pusher:
             case PushType.APPEND:
                 self._appended(push, answer, now)
             case PushType.COMMIT:
-                pass
+                if answer is not None and answer.code == DLedgerCode.INCONSISTENT_STATE:
+                    self._compare(now)
 
     # Finding where the logs part.
 
@@ -115,7 +111,7 @@ class Pusher:
                 self._compare_index = self._ledger.end_index
             index = self._compare_index
         else:
-            index = max(self._truncate_index, self._ledger.begin_index)
+            index = self._truncate_index
         try:
             entry = self._ledger.entry(index)
         except LedgerRefused:
@@ -172,7 +168,7 @@ class Pusher:
             self._next_index += len(entries)
             return self._push(PushType.APPEND, entries, now)
         due = now >= self._pushed_at + self._config.commit_interval
-        if not self._in_flight and due and self._commit_sent < self._ledger.committed_index:
+        if not self._in_flight and due:  # the last may be lost, or the follower started again since
             return self._push(PushType.COMMIT, (), now)
         return None
 
@@ -189,7 +185,6 @@ class Pusher:
 
     def _push(self, push_type: PushType, entries: tuple[LedgerEntry, ...], now: int) -> Push:
         self._pushed_at = now
-        self._commit_sent = self._ledger.committed_index
         return Push(push_type, entries, self._epoch)
 
     def _has_quota(self, now: int) -> bool:

@@ -161,12 +161,15 @@ class SimLedger:
         else:
             keep = bisect_left(self.entries, entry.index, key=lambda each: each.index)
             del self.entries[keep:]
-            if entry.index != self.end_index + 1 or self.position_of(entry.size) != entry.position:
+            self.committed_index = min(self.committed_index, entry.index - 1)
+            follows = self.end_index == entry.index - 1 <= self.committed_index
+            if not follows or self.position_of(entry.size) != entry.position:
                 self.entries.clear()
             self.committed_index = min(self.committed_index, self.end_index)
             self.entries.append(entry)
         self.committed_index = min(self.committed_index, self.end_index)
         self.synced_index = self.end_index
+        self.committed_index = min(self.committed_index, self.end_index)
 
     def commit(self, index: int) -> None:
         self.committed_index = max(self.committed_index, min(index, self.end_index))
