@@ -597,7 +597,7 @@ class Node:
         if waiting + count > self.config.uncommitted_max and waiting:
             raise LedgerRefused(
                 DLedgerCode.LEADER_PENDING_FULL,
-                f"{waiting} entries wait for commit, of at most {self.config.uncommitted_max}; ask again soon",
+                f"{waiting} entries of at most {self.config.uncommitted_max} wait for commit; ask again soon",
             )
 
     def _push(self, now: int) -> None:
