@@ -255,7 +255,9 @@ def test_verdict_on_a_ballot_of_three(
     ballot = Ballot(6, 2, 3, deadline=NOW)
     for number, result in enumerate(results):
         higher = result in (EXPIRED, BELOW_LOG)
-        ballot.answers[f"n{number}"] = result and VoteResponse(term=8 if higher else 6, vote_result=result)
+        ballot.answers[f"n{number}"] = (
+            None if result is None else VoteResponse(term=8 if higher else 6, vote_result=result)
+        )
 
     assert ballot.judge(expired=expired) is verdict
     assert ballot.term_max == (8 if EXPIRED in results or BELOW_LOG in results else -1)

@@ -134,7 +134,9 @@ def test_answer_to_a_truncation(code: DLedgerCode | None, then: list[tuple[PushT
     (push,) = pushing.pushes()
     assert _what(push) == (TRUNCATE, 5, 5)
 
-    pushing.pusher.answered(push, code and PushResponse(code=code, begin_index=0, end_index=5), NOW)
+    pushing.pusher.answered(
+        push, None if code is None else PushResponse(code=code, begin_index=0, end_index=5), NOW
+    )
 
     assert pushing.due() == then
     if not then:
@@ -192,7 +194,7 @@ def test_append_is_pushed_again_in_time(code: DLedgerCode | None) -> None:
     pushing.ledger.append_body(1, b"more")
     pushing.ledger.append_body(1, b"more")
     first, _ = pushing.pushes()
-    pushing.pusher.answered(first, code and PushResponse(code=code), NOW)
+    pushing.pusher.answered(first, None if code is None else PushResponse(code=code), NOW)
     assert pushing.due() == []
     assert pushing.pusher.deadline() == NOW + 200
 
@@ -267,7 +269,9 @@ def test_answer_to_a_commit(code: DLedgerCode | None, then: list[tuple[PushType,
     pushing.now += 100
     (push,) = pushing.pushes()
 
-    pushing.pusher.answered(push, code and PushResponse(code=code, begin_index=0, end_index=9), pushing.now)
+    pushing.pusher.answered(
+        push, None if code is None else PushResponse(code=code, begin_index=0, end_index=9), pushing.now
+    )
 
     assert pushing.due() == then
 
