@@ -501,8 +501,6 @@ class Node:
             return VoteResult.REJECT_ALREADY_HAS_LEADER, self.term
         if request.pre_vote:
             return VoteResult.ACCEPT, self.term
-        if request.term < end[0]:
-            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER, end[0]
         if request.term > self.term:
             self._adopt_term(now, request.term)
         if self._current.voted_for not in (None, candidate):

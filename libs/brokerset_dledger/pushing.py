@@ -50,6 +50,9 @@ class Pusher:
         """By first index of an append: its last index, and when it was sent."""
 
         self._in_flight_entries = 0
+        self._has_taken = False
+        """Whether it has taken an entry since the last comparison; if not, its disk may be full."""
+
         self._pushed_at = now
         self._quota = (now, 0)
 
@@ -146,6 +149,7 @@ class Pusher:
         self._epoch += 1
         self._waits_for_answer = False
         self._next_index = matched + 1
+        self._has_taken = False
         self.watermark = max(self.watermark, matched)
 
     # Feeding it.
@@ -211,7 +215,7 @@ class Pusher:
         if answer is None:
             return  # pushed again when its time is over
         if answer.code == DLedgerCode.INCONSISTENT_STATE:
-            self._compare(now)
+            self._compare(now, pause=not self._has_taken)
         elif answer.succeeded:
             in_flight = self._in_flight.pop(first, None)
             if in_flight is not None:
@@ -220,3 +224,4 @@ class Pusher:
                     self._in_flight = {push.last_index + 1: (in_flight[0], 0)} | self._in_flight
                     self._in_flight_entries += in_flight[0] - push.last_index
             self.watermark = max(self.watermark, push.last_index)
+            self._has_taken = True

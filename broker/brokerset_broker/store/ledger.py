@@ -354,18 +354,28 @@ class FileLedger:
             self._write(LedgerUnit.of(entry), entry.encode())
 
     def _continues(self, entry: LedgerEntry) -> bool:
-        """Whether this log has the entry before it, and it belongs behind that one."""
-        if not 0 <= self.begin_index < entry.index <= self.end_index + 1:
+        """Whether all before the entry is here and committed, and the entry belongs behind that."""
+        before = entry.index - 1
+        if not 0 <= self.begin_index <= before <= min(self.end_index, self.committed_index):
             return False
-        before = self._unit(entry.index - 1)
-        return entry.position == self._room(entry.size, before.position + before.size)
+        unit = self._unit(before)
+        return entry.position == self._room(entry.size, unit.position + unit.size)
 
     def _begin_again(self, position: int) -> None:
-        """Nothing of this log is the leader's: begin an empty one there."""
+        """Nothing of this log is the leader's: begin an empty one there, at the beginning of a file.
+
+        A leader begins at a whole file, as retention deletes such. Elsewhere no start would find the entry.
+        """
+        if position % self._data.segment_bytes:
+            raise LedgerRefused(
+                DLedgerCode.INCONSISTENT_STATE,
+                f"the leader's log begins at {position}, in the middle of a file of "
+                f"{self._data.segment_bytes} bytes: do all members have the same file size?",
+            )
         self._data.forget_prepared()
         self._data.remove_first(len(self._data.files))
         self._index.remove_first(len(self._index.files))
-        self._data.add(position - position % self._data.segment_bytes)
+        self._data.add(position)
         self.begin_index = self.end_index = self.committed_index = -1
         self.committed_position = position
 

@@ -145,7 +145,7 @@ def test_candidate_below_the_log_is_told_the_logs_term() -> None:
     response = ask(member(0, terms=(1, 7)), vote_request(term=6, end=(7, 1)))
 
     assert isinstance(response, VoteResponse)
-    assert (response.vote_result, response.term) == (VoteResult.REJECT_TERM_SMALL_THAN_LEDGER, 7)
+    assert (response.vote_result, response.term) == (VoteResult.REJECT_EXPIRED_VOTE_TERM, 7)
 
 
 def test_vote_and_term_are_handed_out_with_the_answer() -> None:

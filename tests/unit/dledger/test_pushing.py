@@ -212,13 +212,28 @@ def test_refused_append_leads_to_a_comparison() -> None:
     pushing = Pushing(push_bytes_max=1).appending()
     pushing.ledger.append_body(1, b"more")
     pushing.ledger.append_body(1, b"more")
-    first, second = pushing.pushes()
+    pushing.ledger.append_body(1, b"more")
+    first, second, third = pushing.pushes()
 
-    pushing.answer(second, DIFFERS, 0, 9)
     pushing.answer(first, OK, 0, 10)
+    pushing.answer(third, DIFFERS, 0, 10)
+    pushing.answer(second, OK, 0, 11)
 
-    assert pushing.due() == [(COMPARE, 11, 11)]
-    assert pushing.pusher.watermark == 9
+    assert pushing.due() == [(COMPARE, 12, 12)]
+    assert pushing.pusher.watermark == 10
+
+
+def test_comparison_waits_where_nothing_was_taken() -> None:
+    """A follower whose disk is full agrees with the log and takes nothing; it gets a pause."""
+    pushing = Pushing(push_retry=500).appending()
+    pushing.ledger.append_body(1, b"more")
+    (push,) = pushing.pushes()
+
+    pushing.answer(push, DIFFERS, 0, 9)
+
+    assert pushing.due() == []
+    pushing.now += 500
+    assert pushing.due() == [(COMPARE, 10, 10)]
 
 
 def test_watermark_never_falls() -> None:
@@ -227,6 +242,7 @@ def test_watermark_never_falls() -> None:
     pushing.ledger.append_body(1, b"more")
     (push,) = pushing.pushes()
     pushing.answer(push, DIFFERS, 0, 9)
+    pushing.now += 500
     (push,) = pushing.pushes()
     pushing.answer(push, DIFFERS, 0, 8)
     (push,) = pushing.pushes()

@@ -118,8 +118,15 @@ def test_it_does_what_the_simulated_log_does(reopen: Open, seed: int) -> None:
                 entry = source.choice(model.entries[max(0, model.committed_index - model.begin_index) :])
                 if source.random() < 0.5:
                     entry = LedgerEntry(entry.index, step, entry.position, b"another")
-                model.truncate(entry)
-                ledger.truncate(entry)
+                before = entry.index - 1
+                known = model.entry(entry.index) == entry
+                follows = model.begin_index <= before <= model.committed_index
+                if known or follows or entry.position % FILE_SIZE == 0:
+                    model.truncate(entry)
+                    ledger.truncate(entry)
+                else:
+                    with pytest.raises(LedgerRefused, match="in the middle of a file"):
+                        ledger.truncate(entry)
             case "elsewhere" if source.random() < 0.1:
                 other.entries = []
                 entry = LedgerEntry(
@@ -176,6 +183,7 @@ def test_what_stands_behind_a_truncation_is_never_taken_up_again(reopen: Open) -
     """Also where an old entry would follow the new one by position, index and term."""
     ledger = reopen()
     first = ledger.append_body(1, b"a" * 50)
+    ledger.commit(first.index)
     old = [ledger.append_body(3, b"b" * 50) for _ in range(3)]
     new = LedgerEntry(old[0].index, 2, old[0].position, b"c" * 50)
     ledger.write_term(CurrentTerm(4, None))
