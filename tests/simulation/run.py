@@ -11,8 +11,11 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections import Counter
 
+from brokerset_sim.dledger_cluster import DLedgerCluster
+from brokerset_sim.history import Violation
 from brokerset_sim.plan import draw_replicating
 from brokerset_sim.world import Outcome, simulate
 
@@ -31,8 +34,13 @@ NOT_SIMULATED = (
 COVERAGE_PERCENT_MIN = 90
 
 
-WORLDS = ("controllers", "groups")
-"""Controllers and the membership of brokers, or broker groups that replicate."""
+DLEDGER = {"dledger": True, "dledger-mixed": False}
+"""Whether the members of the group are said to be ours alone."""
+
+DLEDGER_MS = 6_000
+
+WORLDS = ("controllers", "groups", *DLEDGER)
+"""Controllers and the membership of brokers, broker groups that replicate, or DLedger groups."""
 
 COUNTS_SHOWN = (
     "acknowledged",
@@ -70,7 +78,23 @@ COUNTS_SHOWN = (
 
 
 def _simulated(world: str, seed: int, *, show: bool = False) -> Outcome:
+    if world in DLEDGER:
+        return _simulated_dledger(seed, alone=DLEDGER[world])
     return simulate(seed, draw_replicating(seed) if world == "groups" else None, show=show)
+
+
+def _simulated_dledger(seed: int, *, alone: bool) -> Outcome:
+    cluster = DLedgerCluster(seed, alone=alone)
+    failure: Violation | None = None
+    try:
+        cluster.run(DLEDGER_MS)
+        cluster.heal()
+    except AssertionError as error:
+        failure = Violation("DLedger", str(error))
+        failure.__cause__ = error
+    counts = Counter({"acknowledged": len(cluster.acked), "elected: leaders": len(cluster.leaders)})
+    trace = f"{zlib.crc32(repr((cluster.now, cluster.leaders)).encode()):08x}"
+    return Outcome(seed, failure, trace, cluster.steps, cluster.now / 1_000, len(cluster.committed), counts)
 
 
 def _quietly(world: str, seed: int) -> tuple[int, str | None, float, int, Counter[str]]:

@@ -235,6 +235,7 @@ class DLedgerCluster:
         self.committed: dict[int, LedgerEntry] = {}
         self.leaders: dict[int, str] = {}
         self.reads = 0
+        self.steps = 0
         self._load_pause_max = self.random.choice((30, 60, 300))
         self._reply_of: dict[int, Callable[[DLedgerBody], None]] = {}
         self._votes: dict[tuple[int, str], str] = {}
@@ -288,6 +289,7 @@ class DLedgerCluster:
         end = self.now + duration
         while self._events and self._events[0][0] <= end:
             self.now, _, action = heapq.heappop(self._events)
+            self.steps += 1
             action()
         self.now = end
 

@@ -26,7 +26,7 @@ from brokerset_rig.store_damages import (
     silent,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,9 @@ ROCKETMQ_NAMES = {
 }
 
 
+pytestmark = pytest.mark.long
+
+
 def run(source: Path, target: Path, options: MigrateOptions) -> Report:
     return migrate(LocalRunner(), str(source), str(target), options)
 
