@@ -142,6 +142,21 @@ class LedgerGroup:
             await asyncio.sleep(0.05)
         raise AssertionError("nobody leads within a minute")
 
+    async def wait_for_all(self) -> None:
+        """Return when every member knows who leads. Raises `AssertionError` after a minute."""
+        deadline = time.monotonic() + LEADER_SECONDS_MAX
+        for member in self.members:
+            request = MetadataRequest(group=GROUP, remote_id=member.member_id)
+            while True:
+                try:
+                    answer = await self.ask(member, DLedgerRequestCode.METADATA, request.to_json())
+                    if MetadataResponse.from_json(answer).leader_id is not None:
+                        break
+                except (ConnectionClosed, RequestTimeout):
+                    pass
+                assert time.monotonic() < deadline, f"{member.member_id} follows nobody within a minute"
+                await asyncio.sleep(0.1)
+
     async def append(self, body: bytes) -> AppendResponse | None:
         """Append a record; None if nobody knows whether it was."""
         leader = self.leader or await self.find_leader()
@@ -285,6 +300,7 @@ async def _run(name: str, group: LedgerGroup, peers: str, kills: int, add: Add) 
     for member in group.members:
         member.start()
     leader = await group.find_leader()
+    await group.wait_for_all()
     add(
         f"({name}) the members elect a leader: {leader.member_id}, {leader.make}",
         [],
@@ -317,6 +333,7 @@ async def _run(name: str, group: LedgerGroup, peers: str, kills: int, add: Add) 
         leader.start()
     ended.set()
     await asyncio.gather(*load)
+    await group.wait_for_all()
 
     begun = time.monotonic()
     add(f"({name}) another member is made leader", await _transfer(group), time.monotonic() - begun)
