@@ -60,6 +60,9 @@ class NodeConfig:
     waiting_pushes_max: int = 1_000
     """Pushes that came before those that precede them."""
 
+    unsynced_max: int = 4_000
+    """Pushes whose entries wait for the disk; more are refused, and pushed again."""
+
     transfer_lag_max: int = 1_000
     """Entries that a member may lack and still be handed the leadership."""
 

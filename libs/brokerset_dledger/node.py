@@ -668,7 +668,10 @@ class Node:
     def _collect_push_answers(self) -> None:
         for answer in self._follower.take_answers():
             if self.config.sync_before_ack and answer.needs_synced > self.ledger.synced_index:
-                self._unsynced.append(answer)
+                if len(self._unsynced) < self.config.unsynced_max:
+                    self._unsynced.append(answer)
+                else:  # the leader pushes again when its time is over
+                    self._answer_push(replace(answer, code=DLedgerCode.PUSH_REQUEST_IS_FULL))
             else:
                 self._answer_push(answer)
 

@@ -15,6 +15,7 @@ from brokerset_protocol.bodies.dledger import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     PushRequest,
+    PushResponse,
 )
 from brokerset_sim.dledger_net import DLedgerNet, Sent
 
@@ -354,3 +355,23 @@ def test_members_of_other_make_are_not_heard() -> None:
 
     assert seen
     assert all(request.brokerset == OWN_VERSION for request in seen)
+
+
+def test_pushes_that_wait_for_the_disk_are_bounded() -> None:
+    """A follower whose disk hangs refuses more; the leader pushes them again until it works."""
+    net = group(unsynced_max=3)
+    net.cut_off("n0", "n2")
+    net["n1"].disk = False
+    entries = [net.append("n0", b"body")[0] for _ in range(8)]
+    net.advance(2_000)
+    refused = [
+        each
+        for each in net["n1"].log
+        if isinstance(each, PushResponse) and each.code == DLedgerCode.PUSH_REQUEST_IS_FULL
+    ]
+    assert refused
+    assert len(net["n1"].node._unsynced) == 3
+
+    net["n1"].disk = True
+
+    assert net.advance(5_000, lambda: entries[-1].index in net.acked)
