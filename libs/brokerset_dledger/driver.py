@@ -134,6 +134,9 @@ class Driver:
 
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        """The deadline that `run` waits for, on the core's clock."""
+
         self._writes_term = False
         self._syncs = False
         self._checkpoint_index = ledger.committed_index
@@ -175,7 +178,7 @@ class Driver:
 
     async def run(self) -> None:
         """Take part until cancelled. Raises what the disk raised; the member must not go on after that."""
-        checkpoint = asyncio.create_task(self._write_checkpoints())
+        self._start(self._write_checkpoints())
         try:
             while self._failure is None:
                 self._wake.clear()
@@ -186,7 +189,6 @@ class Driver:
             raise self._failure
         finally:
             self._has_ended = True
-            checkpoint.cancel()
             for task in self._tasks:
                 task.cancel()
             for future in self._requests.values():
@@ -202,7 +204,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._node.deadline()
+        deadline = self._timer_at = self._node.deadline()
         if deadline < NEVER:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.001, (deadline - self._now()) / 1_000), self._wake.set)
@@ -235,11 +237,7 @@ class Driver:
             self._start(self._sync(sync))
         self._acknowledge()
         self._report()
-        self._wake_for_deadline()
-
-    def _wake_for_deadline(self) -> None:
-        """An input may have moved the deadline forward: let `run` set its timer again."""
-        if self._timer is None or self._node.deadline() < self._now():
+        if self._node.deadline() < self._timer_at:  # e.g. entries that may have to be pushed again
             self._wake.set()
 
     async def _write_term(self, term: CurrentTerm, ready: Ready) -> None:

@@ -27,6 +27,9 @@ BLANK = struct.Struct(">ii")
 MAGIC_NORMAL = 1
 MAGIC_BLANK = -1
 
+NUMBER_END = 1 << 58
+"""No pushed index, term or position is so large: 32 bytes for each index would not fit into 63 bits."""
+
 TEXT_SIZE_MAX = 65_536
 """Bytes of `currterm` or `checkpoint`; real ones have fewer than a hundred."""
 
@@ -92,7 +95,8 @@ class LedgerEntry:
             _integer(values, "magic"),
             *(_integer(values, name, 0) for name in ("channel", "chainCrc", "bodyCrc")),
         )
-        if entry.magic != MAGIC_NORMAL or min(entry.index, entry.term, entry.position) < 0:
+        numbers = (entry.index, entry.term, entry.position)
+        if entry.magic != MAGIC_NORMAL or not all(0 <= number < NUMBER_END for number in numbers):
             raise FormatError(f"entry {entry.index} of term {entry.term} at {entry.position}")
         if _integer(values, "size", entry.size) != entry.size:
             raise FormatError(f"entry {entry.index} of {values['size']} bytes, with a body of {len(body)}")

@@ -41,6 +41,9 @@ INDEX_RESERVE_BYTES = 1024 * 1024
 FILES_WALKED = 3
 """A start reads from the third last data file on, as Java's, or from one before that the index confirms."""
 
+IsWhole = Callable[[bytes], bool]
+"""Whether a record is what was written, by its own checksum: an entry has none."""
+
 Patch = Callable[[memoryview, int], None]
 """Completes a record of this member's own (its bytes, the position of the entry) before it is written."""
 
@@ -56,11 +59,14 @@ class FileLedger:
         index_file_bytes: int = INDEX_FILE_BYTES,
         record_of_term: Callable[[], bytes],
         patch: Patch | None = None,
+        is_whole: IsWhole | None = None,
         first_position: int = 0,
         executor: Executor | None = None,
     ) -> None:
         """`record_of_term` gives the record with which a leader begins its term.
 
+        A start ends the log before an entry whose record is not whole: pages come to the disk in any order,
+        so a power failure may leave a head without its record. Without `is_whole` nobody can tell.
         `first_position` is where an empty log begins: behind old CommitLog files.
         """
         self.folder = folder
@@ -77,6 +83,7 @@ class FileLedger:
 
         self._record_of_term = record_of_term
         self._patch = patch
+        self._is_whole = is_whole
         self._executor = executor
         self._data = SegmentSequence(folder / "data", data_file_bytes)
         self._index = SegmentSequence(
@@ -145,6 +152,8 @@ class FileLedger:
         position = file.start
         while True:
             unit = _unit_at(file, position, last)
+            if unit is not None and not self._has_whole_record(file, unit):
+                return position, last
             if unit is None:
                 following = self._data.find(file.end) if _is_blank(file, position) else None
                 if following is None:
@@ -159,6 +168,12 @@ class FileLedger:
                 self._write_unit(unit)
             position += unit.size
             last = unit
+
+    def _has_whole_record(self, file: MappedFile, unit: LedgerUnit) -> bool:
+        if self._is_whole is None:
+            return True
+        start = unit.position - file.start
+        return self._is_whole(bytes(file.view[start + ENTRY_HEAD_SIZE : start + unit.size]))
 
     def _read_begin(self) -> None:
         first = decode_entry(self._data.files[0].view)

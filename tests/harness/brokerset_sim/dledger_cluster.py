@@ -545,7 +545,7 @@ class DLedgerCluster:
             raise self._violated(f"{host.node_id} serves reads, and lacks {newest}, which was acknowledged")
 
     def _check(self, host: Host) -> None:
-        """Committed entries are the same everywhere, for ever, and a leader has all of them."""
+        """Committed entries are the same everywhere, permanently, and a leader has all of them."""
         ledger = host.ledger
         for index in range(max(host.checked_index + 1, ledger.begin_index), ledger.committed_index + 1):
             if not ledger.has(index):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from brokerset_broker.store.ledger import FileLedger
+from brokerset_dledger import driver as driver_module
 from brokerset_dledger.driver import Driver
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role
@@ -257,4 +258,21 @@ async def test_a_disk_that_cannot_keep_a_vote_ends_the_member(
     assert isinstance(await member.ended(), OSError)
     with pytest.raises(LedgerRefused):
         await member.driver.append([b"x"])
+    await member.stop()
+
+
+async def test_a_disk_that_takes_no_checkpoint_ends_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No failure of the disk goes by unseen."""
+
+    def fail(ledger: FileLedger) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(FileLedger, "write_checkpoint", fail)
+    monkeypatch.setattr(driver_module, "CHECKPOINT_SECONDS", 0.01)
+    member = Running(tmp_path, "n0", f"n0-127.0.0.1:{free_ports(1)[0]}")
+    await member.start()
+
+    assert isinstance(await member.ended(), OSError)
     await member.stop()

@@ -131,6 +131,8 @@ def test_codes_of_other_versions_are_unknown() -> None:
         (ENTRY_JSON.replace(b'"magic":1', b'"magic":2'), "entry 7"),
         (ENTRY_JSON.replace(b'"pos":1024', b'"pos":"x"'), "pos of an entry is 'x' instead of a number"),
         (ENTRY_JSON.replace(b'"term":3', b'"term":99999999999999999999'), "term of an entry"),
+        (ENTRY_JSON.replace(b'"index":7', b'"index":%d' % (1 << 58)), "entry 288230376151711744"),
+        (ENTRY_JSON.replace(b'"pos":1024', b'"pos":%d' % (1 << 62)), "at 4611686018427387904"),
         (b"[]", "no JSON object"),
     ],
 )

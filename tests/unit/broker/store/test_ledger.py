@@ -179,6 +179,25 @@ def test_what_a_crash_leaves_is_mended(reopen: Open, tmp_path: Path, lost: str) 
     assert entries_of(reopen()) == written
 
 
+def test_an_entry_without_its_record_is_not_taken_up(reopen: Open, tmp_path: Path) -> None:
+    """A power failure may leave a head whose record never came to the disk; what follows goes with it."""
+    ledger = reopen()
+    first, torn = ledger.append_body(1, b"whole"), ledger.append_body(1, b"gone")
+    ledger.append_body(1, b"whole")
+    ledger._data.files[0].map[torn.record_offset : torn.record_offset + 4] = bytes(4)
+
+    again = FileLedger(
+        tmp_path / "dledger-n0",
+        data_file_bytes=FILE_SIZE,
+        index_file_bytes=INDEX_BYTES,
+        record_of_term=bytes,
+        is_whole=lambda record: record == b"whole",
+    )
+    again.open()
+
+    assert entries_of(again) == [first]
+
+
 def test_what_stands_behind_a_truncation_is_never_taken_up_again(reopen: Open) -> None:
     """Also where an old entry would follow the new one by position, index and term."""
     ledger = reopen()
