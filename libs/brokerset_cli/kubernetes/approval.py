@@ -8,7 +8,15 @@ from typing import Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
+from brokerset_cli.kubernetes.edits import (
+    Progress,
+    edit,
+    fetch_set,
+    need_answers,
+    no_answer,
+    one_group,
+    wait_for,
+)
 from brokerset_cli.kubernetes.kube_api import KubeApi, selector
 from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, PodView, SetView, read_pod
@@ -117,7 +125,7 @@ def pause(api: KubeApi, set_name: str, timeout_seconds: int) -> None:
 @kube_options
 def resume(api: KubeApi, set_name: str, timeout_seconds: int) -> None:
     """Let the operator go on with SET after a pause."""
-    seen = look(api, set_name)
+    seen = fetch_set(api, set_name)
     if not seen.annotations.get(names.PAUSED):
         click.echo(f"{set_name} is not paused.")
         return

@@ -25,7 +25,7 @@ Change = Callable[[SetView], Mapping[str, str | None]]
 """Says from a set as it is which annotations it must have; None for one that must go."""
 
 
-def look(api: KubeApi, name: str) -> SetView:
+def fetch_set(api: KubeApi, name: str) -> SetView:
     """The set as it is now, without its pods. Raises `ApiFailed`."""
     return read_set(api.broker_set(name))
 
@@ -37,7 +37,7 @@ def edit(api: KubeApi, name: str, change: Change) -> SetView:
     else everything starts from scratch. Raises `ApiFailed`.
     """
     for _ in range(EDITS_MAX):
-        seen = look(api, name)
+        seen = fetch_set(api, name)
         wanted = {key: value for key, value in change(seen).items() if seen.annotations.get(key) != value}
         if not wanted:
             return seen
@@ -65,7 +65,7 @@ def wait_for(
     seen: SetView | None = None
     while True:
         try:
-            seen = look(api, name)
+            seen = fetch_set(api, name)
             found = check(seen)
         except ApiFailed as error:
             if error.trouble not in (Trouble.UNREACHABLE, Trouble.TIMEOUT) or time.monotonic() >= deadline:

@@ -8,7 +8,15 @@ from typing import Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
+from brokerset_cli.kubernetes.edits import (
+    Progress,
+    edit,
+    fetch_set,
+    need_answers,
+    no_answer,
+    one_group,
+    wait_for,
+)
 from brokerset_cli.kubernetes.kube_api import KubeApi
 from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, Request, SetView
@@ -128,7 +136,7 @@ def fence(
     api: KubeApi, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
 ) -> None:
     """Let broker ID of GROUP serve nobody; it goes on following, and is never elected."""
-    seen = look(api, set_name)
+    seen = fetch_set(api, set_name)
     chosen = one_group(seen, group)
     _check_fence(seen, chosen, broker_id)
 
@@ -158,7 +166,7 @@ def unfence(
     api: KubeApi, set_name: str, group: str, broker_id: int, timeout_seconds: int, as_json: bool
 ) -> None:
     """Let broker ID of GROUP take part again."""
-    seen = look(api, set_name)
+    seen = fetch_set(api, set_name)
     chosen = one_group(seen, group)
     need_answers(seen)
 

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.edits import look
+from brokerset_cli.kubernetes.edits import fetch_set
 from brokerset_cli.kubernetes.forward_targets import (
     LOOPBACK,
     MASTER_SUFFIX,
@@ -128,7 +128,7 @@ class Forwarding:
     async def _read(self) -> Targets:
         own = selector({names.SET_LABEL: self._set_name})
         seen, pods, slices = await asyncio.gather(  # at the same time: clients wait for the new master
-            asyncio.to_thread(look, self._api, self._set_name),
+            asyncio.to_thread(fetch_set, self._api, self._set_name),
             asyncio.to_thread(self._api.objects, POD, own),
             asyncio.to_thread(self._api.objects, ENDPOINT_SLICE, own),
         )

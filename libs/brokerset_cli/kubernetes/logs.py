@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.edits import Progress, look, one_group
+from brokerset_cli.kubernetes.edits import Progress, fetch_set, one_group
 from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Query, Trouble, log_query, selector
 from brokerset_cli.kubernetes.log_lines import BEGINNING, Line, Stamp, merged, read_line, read_lines, shown
 from brokerset_cli.kubernetes.options import kube_options
@@ -132,7 +132,7 @@ def logs(
     """Show the logs of all pods of GROUP, in the order in which lines were written; without GROUP, of SET."""
     if follow and previous:
         raise click.UsageError("containers that have ended cannot be followed: give --follow or --previous.")
-    seen = look(api, set_name)
+    seen = fetch_set(api, set_name)
     resource = one_group(seen, group).resource if group is not None else None
     lines_of_each = tail if tail is not None else (-1 if since is not None else TAIL_LINES)
     wanted = Wanted(since, lines_of_each, previous)

@@ -22,13 +22,13 @@ WATCH_SECONDS: Final = 2.0
 """Pause between two looks of `--watch`; each asks the API server twice."""
 
 
-def look_at(api: KubeApi, name: str) -> SetView:
+def observe_set(api: KubeApi, name: str) -> SetView:
     """A set with its pods. Raises `ApiFailed`."""
     given = api.broker_set(name)
     return read_set(given, api.objects(POD, f"{names.SET_LABEL}={name}"))
 
 
-def look_at_all(api: KubeApi, *, all_namespaces: bool) -> list[SetView]:
+def observe_sets(api: KubeApi, *, all_namespaces: bool) -> list[SetView]:
     """All sets with their pods, by namespace and name. Raises `ApiFailed`."""
     sets = api.objects(BROKER_SET, all_namespaces=all_namespaces)
     pods = api.objects(POD, names.SET_LABEL, all_namespaces=all_namespaces) if sets else []
@@ -58,16 +58,16 @@ def status(api: KubeApi, set_name: str | None, all_namespaces: bool, watch: bool
     if set_name is not None and all_namespaces:
         raise click.UsageError("give either SET or --all-namespaces.")
 
-    def look() -> list[SetView]:
+    def observe() -> list[SetView]:
         if set_name is not None:
-            return [look_at(api, set_name)]
-        return look_at_all(api, all_namespaces=all_namespaces)
+            return [observe_set(api, set_name)]
+        return observe_sets(api, all_namespaces=all_namespaces)
 
     if watch:
         with suppress(KeyboardInterrupt):  # is how people end it
-            _watch(look, as_json=as_json, one=set_name is not None)
+            _watch(observe, as_json=as_json, one=set_name is not None)
         return
-    found = look()
+    found = observe()
     _show(found, as_json=as_json, one=set_name is not None)
     if not all(each.ready for each in found):
         sys.exit(1)
@@ -90,12 +90,12 @@ def _tree_of(found: Iterable[SetView]) -> list[str]:
     ]
 
 
-def _watch(look: Callable[[], list[SetView]], *, as_json: bool, one: bool) -> None:
+def _watch(observe: Callable[[], list[SetView]], *, as_json: bool, one: bool) -> None:
     """Look again and again; on a terminal each look takes the place of the one before."""
 
     def again() -> list[SetView] | str:
         try:
-            return look()
+            return observe()
         except ApiFailed as error:
             # Clusters restart while people watch; anything else will not go away by itself.
             if error.trouble not in (Trouble.UNREACHABLE, Trouble.TIMEOUT):

@@ -8,7 +8,15 @@ from typing import Final
 import click
 
 from brokerset_cli.kubernetes import names
-from brokerset_cli.kubernetes.edits import Progress, edit, look, need_answers, no_answer, one_group, wait_for
+from brokerset_cli.kubernetes.edits import (
+    Progress,
+    edit,
+    fetch_set,
+    need_answers,
+    no_answer,
+    one_group,
+    wait_for,
+)
 from brokerset_cli.kubernetes.kube_api import KubeApi
 from brokerset_cli.kubernetes.options import kube_options, timeout_option
 from brokerset_cli.kubernetes.sets import GroupView, Request, SetView
@@ -116,7 +124,7 @@ def switchover(
 ) -> None:
     """Let another in-sync broker of GROUP be master; sends wait a moment and none fails."""
     began = time.monotonic()
-    before = look(api, set_name)
+    before = fetch_set(api, set_name)
     chosen = _check(before, group, to)
     value = chosen.name if to is None else f"{chosen.name}/{to}"
     if to is not None and chosen.master_id == to:

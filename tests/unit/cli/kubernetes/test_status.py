@@ -196,7 +196,7 @@ def test_watching_goes_on_while_the_api_server_is_away(
     """Each look is written again, an outage is a remark, and Ctrl-C is no error."""
     looks = 0
 
-    def look(api: KubeApi, name: str) -> SetView:
+    def fetch_set(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
         if looks == 2:
@@ -205,8 +205,8 @@ def test_watching_goes_on_while_the_api_server_is_away(
             raise KeyboardInterrupt
         return real(api, name)
 
-    real = status.look_at
-    monkeypatch.setattr(status, "look_at", look)
+    real = status.observe_set
+    monkeypatch.setattr(status, "observe_set", fetch_set)
     monkeypatch.setattr(status, "WATCH_SECONDS", 0.0)
 
     result = cluster.run("status", "orders", "--watch")

@@ -431,16 +431,16 @@ def test_an_outage_of_the_api_server_does_not_end_the_wait(
 ) -> None:
     """The request is written; that nobody can look for a moment changes nothing."""
     cluster.operator(({PAUSED: "true"}, {"conditions": [condition("Progressing", "False", "Paused")]}))
-    real, looks = edits.look, 0
+    real, looks = edits.fetch_set, 0
 
-    def look(api: KubeApi, name: str) -> SetView:
+    def fetch_set(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
         if looks == 2:
             raise refusal(503, b"")
         return real(api, name)
 
-    monkeypatch.setattr(edits, "look", look)
+    monkeypatch.setattr(edits, "fetch_set", fetch_set)
 
     result = cluster.run("pause", "orders")
 
@@ -463,9 +463,9 @@ def test_a_request_that_somebody_replaces_is_not_waited_for(cluster: FakeCluster
     accepted = {"requests": {"switchover": request("orders-0/2", "Accepted", "is done next")}}
     cluster.operator(({SWITCH_OVER: "orders-0/2"}, accepted))
     looks = 0
-    real = edits.look
+    real = edits.fetch_set
 
-    def look(api: KubeApi, name: str) -> SetView:
+    def fetch_set(api: KubeApi, name: str) -> SetView:
         nonlocal looks
         looks += 1
         seen = real(api, name)
@@ -474,7 +474,7 @@ def test_a_request_that_somebody_replaces_is_not_waited_for(cluster: FakeCluster
         return seen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edits, "look", look)
+        patch.setattr(edits, "fetch_set", fetch_set)
         result = cluster.run("switchover", "orders", "orders-0", "--to", "2")
 
     assert result.exit_code == 1
