@@ -25,8 +25,8 @@ CLEANED: Final = frozenset({
 """No name in `NAMED` has one of these as a part; `look_up`, `look_ahead` and `look_back` may be."""
 
 NAMED: Final = ("libs", "broker", "controller", "operator", "monitoring", "generate")
-NOT_YET: Final = ("libs/brokerset_cli/kubernetes/", "libs/brokerset_formats/")
-"""Of these folders only modules' names are checked, and so it is with `spark`."""
+NOT_YET: Final = ("libs/brokerset_formats/",)
+"""Of this folder only modules' names are checked, and so it is with `spark`."""
 
 PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 

@@ -92,15 +92,15 @@ class ApiFailed(CommandFailed):
 def refusal(status: int, content: bytes) -> ApiFailed:
     """The error for an answer with this status, whose content is a Status of Kubernetes or a text."""
     try:
-        told = json.loads(content)
+        answered = json.loads(content)
     except ValueError:
-        told = None
-    told = told if isinstance(told, dict) else {}
-    text = str(told.get("message") or " ".join(content.decode("utf-8", "replace").split()))
+        answered = None
+    answered = answered if isinstance(answered, dict) else {}
+    text = str(answered.get("message") or " ".join(content.decode("utf-8", "replace").split()))
     trouble = _BY_STATUS.get(status)
     if status == HTTPStatus.NOT_FOUND:
         # Of an object that is not there its name is told; of a kind that nobody serves nothing is.
-        trouble = Trouble.NOT_FOUND if part(told, "details").get("name") else Trouble.NOT_INSTALLED
+        trouble = Trouble.NOT_FOUND if part(answered, "details").get("name") else Trouble.NOT_INSTALLED
     elif text.startswith("etcdserver: "):
         trouble = Trouble.UNREACHABLE
     return ApiFailed(trouble or Trouble.OTHER, text or f"the API server answered with {status}")

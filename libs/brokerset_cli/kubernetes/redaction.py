@@ -30,7 +30,7 @@ COPIES: Final = re.compile(r"last-applied|/original$|/applied$", re.IGNORECASE)
 SHOWN_VARIABLES: Final = re.compile(r"(?:BROKERSET|POD)_\w+|PYTHON\w+|TZ|LANG|LC_\w+")
 """Variables that the operator or the chart sets, or that are no secret; all others lose their value."""
 
-_SURE: Final = re.compile(r"secret|passw|pwd|passphrase|pincode|credential|cookie|jaas")
+_CERTAIN: Final = re.compile(r"secret|passw|pwd|passphrase|pincode|credential|cookie|jaas")
 """In names whose values are never harmless, not even as numbers."""
 
 _LIKELY: Final = re.compile(
@@ -102,7 +102,7 @@ def _rating(name: str) -> int:
     joined = "-".join(words)
     if not words or joined in _HARMLESS_NAMES or _HARMLESS.fullmatch(words[-1]):
         return 0
-    if _SURE.search("".join(words)):
+    if _CERTAIN.search("".join(words)):
         return 2
     return int(bool(_LIKELY.search(joined)))
 
