@@ -89,7 +89,7 @@ def _scan(
     damages: list[tuple[int, int, str]],
 ) -> tuple[int, str, bool] | None:
     """Read to the end; where a file comes to something that is no record, with none behind it: why, and
-    whether a whole record goes on over the bound there."""
+    whether a whole record, or the blank one that closes the file, goes on over the bound there."""
     base, size, bound = int(row["base"]), int(row["size"]), int(row["bound"])
     throttle = Throttle(int(row["rate"]))
     wanted = Range(row["path"], base, size, base, end, watch.entries, bound, exact_start=True)
@@ -118,14 +118,16 @@ def _scan(
             if base + size - begin < BLANK_SIZE_MIN:
                 return None
             watch.sound.add(begin)
-            return begin, why.name, why is Stop.SHORT and probe(folder, wanted, begin).end > wanted.limit
+            there = probe(folder, wanted, begin) if why is Stop.SHORT else None
+            goes_on = there is not None and (there.end > wanted.limit or there.stop is Stop.BLANK)
+            return begin, why.name, goes_on
         if outcome.stop is not Stop.BLANK:
             return None
         watch.sound.add(outcome.end)
         free = free_bytes(folder, wanted, outcome.end)
         behind = outcome.end + free
         if behind == base + size:
-            return None
+            return (outcome.end, Stop.BLANK.name, True) if end < behind else None
         if free < BLANK_SIZE_MIN or behind > base + size:
             damages.append((outcome.end, end, Stop.BAD_SIZE.name))
             return None

@@ -57,6 +57,28 @@ def test_maps_made_apart_find_the_stretch_that_differs(tmp_path: Path, log: Log)
     assert finding.offset <= log.starts[500] < finding.end <= finding.offset + FILE_SIZE
 
 
+@pytest.mark.parametrize("entries", [False, True])
+@pytest.mark.parametrize("inside", [0, 1, 7, 8, 500, -1])
+def test_a_confirmed_offset_inside_a_blank_record_accuses_nobody(
+    tmp_path: Path, entries: bool, inside: int
+) -> None:
+    """A slave receives bytes, not records, so what is confirmed may end anywhere."""
+    log = Log(file_size=4096, entries=entries)
+    for size in (900, 900, 900, 900):
+        log.append(bytes(size))
+    blank, following = log.starts[2] + log.starts[1], log.starts[3]
+    assert following == 4096
+    confirmed = blank + inside if inside >= 0 else following + inside
+    stores = [
+        write_replica(tmp_path / "a", log, epochs=((1, 0),), confirmed=log.end, broker_id=1),
+        write_replica(tmp_path / "b", log, epochs=((1, 0),), confirmed=confirmed, broker_id=2),
+    ]
+
+    report = compare([travelled(each) for each in stores])
+
+    assert [each for each in report.findings if each.code != "not-compared"] == []
+
+
 def test_maps_with_different_bounds_are_compared_as_far_as_their_digests_meet(
     tmp_path: Path, log: Log
 ) -> None:
