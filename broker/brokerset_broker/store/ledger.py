@@ -85,7 +85,9 @@ class FileLedger:
         self._patch = patch
         self._is_whole = is_whole
         self._executor = executor
-        self._data = SegmentSequence(folder / "data", data_file_bytes)
+        self.files = SegmentSequence(folder / "data", data_file_bytes)
+        """The data files: the entries, one behind the other."""
+
         self._index = SegmentSequence(
             folder / "index", index_file_bytes, INDEX_RESERVE_BYTES // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
         )
@@ -97,7 +99,7 @@ class FileLedger:
     def open(self) -> CurrentTerm:
         """Load and recover; returns the term on the disk. Blocks. Raises `StoreCorrupt`, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._data.load()
+        self.files.load()
         self._index.load()
         checkpoint = self._read_checkpoint()
         self._recover()
@@ -109,7 +111,7 @@ class FileLedger:
         return self._read_term()
 
     def _recover(self) -> None:
-        files = self._data.files
+        files = self.files.files
         if not files:
             self._index.remove_all()
             return
@@ -126,7 +128,7 @@ class FileLedger:
         self._cut_files(position, 0 if last is None else last.index + 1)
         self.write_position = position
         if last is None:
-            self._data.remove_first(len(self._data.files))
+            self.files.remove_first(len(self.files.files))
             self.write_position = files[0].start if files else self.write_position
             return
         self.end_index, self.end_term = last.index, last.term
@@ -155,7 +157,7 @@ class FileLedger:
             if unit is not None and not self._has_whole_record(file, unit):
                 return position, last
             if unit is None:
-                following = self._data.find(file.end) if _is_blank(file, position) else None
+                following = self.files.find(file.end) if _is_blank(file, position) else None
                 if following is None:
                     return position, last
                 file, position = following, following.start
@@ -176,9 +178,9 @@ class FileLedger:
         return self._is_whole(bytes(file.view[start + ENTRY_HEAD_SIZE : start + unit.size]))
 
     def _read_begin(self) -> None:
-        first = decode_entry(self._data.files[0].view)
+        first = decode_entry(self.files.files[0].view)
         if not isinstance(first, LedgerEntry):
-            raise StoreCorrupt(self._data.files[0].path, 0, "has no entry at its beginning")
+            raise StoreCorrupt(self.files.files[0].path, 0, "has no entry at its beginning")
         self.begin_index = first.index
 
     # Terms and checkpoint.
@@ -228,7 +230,7 @@ class FileLedger:
             )
         try:
             unit = self._unit(index)
-            file = self._data.find(unit.position)
+            file = self.files.find(unit.position)
             entry = None if file is None else decode_entry(file.view, unit.position - file.start)
         except FormatError as error:
             raise LedgerRefused(DLedgerCode.DISK_ERROR, f"entry {index} of {self.folder}: {error}") from error
@@ -240,7 +242,7 @@ class FileLedger:
 
     def read(self, position: int, size: int) -> memoryview | None:
         """Bytes of the log below what is committed; None where they are not, or not in one file."""
-        file = self._data.find(position)
+        file = self.files.find(position)
         if file is None or size < 0 or position + size > min(self.committed_position, file.end):
             return None
         return file.view[position - file.start : position - file.start + size]
@@ -263,8 +265,7 @@ class FileLedger:
 
     def append_body(self, term: int, body: bytes) -> LedgerEntry:
         """Append a record as leader. Raises `LedgerRefused` (disk full, too large)."""
-        size = ENTRY_HEAD_SIZE + len(body)
-        position = self._room(size)
+        position = self.room(len(body))
         if self._patch is not None:
             patched = bytearray(body)
             self._patch(memoryview(patched), position)
@@ -273,6 +274,15 @@ class FileLedger:
         self._write(LedgerUnit.of(entry), entry.encode())
         return entry
 
+    def room(self, record_size: int) -> int:
+        """Position of the next entry, whose record has so many bytes. Raises `LedgerRefused` (too large)."""
+        return self._room(ENTRY_HEAD_SIZE + record_size)
+
+    def put(self, term: int, position: int, record: bytes) -> None:
+        """Append a whole record as leader at `position`, which `room` gave. Raises `LedgerRefused`."""
+        entry = LedgerEntry(self.end_index + 1, term, position, record)
+        self._write(LedgerUnit.of(entry), entry.encode())
+
     def begin_term(self, term: int) -> LedgerEntry:
         """Append the record with which a leader begins its term. Raises `LedgerRefused`."""
         return self.append_body(term, self._record_of_term())
@@ -280,7 +290,7 @@ class FileLedger:
     def _room(self, size: int, end: int | None = None) -> int:
         """Where an entry of so many bytes stands behind `end`: at once, or in the next file."""
         end = self.write_position if end is None else end
-        file_bytes = self._data.segment_bytes
+        file_bytes = self.files.segment_bytes
         if size + BLANK.size > file_bytes:
             raise LedgerRefused(
                 DLedgerCode.UNEXPECTED_ARGUMENT, f"an entry of {size} bytes does not fit into {file_bytes}"
@@ -290,7 +300,7 @@ class FileLedger:
 
     def _write(self, unit: LedgerUnit, data: bytes) -> None:
         try:
-            file = self._file_at(self._data, unit.position)
+            file = self._file_at(self.files, unit.position)
             self._reserve_index(unit.index)
         except OSError as error:
             raise LedgerRefused(
@@ -308,7 +318,7 @@ class FileLedger:
 
     def _close_file(self, end: int) -> None:
         """Mark the rest of the last file as blank; what follows the mark are zeros already."""
-        before = self._data.find(self.write_position)
+        before = self.files.find(self.write_position)
         if before is not None:
             BLANK.pack_into(
                 before.map, self.write_position - before.start, MAGIC_BLANK, end - self.write_position
@@ -318,7 +328,7 @@ class FileLedger:
         file = sequence.find(position)
         if file is None:
             file = sequence.add(position - position % sequence.segment_bytes)
-        if sequence is self._data:
+        if sequence is self.files:
             if file.reserved < file.size:
                 sequence.reserve(file, file.size)
             if self._executor is not None and position - file.start > file.size // 2:
@@ -381,16 +391,16 @@ class FileLedger:
 
         A leader begins at a whole file, as retention deletes such. Elsewhere no start would find the entry.
         """
-        if position % self._data.segment_bytes:
+        if position % self.files.segment_bytes:
             raise LedgerRefused(
                 DLedgerCode.INCONSISTENT_STATE,
                 f"the leader's log begins at {position}, in the middle of a file of "
-                f"{self._data.segment_bytes} bytes: do all members have the same file size?",
+                f"{self.files.segment_bytes} bytes: do all members have the same file size?",
             )
-        self._data.forget_prepared()
-        self._data.remove_first(len(self._data.files))
+        self.files.forget_prepared()
+        self.files.remove_first(len(self.files.files))
         self._index.remove_first(len(self._index.files))
-        self._data.add(position)
+        self.files.add(position)
         self.begin_index = self.end_index = self.committed_index = -1
         self.committed_position = position
 
@@ -399,7 +409,7 @@ class FileLedger:
 
         Else a stale entry could stand behind new ones after a power failure, and be taken for one of them.
         """
-        for sequence, end in ((self._index, index * INDEX_UNIT_SIZE), (self._data, position)):
+        for sequence, end in ((self._index, index * INDEX_UNIT_SIZE), (self.files, position)):
             sequence.truncate(end)
             file = sequence.find(end)
             if file is not None and file.clear(end - file.start):
@@ -423,9 +433,9 @@ class FileLedger:
 
     def delete_first_files(self, count: int) -> int:
         """Retention: delete the oldest data files, never the last; returns how many. The index follows."""
-        count = min(count, len(self._data.files) - 1)
+        count = min(count, len(self.files.files) - 1)
         if count > 0:
-            self._data.remove_first(count)
+            self.files.remove_first(count)
             self._read_begin()
             gone = sum(file.end <= self.begin_index * INDEX_UNIT_SIZE for file in self._index.files[:-1])
             self._index.remove_first(gone)
@@ -433,7 +443,7 @@ class FileLedger:
 
     def close(self) -> None:
         """Write what is not on the disk. Blocks; raises OSError."""
-        self._data.forget_prepared()
+        self.files.forget_prepared()
         self._sync_now()
         self.write_checkpoint()
 
@@ -455,7 +465,7 @@ class LedgerSync:
     def run(self) -> None:
         """Wait for the disk, in a thread. An OSError is final: nothing tells what is on the disk then."""
         first, last = self._indexes
-        self._ledger._data.sync(*self._positions)
+        self._ledger.files.sync(*self._positions)
         self._ledger._index.sync(first * INDEX_UNIT_SIZE, (last + 1) * INDEX_UNIT_SIZE)
 
     def finish(self) -> None:
