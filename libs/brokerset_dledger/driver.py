@@ -7,6 +7,7 @@ are taken, and what follows from them waits: nothing leaves that shows a vote wh
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -97,6 +98,11 @@ class MemberStatus:
     end_index: int
     committed_index: int
     watermarks: Mapping[str, int]
+    transferee: str | None
+    """On a leader, the member that shall lead."""
+
+    leader_address: str | None
+    """Where clients find the leader, if that is known: only members of ours alone say so."""
 
 
 class Driver:
@@ -113,18 +119,34 @@ class Driver:
         clock: Clock,
         run_blocking: RunBlocking,
         random_source: random.Random,
+        own_address: str | None = None,
+        sync_seconds: float = 0.0,
+        on_commit: Callable[[], None] | None = None,
         on_change: Callable[[MemberStatus], None] | None = None,
     ) -> None:
-        """`addresses` are those of all members, by id. `on_change` hears of another role, term or leader."""
+        """`addresses` are those of all members, by id; `own_address` is where clients find this one.
+
+        Entries wait `sync_seconds` for the disk where they count before (`sync_before_ack` is False).
+        `on_commit` hears that `committed_index` of the log has changed: risen, or fallen where a leader of
+        Java has truncated what was committed. `on_change` hears of another role, term or leader, and when
+        the member begins or ends to serve, or to hand the leadership over.
+        """
         self._config = config
         self._addresses = addresses
         self._ledger = ledger
         self._requester = requester
         self._clock = clock
         self._run_blocking = run_blocking
+        self._sync_seconds = 0.0 if config.sync_before_ack else sync_seconds
+        self._on_commit = on_commit
         self._on_change = on_change
         self._node = Node(
-            config, current_term=current_term, ledger=ledger, random_source=random_source, now=self._now()
+            config,
+            current_term=current_term,
+            ledger=ledger,
+            random_source=random_source,
+            now=self._now(),
+            own_address=own_address,
         )
         self._requests: dict[int, asyncio.Future[DLedgerBody]] = {}
         self._request_id = 0
@@ -139,10 +161,18 @@ class Driver:
 
         self._writes_term = False
         self._syncs = False
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._appended: asyncio.Handle | None = None
+        """The end of this turn of the loop, at which the core hears of what was appended in it."""
+
         self._checkpoint_index = ledger.committed_index
+        self._committed_index = ledger.committed_index
+        """What `on_commit` was last called for."""
+
         self._failure: Exception | None = None
         self._has_ended = False
-        self._reported: tuple[Role, int, str | None] | None = None
+        self._reported: tuple[object, ...] | None = None
+        self._reported_serving = False
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -167,12 +197,33 @@ class Driver:
             node.role,
             node.term,
             node.leader_id,
-            node.may_serve(self._now()),
+            self.may_serve(),
             ledger.begin_index,
             ledger.end_index,
             ledger.committed_index,
             node.watermarks(),
+            node.transferee,
+            node.leader_address,
         )
+
+    @property
+    def term(self) -> int:
+        """The newest term that this member has taken."""
+        return self._node.term
+
+    def may_serve(self) -> bool:
+        """Whether this member leads now and nobody can have replaced it (but by members of Java)."""
+        return not self._has_ended and self._node.may_serve(self._now())
+
+    def serves_until(self) -> float:
+        """Until when `may_serve` stays true if nothing more is heard, in seconds of the clock's `monotonic`.
+
+        Endless for a group of one, and where the lease of members of Java is not known; 0 if it is not true.
+        """
+        until = self._node.serves_until()
+        if self._has_ended or until <= self._now():
+            return 0.0
+        return math.inf if until >= NEVER else until / 1_000
 
     # Life.
 
@@ -193,18 +244,24 @@ class Driver:
                 task.cancel()
             for future in self._requests.values():
                 future.cancel()
-            if self._timer is not None:
-                self._timer.cancel()
+            for handle in (self._timer, self._sync_timer, self._appended):
+                if handle is not None:
+                    handle.cancel()
             self._refuse_waiting(DLedgerCode.TERM_CHANGED)
 
     def _now(self) -> int:
         return int(self._clock.monotonic() * 1_000)
 
+    def _deadline(self) -> int:
+        """When the core has something to do, or the lease ends of which somebody was told."""
+        deadline = self._node.deadline()
+        return min(deadline, self._node.serves_until()) if self._reported_serving else deadline
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._timer_at = self._node.deadline()
+        deadline = self._timer_at = self._deadline()
         if deadline < NEVER:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.001, (deadline - self._now()) / 1_000), self._wake.set)
@@ -232,13 +289,29 @@ class Driver:
                 self._start(self._write_term(ready.current_term, ready))
             else:
                 self._send(ready)
+        if not self._syncs and self._ledger.synced_index < self._ledger.end_index:
+            self._sync_soon()
+        self._acknowledge()
+        if self._ledger.committed_index != self._committed_index:
+            self._committed_index = self._ledger.committed_index
+            if self._on_commit is not None:
+                self._on_commit()
+        self._report()
+        if self._deadline() < self._timer_at:  # e.g. entries that may have to be pushed again
+            self._wake.set()
+
+    def _sync_soon(self) -> None:
+        if self._sync_seconds == 0.0:
+            self._begin_sync()
+        elif self._sync_timer is None and not self._has_ended:
+            loop = asyncio.get_running_loop()
+            self._sync_timer = loop.call_later(self._sync_seconds, self._begin_sync)
+
+    def _begin_sync(self) -> None:
+        self._sync_timer = None
         if not self._syncs and (sync := self._ledger.begin_sync()) is not None:
             self._syncs = True
             self._start(self._sync(sync))
-        self._acknowledge()
-        self._report()
-        if self._node.deadline() < self._timer_at:  # e.g. entries that may have to be pushed again
-            self._wake.set()
 
     async def _write_term(self, term: CurrentTerm, ready: Ready) -> None:
         await self._run_blocking(lambda: self._ledger.write_term(term))
@@ -286,11 +359,18 @@ class Driver:
 
     def _report(self) -> None:
         node = self._node
-        now = (node.role, node.term, node.leader_id)
+        serves = node.may_serve(self._now())
+        now = (node.role, node.term, node.leader_id, node.leader_address, node.transferee, serves)
         if now != self._reported:
-            self._reported = now
+            self._reported, self._reported_serving = now, serves
             log.info(
-                "dledger role", member=node.node_id, role=node.role, term=node.term, leader=node.leader_id
+                "dledger role",
+                member=node.node_id,
+                role=node.role,
+                term=node.term,
+                leader=node.leader_id,
+                serves=serves,
+                transferee=node.transferee,
             )
             if self._on_change is not None:
                 self._on_change(self.status)
@@ -302,14 +382,35 @@ class Driver:
 
         With `TERM_CHANGED` the leadership ended first: whether they will be committed is unknown.
         """
-        if self._has_ended:
-            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"member {self._config.node_id} has ended")
-        entries = self._node.append(self._now(), bodies)
+        self.require_appendable(len(bodies))
+        term = self._node.term
+        try:
+            entries = [self._ledger.append_body(term, body) for body in bodies]
+        finally:  # a full disk may have taken the first ones
+            self.appended()
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((entries[-1].index, self._node.term, committed))
-        self._carry_out()
+        self._waiting.append((entries[-1].index, term, committed))
         await committed
         return entries
+
+    def require_appendable(self, count: int = 1) -> None:
+        """Raise `LedgerRefused`, with the code for whoever asked, unless so many entries may be appended."""
+        if self._has_ended:
+            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"member {self._config.node_id} has ended")
+        self._node.require_appendable(count)
+
+    def appended(self) -> None:
+        """The store has put entries of this term into the log, after `require_appendable` and without a wait.
+
+        What is appended in one turn of the loop is pushed together. `on_commit` tells when it is committed.
+        """
+        if self._appended is None and not self._has_ended:
+            self._appended = asyncio.get_running_loop().call_soon(self._hand_over_appended)
+
+    def _hand_over_appended(self) -> None:
+        self._appended = None
+        self._node.appended(self._now())
+        self._carry_out()
 
     async def transfer(self, member: str) -> None:
         """Hand the leadership over; returns when it is on its way. Raises `LedgerRefused`."""

@@ -6,7 +6,7 @@ Source: `DLedgerEntryPusher.EntryHandler` of DLedger 0.3.1.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.ledger import Ledger, LedgerRefused
@@ -143,12 +143,15 @@ class Follower:
         if not self._may_truncate(entry):
             self._answer(request_id, request, DLedgerCode.INCONSISTENT_STATE)
             return
+        committed = self._ledger.committed_index
         try:
             self._ledger.truncate(entry)
         except LedgerRefused as refused:
             self._answer(request_id, request, refused.code)
             return
         self._matched = entry.index
+        if self._ledger.committed_index < committed:  # that it fell is seen before it rises again
+            request = replace(request, commit_index=-1)
         self._succeed(request_id, request, (entry,))
 
     def _may_truncate(self, entry: LedgerEntry) -> bool:

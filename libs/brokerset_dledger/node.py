@@ -117,15 +117,23 @@ class Node:
         ledger: Ledger,
         random_source: random.Random,
         now: int,
+        own_address: str | None = None,
     ) -> None:
-        """Start as a candidate with what the disk has; `now` is a monotonic clock's milliseconds."""
+        """Start as a candidate with what the disk has; `now` is a monotonic clock's milliseconds.
+
+        `own_address` is where clients find this member; it tells the others while it leads.
+        """
         self.config = config
         self.ledger = ledger
         self.role = Role.CANDIDATE
         self.leader_id: str | None = None
+        self.leader_address: str | None = None
+        """Where clients find the leader, if it has said so: in a group of ours alone."""
+
         self.transferee: str | None = None
         """On a leader, the member that shall lead; nothing is appended meanwhile."""
 
+        self._own_address = own_address
         self._random = random_source
         self._handed = current_term
         # The log may have entries of a term whose file a power failure took: their leader was elected.
@@ -186,13 +194,17 @@ class Node:
 
         In a group with Java's members only the first two are known.
         """
+        return now < self.serves_until()
+
+    def serves_until(self) -> int:
+        """Until when `may_serve` stays true if nothing more is heard; in the past, if it is not."""
         if self.role is not Role.LEADER or self._begin_index is None or self.transferee is not None:
-            return False
+            return -NEVER
         if self.ledger.committed_index < self._begin_index:
-            return False
-        return not self.config.alone or (
-            self._lease_begins_at is not None and now < self._lease_begins_at + self.config.lease
-        )
+            return -NEVER
+        if not self.config.alone:
+            return NEVER
+        return -NEVER if self._lease_begins_at is None else self._lease_begins_at + self.config.lease
 
     # Inputs.
 
@@ -274,11 +286,32 @@ class Node:
 
         Raises `LedgerRefused` with the code for whoever asked; the first ones may have been appended then.
         """
-        self._require_appendable(len(bodies))
+        self.require_appendable(len(bodies))
         entries = [self.ledger.append_body(self.term, body) for body in bodies]
+        self.appended(now)
+        return entries
+
+    def require_appendable(self, count: int = 1) -> None:
+        """Raise `LedgerRefused`, with the code for whoever asked, unless so many entries may be appended."""
+        if self.role is not Role.LEADER:
+            raise LedgerRefused(
+                DLedgerCode.NOT_LEADER, f"{self.leader_id or 'nobody'} leads {self.config.group}"
+            )
+        if self.transferee is not None:
+            raise LedgerRefused(
+                DLedgerCode.LEADER_TRANSFERRING, f"leadership goes to {self.transferee}; ask again soon"
+            )
+        waiting = self.ledger.end_index - max(self.ledger.committed_index, self.ledger.begin_index - 1)
+        if waiting + count > self.config.uncommitted_max and waiting:
+            raise LedgerRefused(
+                DLedgerCode.LEADER_PENDING_FULL,
+                f"{waiting} entries of at most {self.config.uncommitted_max} wait for commit; ask again soon",
+            )
+
+    def appended(self, now: int) -> None:
+        """The store itself has put entries of this term into the log, which `require_appendable` allowed."""
         self._maybe_commit()
         self._push(now)
-        return entries
 
     def synced(self, now: int) -> None:
         """The log's `synced_index` has risen."""
@@ -368,6 +401,7 @@ class Node:
         self._begin_index = None
         self._lease_begins_at = None
         self.transferee = None
+        self.leader_address = None
         self._follower.stop(DLedgerCode.NOT_FOLLOWER)
         self._collect_push_answers()
 
@@ -395,6 +429,7 @@ class Node:
         self._leave_role()
         self.role = Role.LEADER
         self.leader_id = self.node_id
+        self.leader_address = self._own_address
         self._heartbeat_at = self._quorum_heard_at = now
         self._preference_at = now + self.config.commit_interval
         self._next_term = True
@@ -533,6 +568,8 @@ class Node:
             return HeartbeatResponse(code=DLedgerCode.EXPIRED_TERM, term=self.term)
         if not self._follow(now, request.term, leader):
             return HeartbeatResponse(code=DLedgerCode.INCONSISTENT_LEADER)
+        if self.config.alone:
+            self.leader_address = request.address
         return HeartbeatResponse()
 
     def _follow(self, now: int, term: int, leader: str) -> bool:
@@ -554,8 +591,10 @@ class Node:
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self.config.heartbeat
             heartbeats = _Round(now, {self.node_id})
+            address = self._own_address if self.config.alone else None
+            request = HeartbeatRequest(term=self.term, address=address)
             for peer in self.config.others:
-                self._call(peer, HeartbeatRequest(term=self.term), heartbeats, self.config.heartbeat)
+                self._call(peer, request, heartbeats, self.config.heartbeat)
         if self.config.preferred_leaders and now >= self._preference_at:
             self._preference_at = now + self.config.commit_interval
             self._prefer(now)
@@ -581,22 +620,6 @@ class Node:
                 self._heartbeat_at = min(self._heartbeat_at, now + 10)
 
     # Pushing and commit.
-
-    def _require_appendable(self, count: int) -> None:
-        if self.role is not Role.LEADER:
-            raise LedgerRefused(
-                DLedgerCode.NOT_LEADER, f"{self.leader_id or 'nobody'} leads {self.config.group}"
-            )
-        if self.transferee is not None:
-            raise LedgerRefused(
-                DLedgerCode.LEADER_TRANSFERRING, f"leadership goes to {self.transferee}; ask again soon"
-            )
-        waiting = self.ledger.end_index - max(self.ledger.committed_index, self.ledger.begin_index - 1)
-        if waiting + count > self.config.uncommitted_max and waiting:
-            raise LedgerRefused(
-                DLedgerCode.LEADER_PENDING_FULL,
-                f"{waiting} entries of at most {self.config.uncommitted_max} wait for commit; ask again soon",
-            )
 
     def _push(self, now: int) -> None:
         for peer, pusher in self._pushers.items():

@@ -157,6 +157,9 @@ class VoteResponse(DLedgerBody):
 class HeartbeatRequest(DLedgerBody):
     """HEART_BEAT (51002): the sender leads this term."""
 
+    address: str | None = None
+    """Of ours: where clients find the leader."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse(DLedgerBody):

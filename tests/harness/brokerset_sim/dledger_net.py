@@ -114,7 +114,12 @@ class DLedgerNet:
 
     def _node(self, config: NodeConfig, current: CurrentTerm, ledger: SimLedger, draws: Draws) -> Node:
         return self._node_class(
-            config, current_term=current, ledger=ledger, random_source=draws, now=self.now
+            config,
+            current_term=current,
+            ledger=ledger,
+            random_source=draws,
+            now=self.now,
+            own_address=f"{config.node_id}.example:10911",
         )
 
     def __getitem__(self, name: str) -> Member:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_dledger import driver as driver_module
-from brokerset_dledger.driver import Driver
+from brokerset_dledger.driver import Driver, MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role
 from brokerset_formats.dledger import CurrentTerm
@@ -46,10 +48,14 @@ _T = TypeVar("_T")
 class Running:
     """One member that runs in this process."""
 
-    def __init__(self, folder: Path, member_id: str, peers: str) -> None:
+    def __init__(self, folder: Path, member_id: str, peers: str, **settings: Any) -> None:
         self.member_id = member_id
         self.failure: BaseException | None = None
+        self.changes: list[MemberStatus] = []
+        self.commits: list[int] = []
         config, self.addresses = config_of(member_id, peers, alone=True)
+        if "sync_before_ack" in settings:
+            config = replace(config, sync_before_ack=settings.pop("sync_before_ack"))
         self.ledger = FileLedger(
             folder / f"dledger-{member_id}",
             data_file_bytes=4096,
@@ -67,6 +73,10 @@ class Running:
             clock=SystemClock(),
             run_blocking=_run_blocking,
             random_source=random.Random(1),
+            own_address=f"{member_id}.example:10911",
+            on_change=self.changes.append,
+            on_commit=lambda: self.commits.append(self.ledger.committed_index),
+            **settings,
         )
         self._server = RemotingServer(self.driver.handlers)
         self._task: asyncio.Task[None] | None = None
@@ -99,10 +109,10 @@ async def _run_blocking(work: Callable[[], _T]) -> _T:
 
 
 @contextlib.asynccontextmanager
-async def group(folder: Path, size: int = 3) -> AsyncIterator[dict[str, Running]]:
+async def group(folder: Path, size: int = 3, **settings: Any) -> AsyncIterator[dict[str, Running]]:
     """A group that has a leader, and ends with the test."""
     peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(free_ports(size)))
-    members = {f"n{number}": Running(folder, f"n{number}", peers) for number in range(size)}
+    members = {f"n{number}": Running(folder, f"n{number}", peers, **settings) for number in range(size)}
     for member in members.values():
         await member.start()
     try:
@@ -147,6 +157,84 @@ async def test_what_is_acknowledged_is_on_a_quorum_and_survives_the_leader(tmp_p
         await until(lambda: again.ledger.committed_index >= more[-1].index)
         assert again.driver.status.role is Role.FOLLOWER
         assert again.ledger.entry(more[-1].index) == more[-1]
+
+
+async def test_store_puts_entries_and_hears_of_their_commit(tmp_path: Path) -> None:
+    """What it puts into the log in one turn of the loop goes out as one push."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        before = leader.ledger.committed_index
+        for body in (b"one", b"two", b"three"):
+            leader.driver.require_appendable()
+            leader.ledger.put(leader.driver.term, leader.ledger.room(len(body)), body)
+            leader.driver.appended()
+
+        await until(lambda: all(member.ledger.committed_index == before + 3 for member in members.values()))
+
+        assert before + 3 in leader.commits
+        assert leader.commits == sorted(set(leader.commits))
+        for member in members.values():
+            assert member.commits[-1] == before + 3
+
+
+async def test_refused_at_a_follower_and_after_the_end(tmp_path: Path) -> None:
+    """Nothing may be put into a log that this member does not lead."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        follower = next(member for member in members.values() if member is not leader)
+        with pytest.raises(LedgerRefused, match="leads g"):
+            follower.driver.require_appendable()
+
+        await leader.stop()
+
+        with pytest.raises(LedgerRefused, match="has ended"):
+            leader.driver.require_appendable()
+        leader.driver.appended()
+
+
+async def test_everybody_knows_where_clients_find_the_leader(tmp_path: Path) -> None:
+    """The leader says it with its heartbeats."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        address = f"{leader.member_id}.example:10911"
+
+        await until(lambda: all(each.driver.status.leader_address == address for each in members.values()))
+
+        assert all(each.changes[-1].leader_address == address for each in members.values())
+
+
+async def test_end_of_a_lease_is_told_when_nothing_else_happens(tmp_path: Path) -> None:
+    """The leader has lost everybody: it ends to serve before it ends to lead."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        assert leader.driver.may_serve()
+        assert SystemClock().monotonic() < leader.driver.serves_until() < SystemClock().monotonic() + 0.3
+
+        for member in members.values():
+            if member is not leader:
+                await member.stop()
+        await until(lambda: leader.changes[-1].role is not Role.LEADER)
+
+        last, end = leader.changes[-3:-1]
+        assert (last.role, last.serves, end.role, end.serves) == (Role.LEADER, True, Role.LEADER, False)
+        assert leader.driver.serves_until() == 0.0
+
+
+async def test_leader_of_one_serves_without_end(tmp_path: Path) -> None:
+    """Nobody else can be elected."""
+    async with group(tmp_path, 1) as members:
+        assert members["n0"].driver.serves_until() == math.inf
+
+
+async def test_asynchronous_flushing_lets_entries_wait_for_the_disk(tmp_path: Path) -> None:
+    """They are committed before they are synced, and synced once in a while."""
+    async with group(tmp_path, sync_before_ack=False, sync_seconds=1.0) as members:
+        leader = await leader_of(members)
+
+        (entry,) = await leader.driver.append([b"x"])
+        assert leader.ledger.synced_index < entry.index
+
+        await until(lambda: all(each.ledger.synced_index == entry.index for each in members.values()))
 
 
 async def test_clients_append_and_get_as_from_java(tmp_path: Path) -> None:

@@ -242,6 +242,18 @@ def test_truncation_in_place_of_a_committed_entry() -> None:
     assert (ours.ledger.committed_index, mixed.ledger.committed_index) == (2, 1)
 
 
+def test_what_replaces_a_committed_entry_is_committed_by_a_later_push() -> None:
+    """Whoever follows the commits must see that it fell, although the same index is committed again."""
+    following = Following(1, 1, 2, alone=False)
+    following.ledger.commit(2)
+
+    following.push(PushType.TRUNCATE, 2, commit_index=2)
+    assert following.ledger.committed_index == 1
+    following.push_entries(PushType.COMMIT, commit_index=2)
+
+    assert following.ledger.committed_index == 2
+
+
 @pytest.mark.parametrize(
     ("sequence", "code"), [(8, DIFFERS), (9, OK), (10, OK), (None, OK)], ids=lambda value: str(value)
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from brokerset_dledger.following import NEVER
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role
 from brokerset_protocol.bodies.dledger import (
     OWN_VERSION,
     DLedgerBody,
     DLedgerCode,
+    HeartbeatRequest,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     PushRequest,
@@ -54,6 +57,74 @@ def test_leader_begins_its_term_with_a_record() -> None:
     assert net["n0"].ledger.entry(0).term == net["n0"].node.term
     assert net["n0"].node.may_serve(net.now)
     assert all(member.ledger.committed_index == 0 for member in net.members.values())
+
+
+def test_followers_learn_where_clients_find_the_leader() -> None:
+    """By its heartbeats; who follows nobody knows no address."""
+    net = group()
+    assert {member.node.leader_address for member in net.members.values()} == {"n0.example:10911"}
+
+    net["n2"].draws.first = True
+    net.cut_off("n0")
+    assert net.advance(400, lambda: net["n1"].node.role is Role.CANDIDATE)
+
+    assert net["n1"].node.leader_address is None
+    net.elect("n2")
+    assert net["n1"].node.leader_address == "n2.example:10911"
+
+
+def test_no_address_is_told_to_members_of_java() -> None:
+    """What they send and hear is what Java's members send and hear; nor do we believe one of theirs."""
+    net = DLedgerNet(alone=False)
+    heartbeats: list[HeartbeatRequest] = []
+
+    def see(sent: Sent) -> bool:
+        if isinstance(sent.request, HeartbeatRequest):
+            heartbeats.append(sent.request)
+        return False
+
+    net.holds = see
+    net.elect("n0")
+
+    assert {each.address for each in heartbeats} == {None}
+    net.receive("n1", replace(heartbeats[0], remote_id="n1", address="n9.example:1"))
+    assert net["n1"].node.leader_address is None
+
+
+def test_leader_says_until_when_it_serves() -> None:
+    """Until its lease ends, as of the last heartbeats that a quorum has answered."""
+    net = group()
+    node = net["n0"].node
+    net.cut_off("n0")
+    until = node.serves_until()
+
+    assert net.now < until <= net.now + node.config.lease
+    assert node.may_serve(until - 1)
+    assert not node.may_serve(until)
+    assert net["n1"].node.serves_until() < net.now
+
+
+@pytest.mark.parametrize("settings", [{"size": 1}, {"alone": False}])
+def test_leader_without_a_lease_serves_until_it_hears_something(settings: dict[str, Any]) -> None:
+    """A group of one has nobody to elect; in a mixed group, nobody promises silence."""
+    net = group(**settings)
+
+    assert net["n0"].node.serves_until() >= NEVER
+
+
+def test_entries_that_the_store_has_put_itself() -> None:
+    """They are pushed and committed as if the core had appended them."""
+    net = group()
+    node, ledger = net["n0"].node, net["n0"].ledger
+    node.require_appendable(2)
+    ledger.append_body(node.term, b"one")
+    ledger.append_body(node.term, b"two")
+
+    node.appended(net.now)
+    net.settle("n0")
+
+    assert ledger.committed_index == ledger.end_index == 2
+    assert net["n1"].ledger.end_index == 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7])

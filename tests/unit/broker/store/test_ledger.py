@@ -171,7 +171,7 @@ def test_what_a_crash_leaves_is_mended(reopen: Open, tmp_path: Path, lost: str) 
                 INDEX_BYTES - 20 * INDEX_UNIT_SIZE % INDEX_BYTES
             )
         case "tail":
-            file = ledger._data.files[-1]
+            file = ledger.files.files[-1]
             start = written[-1].position - file.start
             file.map[start + 20 : start + 40] = bytes(20)
             written.pop()
@@ -184,7 +184,7 @@ def test_an_entry_without_its_record_is_not_taken_up(reopen: Open, tmp_path: Pat
     ledger = reopen()
     first, torn = ledger.append_body(1, b"whole"), ledger.append_body(1, b"gone")
     ledger.append_body(1, b"whole")
-    ledger._data.files[0].map[torn.record_offset : torn.record_offset + 4] = bytes(4)
+    ledger.files.files[0].map[torn.record_offset : torn.record_offset + 4] = bytes(4)
 
     again = FileLedger(
         tmp_path / "dledger-n0",
