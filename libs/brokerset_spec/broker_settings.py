@@ -29,6 +29,9 @@ DELAY_PATTERN: Final = re.compile(r"[1-9][0-9]{0,8}[smhd]")
 RECORD_EXTRA_BYTES: Final = 64 * 1024
 """Room for everything in a record but the body: fixed fields, topic, and at most 32 KiB of properties."""
 
+PEER_PATTERN: Final = re.compile(r"(?P<id>n[0-9]{1,9})-(?P<address>[^;\s]+:[0-9]{1,5})")
+"""One member in `dLegerPeers`."""
+
 OWNER_SIZE_MAX: Final = 255
 """Characters of an owner's UID."""
 
@@ -223,6 +226,28 @@ class BrokerSettings:
     """Brokers that the BrokerSet runs in the group, 0 if nobody says: a new group waits for all of them
     before its first election. Not known to RocketMQ."""
 
+    enable_dledger_commit_log: bool = switch(False, "enableDLegerCommitLog")
+    """Whether the commit log is replicated by a DLedger, whose members elect a leader without controllers."""
+
+    dledger_group: str = named("", "dLegerGroup")
+    """Name of the DLedger group; empty means `brokerName`. RocketMQ wants it."""
+
+    dledger_peers: str = named("", "dLegerPeers")
+    """All members of the DLedger group, as `n0-host:port;n1-host:port;n2-host:port`. Cannot be changed."""
+
+    dledger_self_id: str = named("", "dLegerSelfId")
+    """Which member of `dLegerPeers` this broker is, such as `n0`."""
+
+    dledger_brokerset_only: bool = switch(False, "dLegerBrokersetOnly")
+    """Whether all members are brokers of brokerset: then a group promises what it cannot with a member of
+    Java in it. The same on all members. Not known to RocketMQ."""
+
+    preferred_leader_id: str = ""
+    """Members that lead when they can, separated by `;`."""
+
+    store_path_d_ledger_commit_log: Path | None = None
+    """Folder of the folder `dledger-<dLegerSelfId>`; empty means `storePathRootDir`."""
+
     long_polling_enable: bool = True
     """Whether a pull without messages is parked until some arrive or its time is over."""
 
@@ -372,6 +397,40 @@ class BrokerSettings:
                 f"{RECORD_EXTRA_BYTES} for the rest of a record"
             )
         found += self._controller_problems()
+        found += self._dledger_problems()
+        return found
+
+    def dledger_addresses(self) -> dict[str, str]:
+        """Member id -> `host:port` of `dLegerPeers`; entries that are not so are left out."""
+        return {
+            match["id"]: match["address"]
+            for match in map(PEER_PATTERN.fullmatch, self.dledger_peers.split(";"))
+            if match is not None
+        }
+
+    def _dledger_problems(self) -> list[str]:
+        """What is wrong with the settings of DLedger mode."""
+        if not self.enable_dledger_commit_log:
+            return []
+        found = []
+        if self.enable_controller_mode:
+            found.append("enableDLegerCommitLog=true: not together with enableControllerMode=true")
+        peers, addresses = [each for each in self.dledger_peers.split(";") if each], self.dledger_addresses()
+        found += [
+            f"dLegerPeers: {peer!r} is not n<number>-<host>:<port>"
+            for peer in peers
+            if PEER_PATTERN.fullmatch(peer) is None
+        ]
+        if len(addresses) < len(peers) or len(set(addresses.values())) < len(addresses):
+            found.append("dLegerPeers: names a member or an address twice, or is not understood")
+        for name, text in (
+            ("dLegerSelfId", self.dledger_self_id),
+            *(("preferredLeaderId", each) for each in self.preferred_leader_id.split(";") if each),
+        ):
+            if text not in addresses:
+                found.append(f"{name}={text}: is not in dLegerPeers={self.dledger_peers}")
+        if self.enabled_append_prop_crc:
+            found.append("enabledAppendPropCRC=true: records of a DLedger have none, as in RocketMQ")
         return found
 
     def _controller_problems(self) -> list[str]:
