@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from brokerset_broker.store import mapping
 from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
-from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK
+from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, RecordHead
 
 WARM_STEP_BYTES = 4 * 1024 * 1024
 """How far ahead of the writer pages are made, in a thread.
@@ -74,6 +76,27 @@ class CommitLog:
     def min_offset(self) -> int:
         """Offset of the oldest byte there is."""
         return self.files.start
+
+    def written(self, end: int, store_timestamp: int) -> None:
+        """The record that room was made for is in `map`, and ends at `end`."""
+        self.max_offset = end
+        self.store_timestamp = store_timestamp
+
+    def records(self, offset: int) -> Iterator[RecordHead]:
+        """All records from `offset`, where one begins, to the end of the log."""
+        while offset < self.max_offset:
+            file = self.files.find(offset)
+            if file is None:
+                return
+            for head in scan(file.view, file.start, offset - file.start, verify_crc=False):
+                if not isinstance(head, RecordHead) or head.offset >= self.max_offset:
+                    break  # what was received behind the end is not dispatched yet
+                yield head
+            offset = file.end
+
+    def detach_first(self) -> MappedFile:
+        """Take the oldest file out of the log; whoever asked deletes it."""
+        return self.files.files.pop(0)
 
     def begin_at(self, offset: int, store_timestamp: int) -> None:
         """Take `offset` for the end of the log; everything behind it is zeros or not there."""

@@ -267,3 +267,25 @@ class ConsumeQueue:
             self.synced_position = end
             self._cleared_end = 0
         return True
+
+
+class QueueTail:
+    """What appends know of a queue whose messages are dispatched later: the number of the next message.
+
+    Source: the topicQueueTable of Java.
+    """
+
+    __slots__ = ("last_end", "magic", "next_offset", "position", "room_end", "topic_field")
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        """All messages of the queue are dispatched now."""
+        self.topic_field = queue.topic_field
+        self.magic = queue.magic
+        self.next_offset = queue.next_offset
+        self.last_end = queue.last_end
+        """Offset behind the last message that was appended."""
+        self.position = 0
+        self.room_end = 1
+
+    def make_room(self, units: int) -> None:
+        """Room is made when units are written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -12,7 +12,6 @@ from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
-from brokerset_broker.store.recovery import scan
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import find_property
@@ -110,19 +109,6 @@ def has_unit(sys_flag: int) -> bool:
     )
 
 
-def records_from(commit_log: CommitLog, offset: int) -> Iterator[RecordHead]:
-    """All records of the log from `offset`, where one begins, to its end."""
-    while offset < commit_log.max_offset:
-        file = commit_log.files.find(offset)
-        if file is None:
-            return
-        for head in scan(file.view, file.start, offset - file.start, verify_crc=False):
-            if not isinstance(head, RecordHead) or head.offset >= commit_log.max_offset:
-                break  # what was received behind the end is not dispatched yet
-            yield head
-        offset = file.end
-
-
 class Dispatcher:
     """Makes what is derived from the log. Putting a record that was put before changes nothing."""
 
@@ -200,7 +186,7 @@ class Dispatcher:
         if missing is None:
             return True
         self.index_missing_from = None
-        for done, head in enumerate(records_from(commit_log, max(missing, commit_log.min_offset))):
+        for done, head in enumerate(commit_log.records(max(missing, commit_log.min_offset))):
             if done >= CATCH_UP_RECORDS:
                 self.index_missing_from = head.offset
                 break

@@ -26,17 +26,26 @@ class StoreUnusable(Exception):
         self.reason = reason
 
 
-def check_kind(root: Path, commit_log: Path) -> None:
-    """Refuse stores of kinds that are not served, by name, before anything in them is changed."""
+def check_kind(root: Path, commit_log: Path, *, ledger: Path | None = None) -> None:
+    """Refuse stores of kinds that are not served, by name, before anything in them is changed.
+
+    `ledger` is the folder of this member's DLedger, in DLedger mode.
+    """
     if "," in str(commit_log):
         raise StoreUnusable(commit_log, "a commit log on several paths is not supported; give one folder")
     for path in (root, commit_log):
         if path.exists() and not path.is_dir():
             raise StoreUnusable(path, "is no folder")
-    for ledger in sorted(root.glob("dledger-*")):
-        raise StoreUnusable(
-            ledger, "this is the log of a DLedger store, which is not served; migrate the store first"
-        )
+    for other in sorted(root.glob("dledger-*")):
+        if ledger is None:
+            raise StoreUnusable(
+                other,
+                "this is the log of a DLedger; start with enableDLegerCommitLog=true, or migrate the store",
+            )
+        if other != ledger:
+            raise StoreUnusable(
+                other, f"this is the log of another member than {ledger.name}; is dLegerSelfId right?"
+            )
     for name, kind in (
         ("batchconsumequeue", "queues of inner batches (queue.type=BatchCQ)"),
         ("consumequeue_ext", "extended consume queues (enableConsumeQueueExt)"),

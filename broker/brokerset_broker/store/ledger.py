@@ -240,6 +240,13 @@ class FileLedger:
             )
         return entry
 
+    def end_of(self, index: int) -> int:
+        """The position behind an entry. Raises `LedgerRefused` when it is not there."""
+        if not 0 <= self.begin_index <= index <= self.end_index:
+            raise LedgerRefused(DLedgerCode.INDEX_OUT_OF_RANGE, f"entry {index} is not there")
+        unit = self._unit(index)
+        return unit.position + unit.size
+
     def read(self, position: int, size: int) -> memoryview | None:
         """Bytes of the log below what is committed; None where they are not, or not in one file."""
         file = self.files.find(position)
@@ -278,14 +285,56 @@ class FileLedger:
         """Position of the next entry, whose record has so many bytes. Raises `LedgerRefused` (too large)."""
         return self._room(ENTRY_HEAD_SIZE + record_size)
 
-    def put(self, term: int, position: int, record: bytes) -> None:
-        """Append a whole record as leader at `position`, which `room` gave. Raises `LedgerRefused`."""
-        entry = LedgerEntry(self.end_index + 1, term, position, record)
-        self._write(LedgerUnit.of(entry), entry.encode())
-
     def begin_term(self, term: int) -> LedgerEntry:
         """Append the record with which a leader begins its term. Raises `LedgerRefused`."""
         return self.append_body(term, self._record_of_term())
+
+    def prepare(self, record_size: int) -> tuple[MappedFile, int]:
+        """Make room for the leader's next entry: the file that gets it, and its position. `complete` follows.
+
+        Raises `LedgerRefused` (disk full, too large); nothing has changed then.
+        """
+        position = self.room(record_size)
+        try:
+            file = self._file_at(self.files, position)
+            self._reserve_index(self.end_index + 1)
+        except OSError as error:
+            raise self._full(error) from error
+        return file, position
+
+    def reserve(self, count: int, record_bytes: int) -> None:
+        """Make room for so many entries of the leader. Raises `LedgerRefused` (disk full)."""
+        end = self.write_position + record_bytes + count * ENTRY_HEAD_SIZE + BLANK.size
+        try:
+            for position in (self.write_position, end):
+                self._file_at(self.files, position)
+            self._reserve_index(self.end_index + count)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def complete(self, term: int, position: int, record_size: int) -> None:
+        """The record stands where `prepare` said: give it its head and its index unit."""
+        if position > self.write_position:
+            self._close_file(position)
+        file = self.files.find(position)
+        assert file is not None, "room was made"
+        index, size = self.end_index + 1, ENTRY_HEAD_SIZE + record_size
+        ENTRY_HEAD.pack_into(
+            file.map, position - file.start, MAGIC_NORMAL, size, index, term, position, 0, 0, 0, record_size
+        )
+        self._write_unit(LedgerUnit(position, size, index, term))
+        self._ends_with(index, term, position + size)
+
+    def _ends_with(self, index: int, term: int, end: int) -> None:
+        self.write_position = end
+        self.end_index, self.end_term = index, term
+        if self.begin_index < 0:
+            self.begin_index = index
+
+    def _full(self, error: OSError) -> LedgerRefused:
+        return LedgerRefused(
+            DLedgerCode.DISK_FULL, f"no room in {self.folder}: {error.strerror}; free some disk space"
+        )
 
     def _room(self, size: int, end: int | None = None) -> int:
         """Where an entry of so many bytes stands behind `end`: at once, or in the next file."""
@@ -303,18 +352,13 @@ class FileLedger:
             file = self._file_at(self.files, unit.position)
             self._reserve_index(unit.index)
         except OSError as error:
-            raise LedgerRefused(
-                DLedgerCode.DISK_FULL, f"no room in {self.folder}: {error.strerror}; free some disk space"
-            ) from error
+            raise self._full(error) from error
         if unit.position > self.write_position:
             self._close_file(unit.position)
         start = unit.position - file.start
         file.map[start : start + len(data)] = data
         self._write_unit(unit)
-        self.write_position = unit.position + len(data)
-        self.end_index, self.end_term = unit.index, unit.term
-        if self.begin_index < 0:
-            self.begin_index = unit.index
+        self._ends_with(unit.index, unit.term, unit.position + len(data))
 
     def _close_file(self, end: int) -> None:
         """Mark the rest of the last file as blank; what follows the mark are zeros already."""
@@ -433,13 +477,18 @@ class FileLedger:
 
     def delete_first_files(self, count: int) -> int:
         """Retention: delete the oldest data files, never the last; returns how many. The index follows."""
-        count = min(count, len(self.files.files) - 1)
-        if count > 0:
-            self.files.remove_first(count)
-            self._read_begin()
-            gone = sum(file.end <= self.begin_index * INDEX_UNIT_SIZE for file in self._index.files[:-1])
-            self._index.remove_first(gone)
-        return max(count, 0)
+        count = max(0, min(count, len(self.files.files) - 1))
+        for _ in range(count):
+            self.detach_first().unlink()
+        return count
+
+    def detach_first(self) -> MappedFile:
+        """Take the oldest data file out of the log, which is not the last; whoever asked deletes it."""
+        removed = self.files.files.pop(0)
+        self._read_begin()
+        gone = sum(file.end <= self.begin_index * INDEX_UNIT_SIZE for file in self._index.files[:-1])
+        self._index.remove_first(gone)
+        return removed
 
     def close(self) -> None:
         """Write what is not on the disk. Blocks; raises OSError."""

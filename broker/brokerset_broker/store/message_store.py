@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import structlog
 from brokerset_broker.store.checkpointing import Checkpointer, CheckpointFile
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.confirmation import Confirmation
-from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
+from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue, QueueTail
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
@@ -70,6 +70,9 @@ class MessageStore(StoreReads):
     the index when `append` returns; `on_arrival` follows at the end of the turn of the loop.
     """
 
+    more_reserved_hours = 0
+    """So much longer than the settings say files of the log are kept."""
+
     def __init__(
         self,
         settings: BrokerSettings,
@@ -88,11 +91,7 @@ class MessageStore(StoreReads):
         self._now_ms = clock.now_ms
         self.on_arrival: OnArrival | None = on_arrival
         self._executor = ThreadPoolExecutor(1, "store-files")
-        self.log = CommitLog(
-            settings.store_path_commit_log or self._root / "commitlog",
-            settings.mapped_file_size_commit_log,
-            self._executor,
-        )
+        self.log = self._make_log(self._executor)
         self.queues_table = ConsumeQueues(
             self._root / "consumequeue", settings.mapped_file_size_consume_queue
         )
@@ -112,6 +111,9 @@ class MessageStore(StoreReads):
             self.queues_table, self.index, DelayLevels.parse(settings.message_delay_level)
         )
         self._table = self.queues_table.table
+        self._appended_to: Mapping[tuple[str, int], ConsumeQueue | QueueTail] = self._table
+        """The queues as appends see them."""
+
         self.arrivals = Arrivals()
         self._abort = AbortFile(self._root)
         self.guarding = self._abort.guarding
@@ -143,7 +145,13 @@ class MessageStore(StoreReads):
         )
         self.removals = RemovalFile(self._root)
         self.retention = RetentionTask(
-            settings, clock, self.log, self.queues_table, self.index, self._set_disk_full
+            settings,
+            clock,
+            self.log,
+            self.queues_table,
+            self.index,
+            self._set_disk_full,
+            more_hours=self.more_reserved_hours,
         )
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where the store is at work; None before `start`."""
@@ -170,6 +178,12 @@ class MessageStore(StoreReads):
         """Bytes of properties that a client may send, the last separator included."""
         self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
 
+    def _make_log(self, executor: ThreadPoolExecutor) -> CommitLog:
+        """The log, not opened."""
+        settings = self._settings
+        folder = settings.store_path_commit_log or self._root / "commitlog"
+        return CommitLog(folder, settings.mapped_file_size_commit_log, executor)
+
     def set_store_host(self, host: Host) -> None:
         """Set what records name as their broker; for the time when a port of 0 has become a real one."""
         self.store_host = host
@@ -195,8 +209,7 @@ class MessageStore(StoreReads):
         disk is damaged. With `accept_damage` it goes on without what is behind a damage. A store that is
         replicated is opened with the damage instead (`damage`): others may have what it lacks.
         """
-        commit_log = self.log.files.folder
-        check_kind(self._root, commit_log)
+        self._check_kind()
         self._root.mkdir(parents=True, exist_ok=True)
         self._lock = lock_store(self._root)
         try:
@@ -207,6 +220,9 @@ class MessageStore(StoreReads):
             raise
         self._stopped = None
         self._update_refusal()
+
+    def _check_kind(self) -> None:
+        check_kind(self._root, self.log.files.folder)
 
     def _load(self, accept_damage: bool) -> None:
         clean = self.closed_cleanly = not self._abort.exists
@@ -438,7 +454,7 @@ class MessageStore(StoreReads):
         """
         if self._refusal is not None:
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
-        queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        queue = self._appended_to.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         if _HASH_SIGN in properties:
             properties = without_property_crc(properties)
         crc_size = 0
@@ -490,18 +506,21 @@ class MessageStore(StoreReads):
             )
         )
         commit_log.map[begin : begin + size] = data + property_crc_of(data) if crc_size else data
-        commit_log.max_offset = offset + size
-        commit_log.store_timestamp = now
-        code, uniq_key, keys = derived(properties)
-        if counted:
-            if tags_code is None:
-                tags_code = (
-                    code if topic != SCHEDULE_TOPIC else self.dispatcher.tags_code(topic, properties, now)
-                )
-            queue.put(offset, size, tags_code)
-            if not queue.arrival_pending or queue.arrival_tags != tags_code:
-                self.arrivals.note(queue, tags_code)
-        self.dispatcher.put_index_keys(topic, uniq_key, keys, offset, now)
+        commit_log.written(offset + size, now)
+        if isinstance(queue, ConsumeQueue):
+            code, uniq_key, keys = derived(properties)
+            if counted:
+                if tags_code is None:
+                    tags_code = (
+                        code if topic != SCHEDULE_TOPIC else self.dispatcher.tags_code(topic, properties, now)
+                    )
+                queue.put(offset, size, tags_code)
+                if not queue.arrival_pending or queue.arrival_tags != tags_code:
+                    self.arrivals.note(queue, tags_code)
+            self.dispatcher.put_index_keys(topic, uniq_key, keys, offset, now)
+        elif counted:
+            queue.next_offset += 1
+            queue.last_end = offset + size
         if not self._turn_scheduled:
             self._schedule_turn()
         return Appended(offset, size, queue_offset, now)
@@ -522,7 +541,8 @@ class MessageStore(StoreReads):
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
         if not items:
             raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, "the batch has no messages")
-        queue = self._table.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        queue = self._appended_to.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        assert isinstance(queue, ConsumeQueue), "a store that dispatches later has its own way with batches"
         host_size = len(born_host)
         appends_crc = self._appends_crc
         crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
@@ -595,8 +615,7 @@ class MessageStore(StoreReads):
             offset += size
         begin = first - commit_log.map_start
         commit_log.map[begin : begin + total] = b"".join(parts)
-        commit_log.max_offset = offset
-        commit_log.store_timestamp = now
+        commit_log.written(offset, now)
         result = AppendedBatch(offsets, queue.next_offset, offset, now)
         queue.put_many(units_struct(count).pack(*units), offset)
         codes = units[2::3]
@@ -606,13 +625,18 @@ class MessageStore(StoreReads):
             self._schedule_turn()
         return result
 
-    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | QueueTail:
+        """A queue that is new to appends."""
+        self._check_queue(topic, queue_id)
+        return self.queues_table.open(topic, queue_id)
+
+    @staticmethod
+    def _check_queue(topic: str, queue_id: int) -> None:
         size = len(topic.encode())
         if not 0 < size <= TOPIC_SIZE_MAX or "/" in topic or "\0" in topic or topic in (".", ".."):
             raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} cannot be the name of a topic")
         if queue_id < 0:
             raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, f"queue id {queue_id} is negative")
-        return self.queues_table.open(topic, queue_id)
 
     def _too_large(self, body_size: int, properties_size: int) -> StoreRefused:
         if properties_size > PROPERTIES_SIZE_MAX:
@@ -692,6 +716,16 @@ class MessageStore(StoreReads):
         would bring the queues back.
         """
         self.queues_table.remove_topic(topic, before=before)
+
+    def forget_queues(self, topic: str, before: int) -> None:
+        """Delete the queues of a topic that have no message at or behind an offset of the log."""
+        queues = [self._table[topic, queue_id] for queue_id in self.queues().get(topic, ())]
+        old = [queue for queue in queues if queue.last_end <= before]
+        if len(old) == len(queues):
+            self.delete_topic(topic)
+            return
+        for queue in old:  # the topic was made again; these queues have nothing of the new one yet
+            queue.restart()
 
     @property
     def root(self) -> Path:

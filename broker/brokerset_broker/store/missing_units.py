@@ -7,7 +7,7 @@ import structlog
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
-from brokerset_broker.store.dispatch import Dispatcher, has_unit, records_from
+from brokerset_broker.store.dispatch import Dispatcher, has_unit
 from brokerset_formats.records import RecordHead
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ def put_missing_units(
     """
     behind = {
         queue
-        for head in records_from(log_files, begin)
+        for head in log_files.records(begin)
         if (queue := _queue_of(head, queues)) is not None and _lacks(queue, head)
     }
     if not behind:
@@ -40,7 +40,7 @@ def put_missing_units(
             first=queue.next_offset,
         )
     first = max(min(queue.last_end for queue in behind), log_files.min_offset)
-    for head in records_from(log_files, first):
+    for head in log_files.records(first):
         if _queue_of(head, queues) in behind:
             dispatcher.put(head)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import structlog
+
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
@@ -12,6 +14,9 @@ from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived, has_u
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile
+from brokerset_formats.dledger import BLANK as LEDGER_BLANK
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_NORMAL
+from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK_MAGIC
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6
 from brokerset_formats.names import SCHEDULE_TOPIC
@@ -25,6 +30,7 @@ from brokerset_formats.records import (
     MAGIC_V2,
     PROPERTY_CRC_SIZE,
     RECORD_SIZE_MIN,
+    Buffer,
     RecordHead,
     RecordProblem,
     SysFlag,
@@ -32,6 +38,8 @@ from brokerset_formats.records import (
     fixed_struct,
     property_crc_of,
 )
+
+log = structlog.get_logger(__name__)
 
 SLICE_RECORDS = 400
 """Records that one step puts; about 1.5 ms."""
@@ -42,6 +50,7 @@ SLICE_BYTES = 2 * 1024 * 1024
 TOPICS_MAX = 4_096
 """Names of topics that are remembered; the table is cleared when it is full."""
 
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 _HEAD_SIZE = FIXED.size
 _HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _HEADS_V6 = {
@@ -93,6 +102,9 @@ class _Run:
 class ReceivedRecords:
     """Puts records behind the end of the log into their queues, and moves the end. No step waits."""
 
+    _entry_head = 0
+    """Bytes before each record."""
+
     def __init__(
         self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher, arrivals: Arrivals
     ) -> None:
@@ -133,28 +145,30 @@ class ReceivedRecords:
         has_index = self._dispatcher.has_index
         newest_ms = log.store_timestamp
         left = SLICE_RECORDS
-        unpack = FIXED.unpack_from
+        unpack, entry_head = FIXED.unpack_from, self._entry_head
         while position < stop and left:
-            body = position + _HEAD_SIZE
+            begins = position + entry_head
+            body = begins + _HEAD_SIZE
             if body > limit:
                 break
             size, magic, crc, queue_id, _, queue_offset, offset, flags, _, _, stored_ms, _, _, _, length = (
-                unpack(view, position)
+                unpack(view, begins)
             )
             if flags & _HOSTS_V6:
                 head = _HEADS_V6[flags & _HOSTS_V6]
-                body = position + head.size
+                body = begins + head.size
                 if body > limit:
                     break
-                stored_ms, *_, length = head.unpack_from(view, position)[10:]
-            end = position + size
+                stored_ms, *_, length = head.unpack_from(view, begins)[10:]
+            end = begins + size
             body_end = body + length
             if (
                 magic != MAGIC_V1
                 or end > limit
                 or not body <= body_end <= end - 3
-                or offset != start + position
+                or offset != start + begins
                 or queue_offset * RECORD_SIZE_MIN > offset
+                or (entry_head and not self._is_head_of(view, position, size))
             ):
                 break
             tail = data[body_end:end]
@@ -164,7 +178,7 @@ class ReceivedRecords:
             topic_bytes = tail[1:topic_end]
             properties = tail[topic_end + 2 :]
             if ends_with_property_crc(properties):  # it covers the body, too
-                if tail[-PROPERTY_CRC_SIZE:] != property_crc_of(view[position : end - PROPERTY_CRC_SIZE]):
+                if tail[-PROPERTY_CRC_SIZE:] != property_crc_of(view[begins : end - PROPERTY_CRC_SIZE]):
                     break
                 properties = properties[:-PROPERTY_CRC_SIZE]
             elif crc31(view[body:body_end]) != crc:
@@ -265,10 +279,16 @@ class ReceivedRecords:
             raise _Wrong(f"a record of {size} bytes, though the file has {rest} left")
         if size > room:
             return Step.WAITING
+        self._put_record(file, position, limit)
+        return Step.MORE
+
+    def _put_record(self, file: MappedFile, position: int, limit: int) -> None:
+        """Put one record by itself, whatever is unusual about it."""
         head = next(scan(file.view[:limit], file.start, position, verify_crc=True))
         if isinstance(head, RecordProblem):
             raise _Wrong(head.reason)
-        assert isinstance(head, RecordHead), "a blank record was looked for before"
+        if not isinstance(head, RecordHead):
+            raise _Wrong("a blank record where a record should be")
         reason = _wrong_queue(head.topic, head.queue_id) if has_unit(head.sys_flag) else None
         if reason is None and head.queue_offset < 0:
             reason = f"queue offset {head.queue_offset} is negative"
@@ -279,7 +299,44 @@ class ReceivedRecords:
             self._arrivals.note(queue, None)
         self._log.max_offset = head.offset + head.size
         self._log.store_timestamp = max(self._log.store_timestamp, head.store_timestamp)
+
+    @staticmethod
+    def _is_head_of(view: memoryview, position: int, size: int) -> bool:
+        """Whether what stands before a record belongs to it."""
+        return True
+
+
+class CommittedEntries(ReceivedRecords):
+    """Puts the records of a DLedger's committed entries into their queues, and moves the end of what is
+    dispatched. An entry that holds no record is in no queue; Java's brokers skip it, too."""
+
+    _entry_head = ENTRY_HEAD_SIZE
+
+    def _put_single(self, file: MappedFile, position: int, limit: int) -> Step:
+        if limit - position < LEDGER_BLANK.size:
+            raise _Wrong(f"{limit - position} bytes have no room for an entry")
+        magic, size = LEDGER_BLANK.unpack_from(file.view, position)
+        if magic == LEDGER_BLANK_MAGIC:
+            self._log.max_offset = file.end
+            return Step.MORE
+        if magic != MAGIC_NORMAL or not ENTRY_HEAD_SIZE <= size <= limit - position:
+            raise _Wrong(f"no entry begins there: magic {magic}, {size} bytes")
+        record = position + ENTRY_HEAD_SIZE
+        if holds_record(file.view[record : position + size]):
+            self._put_record(file, record, position + size)
+        else:
+            log.warning("an entry holds no message", offset=file.start + position, bytes=size)
+        self._log.max_offset = file.start + position + size
         return Step.MORE
+
+    @staticmethod
+    def _is_head_of(view: memoryview, position: int, size: int) -> bool:
+        return LEDGER_BLANK.unpack_from(view, position) == (MAGIC_NORMAL, ENTRY_HEAD_SIZE + size)
+
+
+def holds_record(body: Buffer) -> bool:
+    """Whether the body of an entry is meant to be a record."""
+    return len(body) >= RECORD_SIZE_MIN and int.from_bytes(body[4:8], "big") in _MAGICS
 
 
 def _wrong_queue(topic: bytes, queue_id: int) -> str | None:

@@ -42,10 +42,10 @@ def disk_use(path: Path) -> DiskUse:
     return DiskUse((status.f_blocks - status.f_bfree) * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
-def rules_of(settings: BrokerSettings) -> RetentionRules:
-    """The settings that retention is about."""
+def rules_of(settings: BrokerSettings, more_hours: int = 0) -> RetentionRules:
+    """The settings that retention is about; files stay for `more_hours` longer than they say."""
     return RetentionRules(
-        reserved_hours=settings.file_reserved_time,
+        reserved_hours=settings.file_reserved_time + more_hours,
         delete_hours=parse_delete_hours(settings.delete_when),
         expire_percent=settings.disk_max_used_space_ratio,
         force_percent=settings.disk_space_clean_forcibly_ratio,
@@ -66,8 +66,11 @@ class RetentionTask:
         index: IndexService | None,
         on_disk_full: Callable[[bool], None],
         measure: Callable[[Path], DiskUse] = disk_use,
+        more_hours: int = 0,
     ) -> None:
-        self._rules = rules_of(settings)
+        """Files stay for `more_hours` longer than the settings say."""
+        self._more_hours = more_hours
+        self._rules = rules_of(settings, more_hours)
         self._interval_s = settings.clean_resource_interval / 1000
         self._pause_s = settings.delete_commit_log_files_interval / 1000
         self._clock = clock
@@ -84,7 +87,7 @@ class RetentionTask:
 
     def use(self, settings: BrokerSettings) -> None:
         """Go by changed settings from the next turn on."""
-        self._rules = rules_of(settings)
+        self._rules = rules_of(settings, self._more_hours)
 
     def request(self) -> None:
         """Delete expired files at the next turn, whatever the hour (an administrator asked for it)."""
@@ -146,7 +149,7 @@ class RetentionTask:
         files = self._log.files
         if len(files.files) < 2 or files.files[0].start != segment.first_offset:
             return False
-        removed = files.files.pop(0)
+        removed = self._log.detach_first()
         log.info("deleting a commit log file", file=removed.path.name, reason=reason)
         await asyncio.to_thread(removed.unlink)
         await asyncio.sleep(self._pause_s)

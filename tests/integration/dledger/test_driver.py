@@ -18,7 +18,7 @@ from brokerset_dledger import driver as driver_module
 from brokerset_dledger.driver import Driver, MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role
-from brokerset_formats.dledger import CurrentTerm
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm
 from brokerset_protocol.bodies.dledger import (
     AppendRequest,
     AppendResponse,
@@ -166,7 +166,10 @@ async def test_store_puts_entries_and_hears_of_their_commit(tmp_path: Path) -> N
         before = leader.ledger.committed_index
         for body in (b"one", b"two", b"three"):
             leader.driver.require_appendable()
-            leader.ledger.put(leader.driver.term, leader.ledger.room(len(body)), body)
+            file, position = leader.ledger.prepare(len(body))
+            begin = position - file.start + ENTRY_HEAD_SIZE
+            file.map[begin : begin + len(body)] = body
+            leader.ledger.complete(leader.driver.term, position, len(body))
             leader.driver.appended()
 
         await until(lambda: all(member.ledger.committed_index == before + 3 for member in members.values()))

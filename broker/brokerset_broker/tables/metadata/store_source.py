@@ -100,14 +100,7 @@ class StoreSource:
         return Written(appended.offset, appended.end, appended.queue_offset)
 
     def forget_topic(self, topic: str, before: int) -> None:
-        table = self._store.queues_table.table
-        queues = [table[topic, queue_id] for queue_id in self._store.queues().get(topic, ())]
-        old = [queue for queue in queues if queue.last_end <= before]
-        if len(old) == len(queues):
-            self._store.delete_topic(topic)
-            return
-        for queue in old:  # the topic was made again; these queues have nothing of the new one yet
-            queue.restart()
+        self._store.forget_queues(topic, before)
 
     async def checkpoint(self) -> None:
         await self._store.checkpoint()

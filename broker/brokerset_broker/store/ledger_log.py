@@ -1,0 +1,107 @@
+"""The log of a DLedger as a commit log: a record stands 48 bytes behind the beginning of its entry.
+
+What `CommitLog` calls its end is here the end of what is dispatched. Entries behind it are in the files and
+may still be truncated; nobody but the DLedger reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+from brokerset_broker.store.commit_log import CommitLog
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.ledger import FileLedger
+from brokerset_broker.store.segments import MappedFile
+from brokerset_dledger.ledger import LedgerRefused
+from brokerset_formats.dledger import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, MAGIC_BLANK, MAGIC_NORMAL
+from brokerset_formats.records import RecordHead, check_record
+from brokerset_protocol.bodies.dledger import DLedgerCode
+
+PUT_STATUS = {
+    DLedgerCode.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
+    DLedgerCode.UNEXPECTED_ARGUMENT: PutStatus.MESSAGE_ILLEGAL,
+}
+"""What a refusal of the DLedger is for who sends; anything else: the service is not available."""
+
+
+class LedgerLog(CommitLog):
+    """See above. Room is made by the DLedger, at its end; `written` completes the entry."""
+
+    __slots__ = ("_ledger", "_size", "leads")
+
+    def __init__(self, ledger: FileLedger, executor: Executor | None = None) -> None:
+        super().__init__(ledger.files.folder, ledger.files.segment_bytes, executor)
+        self.files = ledger.files
+        self._ledger = ledger
+        self._size = 0
+        self.leads: Callable[[int], int] | None = None
+        """Gives the term in which so many records may be appended, or raises `LedgerRefused`."""
+
+    def make_room(self, size: int) -> int:
+        """Make room for one entry; returns the offset of its record. StoreRefused if none may be appended."""
+        try:
+            self._lead(1)
+            file, position = self._ledger.prepare(size)
+        except LedgerRefused as refused:
+            raise _refusal(refused) from refused
+        if file is not self._file:
+            self._file = file
+            self.map = memoryview(file.map)
+            self.map_start = file.start
+        self._size = size
+        return position + ENTRY_HEAD_SIZE
+
+    def require(self, count: int, total: int) -> None:
+        """Make sure that so many records of `total` bytes can be appended. StoreRefused if not."""
+        try:
+            self._lead(count)
+            self._ledger.reserve(count, total)
+        except LedgerRefused as refused:
+            raise _refusal(refused) from refused
+
+    def _lead(self, count: int) -> int:
+        if self.leads is None:
+            raise LedgerRefused(DLedgerCode.NOT_LEADER, "this member does not lead")
+        return self.leads(count)
+
+    def written(self, end: int, store_timestamp: int) -> None:
+        """The record is in `map`: make it an entry of the DLedger."""
+        position = end - self._size - ENTRY_HEAD_SIZE
+        self._ledger.complete(self._lead(0), position, self._size)
+        self.store_timestamp = store_timestamp
+
+    def records(self, offset: int) -> Iterator[RecordHead]:
+        """All records from `offset`, where a record or its entry begins, to the end of what is dispatched."""
+        offset = self.entry_at(offset)
+        while offset < self.max_offset:
+            file = self.files.find(offset)
+            if file is None:
+                return
+            position = offset - file.start
+            magic, size = BLANK.unpack_from(file.view, position)
+            if magic == MAGIC_BLANK:
+                offset = file.end
+                continue
+            head = check_record(file.view, position + ENTRY_HEAD_SIZE, position + size, verify_crc=False)
+            if isinstance(head, RecordHead):
+                yield head
+            offset += size
+
+    def entry_at(self, offset: int) -> int:
+        """The position of an entry, given it or the offset of its record."""
+        file = self.files.find(offset)
+        if file is None or offset - file.start + ENTRY_HEAD_SIZE > file.size:
+            return offset
+        magic, _, _, _, place, _, _, _, _ = ENTRY_HEAD.unpack_from(file.view, offset - file.start)
+        if (magic == MAGIC_NORMAL and place == offset) or magic == MAGIC_BLANK or not offset - file.start:
+            return offset
+        return offset - ENTRY_HEAD_SIZE if offset < self.max_offset else offset
+
+    def detach_first(self) -> MappedFile:
+        """Take the oldest file out of the log; whoever asked deletes it."""
+        return self._ledger.detach_first()
+
+
+def _refusal(refused: LedgerRefused) -> StoreRefused:
+    return StoreRefused(PUT_STATUS.get(refused.code, PutStatus.SERVICE_NOT_AVAILABLE), str(refused))
