@@ -17,6 +17,7 @@ import structlog
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
+from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
 from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
@@ -41,6 +42,7 @@ from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.tables.consumers import ConsumerTable
@@ -112,7 +114,7 @@ class Broker:
         self._pointer: MasterPointer | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
-        self._part: GroupMember | Alone | None = None
+        self._part: GroupMember | LedgerMember | Alone | None = None
         self.port = 0
         """The port of the remoting protocol, once started."""
         self.vip_port = 0
@@ -131,19 +133,10 @@ class Broker:
         Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`,
         `EpochsDamaged`.
         """
-        sockets, ha_socket = self._bind()
+        sockets, group_socket = self._bind()
         try:
             self._build()
-            if ha_socket is None:
-                self._load()
-                await leave_log(self._source, self._tables, self._stamp(), asyncio.to_thread)
-                changes = FileChanges(self._tables, lambda: self.store.max_offset)
-                self._part = Alone(self.settings.broker_id, changes, self.services)
-            else:
-                log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
-                self._load()
-                self.member = self._member(log_of_member, ha_socket)
-                self._part = self.member
+            self._part = await self._take_part(group_socket)
             served = self._handlers()
             self._server = RemotingServer(
                 self.part.handlers(served),
@@ -153,7 +146,7 @@ class Broker:
             for listener in sockets:
                 await self._server.listen_on(listener)
         except BaseException:
-            for listener in (*sockets, *([ha_socket] if ha_socket is not None else [])):
+            for listener in (*sockets, *([group_socket] if group_socket is not None else [])):
                 listener.close()
             await self.close()
             raise
@@ -239,7 +232,7 @@ class Broker:
             log.info("broker is closed", max_offset=self.store.max_offset)
 
     @property
-    def part(self) -> GroupMember | Alone:
+    def part(self) -> GroupMember | LedgerMember | Alone:
         """The broker's part in its group; there is one when the store is loaded."""
         assert self._part is not None, "the store comes first"
         return self._part
@@ -267,12 +260,12 @@ class Broker:
     def _bind(self) -> tuple[list[socket.socket], socket.socket | None]:
         """Take the ports before anything else, so that a second broker fails before it touches the store.
 
-        The last one is for slaves, in controller mode.
+        The last one is for the group: for slaves, in controller mode, or for the members of a DLedger.
         """
         settings = self.settings
         sockets = [_bound(settings.bind_address, settings.listen_port)]
         self.port = sockets[0].getsockname()[1]
-        ha_socket = None
+        group_socket = None
         try:
             if settings.listen_port == 0:
                 self.settings = replace(settings, listen_port=self.port)
@@ -281,15 +274,52 @@ class Broker:
                 self.vip_port = sockets[1].getsockname()[1]
             if settings.enable_controller_mode:
                 next_port = settings.listen_port + 1 if settings.listen_port else 0
-                ha_socket = _bound(
+                group_socket = _bound(
                     settings.bind_address, settings.ha_listen_port or next_port, "haListenPort"
                 )
-                self.ha_port = ha_socket.getsockname()[1]
+                self.ha_port = group_socket.getsockname()[1]
+            elif settings.enable_dledger_commit_log:
+                address = settings.dledger_addresses()[settings.dledger_self_id]
+                port = int(address.rpartition(":")[2])
+                group_socket = _bound(settings.bind_address, port, "dLegerPeers")
         except PortTaken:
             for listener in sockets:
                 listener.close()
             raise
-        return sockets, ha_socket
+        return sockets, group_socket
+
+    async def _take_part(self, group_socket: socket.socket | None) -> GroupMember | LedgerMember | Alone:
+        """Load the store, and be what the settings say: a member of a group of either kind, or alone."""
+        if group_socket is None:
+            self._load()
+            await leave_log(self._source, self._tables, self._stamp(), asyncio.to_thread)
+            changes = FileChanges(self._tables, lambda: self.store.max_offset)
+            return Alone(self.settings.broker_id, changes, self.services)
+        if isinstance(self.store, LedgerStore):
+            self._load()
+            return self._ledger_member(self.store, group_socket)
+        log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
+        self._load()
+        self.member = self._member(log_of_member, group_socket)
+        return self.member
+
+    def _ledger_member(self, store: LedgerStore, listener: socket.socket) -> LedgerMember:
+        """The broker as a member of its DLedger group, on the loaded store."""
+        return LedgerMember(
+            LedgerParts(
+                live=self.live,
+                store=store,
+                source=self._source,
+                tables=self._tables,
+                services=self.services,
+                admission=self.admission,
+                clock=self.clock,
+                role_taken=self._role_taken,
+                register_again=self.registrar.register_again,
+                own_address=self.registrar.own_address,
+            ),
+            listener,
+        )
 
     def _member(self, log_of_member: MemberLog, ha_socket: socket.socket) -> GroupMember:
         """The broker as a member of its group, on the loaded store."""
@@ -319,7 +349,8 @@ class Broker:
     def _build(self) -> None:
         settings, clock = self.settings, self.clock
         self.live = LiveSettings(settings)
-        self.store = MessageStore(settings, clock)
+        kind = LedgerStore if settings.enable_dledger_commit_log else MessageStore
+        self.store = kind(settings, clock)
         self.admission = Admission(settings.broker_ip1, settings.broker_permission)
         self.levels = DelayLevels.parse(settings.message_delay_level)
         self.topics = TopicManager(self.live, clock)
@@ -364,7 +395,7 @@ class Broker:
         self.live.on_change(lambda changed, _names: self._use(changed))
         self.live.on_change(lambda changed, _names: self.store.retention.use(changed))
         self.store.on_arrival = self._arrived
-        if settings.flush_disk_type == "SYNC_FLUSH":
+        if settings.flush_disk_type == "SYNC_FLUSH" and not settings.enable_dledger_commit_log:
             self.admission.when_durable = self._when_flushed
 
     def _master_pointer(self) -> MasterPointer | None:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from brokerset_broker.member.lease import Lease
+from brokerset_broker.member.lease import Lease, MemberLease
 from brokerset_broker.member.refused_mastership import RefusedMastership, SetsKnown
 from brokerset_broker.member.role import (
     GivenBack,
@@ -186,8 +186,7 @@ class TakeInSync:
     role: RoleState
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why nothing may be appended."""
 
     code: int
@@ -269,8 +268,11 @@ class _Switch:
 class Member:
     """The machine. Times are seconds of one monotonic clock that runs while the machine sleeps."""
 
-    def __init__(self, nonce: str, *, poll_seconds: float, heartbeat_seconds: float) -> None:
-        """`nonce` is of this start; `poll_seconds` is how often controllers are asked."""
+    def __init__(
+        self, nonce: str, *, poll_seconds: float, heartbeat_seconds: float, lease: MemberLease | None = None
+    ) -> None:
+        """`nonce` is of this start; `poll_seconds` is how often controllers are asked. They give the lease,
+        unless there is another one."""
         self.nonce = nonce
         self.broker_id: int | None = None
         """The persistent id; None until the controllers know this start."""
@@ -284,7 +286,7 @@ class Member:
         self.overtaken = False
         """Whether another process has this broker's identity."""
 
-        self.lease = Lease()
+        self.lease: MemberLease = Lease() if lease is None else lease
         self.led_epoch = -1
         """The last epoch in which this broker took the role of the master: since then replicas may have
         followed it, and messages may be confirmed, so no set of before is given back in it."""
@@ -358,6 +360,7 @@ class Member:
 
     def heartbeat_pause_seconds(self, now: float) -> float:
         """Until the next heartbeat."""
+        assert isinstance(self.lease, Lease), "heartbeats to controllers"
         epoch = self.role.epoch if self.role.role is Role.MASTER else None
         return self.lease.pause_seconds(now, epoch, self._heartbeat_seconds)
 
@@ -385,7 +388,8 @@ class Member:
         """The controllers know this start. `group_epoch` is None with RocketMQ's, which give no leases."""
         self.broker_id = broker_id
         self.overtaken = False
-        self.lease.required = group_epoch is not None
+        if isinstance(self.lease, Lease):
+            self.lease.required = group_epoch is not None
         self.role = registered(self.role, group_epoch)
         self._check_lease()
         self._refresh()
@@ -410,6 +414,12 @@ class Member:
         self.overtaken = True
         self._waiting = None
         self._stand_down()
+
+    def mastership_ended(self, epoch: int) -> None:
+        """The mastership of this epoch is over, and nobody is known to lead a newer one."""
+        self._waiting = None
+        if self._switch is None and (self.role.role, self.role.epoch) == (Role.MASTER, epoch):
+            self._begin(replace(stood_down(self.role), role=Role.SLAVE), None)
 
     def step_ended(self, problem: str = "") -> None:
         """The step that was to be carried out is done, or failed for this reason."""
@@ -445,6 +455,7 @@ class Member:
 
     def lease_granted(self, sent_at: float, lease_ms: int, epoch: int) -> None:
         """A controller that leads granted a lease in its answer to a heartbeat that was sent then."""
+        assert isinstance(self.lease, Lease), "controllers grant what they give"
         if self.lease.granted(sent_at, lease_ms, epoch):
             self._check_lease()
 
@@ -453,6 +464,7 @@ class Member:
 
         `asking`: a successor is being asked for, so that no heartbeat counts before this is called again.
         """
+        assert isinstance(self.lease, Lease), "what controllers gave is given up"
         self.lease.give_up(math.inf if asking else self._now)
         self._check_lease()
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 URGENT_SECONDS: Final = 0.1
 """Pause between heartbeats while half of the lease has passed without a renewal."""
+
+
+class MemberLease(Protocol):
+    """Until when a master may serve: what controllers give, or what a DLedger's heartbeats prove."""
+
+    @property
+    def required(self) -> bool:
+        """Whether a master may not serve without."""
+
+    @property
+    def ends_at(self) -> float:
+        """When it ends, or has to be looked at again."""
+
+    def valid(self, now: float, epoch: int) -> bool:
+        """Whether the master of `epoch` may serve at `now`."""
 
 
 class Lease:

@@ -223,15 +223,9 @@ class MemberService:
     def serve(self, service: Serve) -> None:
         """Serve, hold, forward or refuse; what is past the gateway already is refused where it would be
         appended."""
-        admission, refusal = self._admission, service.refusal
-        if refusal is None:
-            admission.accept_writes()
-        elif refusal.remark:
-            admission.refuse_writes(refusal.code, refusal.remark)
-        else:
-            admission.refuse_writes()
+        self._admission.use(service.refusal)
         self.gateway.use(service.modes)
-        admission.know_ends(service.knows_ends)
+        self._admission.know_ends(service.knows_ends)
 
     def switch_ended(self, ended: SwitchEnded) -> None:
         """A change of role is over, or failed."""

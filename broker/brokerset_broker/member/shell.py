@@ -94,6 +94,10 @@ class MemberShell:
         """The controllers know this start."""
         self._input(lambda: self.member.registered(broker_id, group_epoch))
 
+    def mastership_ended(self, epoch: int) -> None:
+        """The mastership of this epoch is over, and nobody is known to lead a newer one."""
+        self._input(lambda: self.member.mastership_ended(epoch))
+
     def lost_identity(self) -> None:
         """Another process has this broker's identity."""
         if self.member.role.role is not Role.NONE:

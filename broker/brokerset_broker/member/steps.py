@@ -9,8 +9,7 @@ from typing import Protocol
 import structlog
 
 from brokerset_broker.member.core import Step
-from brokerset_broker.member.ha.replication import Replication
-from brokerset_broker.member.role import Role, RoleState
+from brokerset_broker.member.role import GivenBack, Role, RoleState
 from brokerset_broker.member.shell import StepFailed
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.errors import PutStatus, StoreCorrupt, StoreRefused
@@ -55,13 +54,48 @@ class MemberMetadata(Protocol):
         """Why tables of a master that must be asked do not come, and what to do; None when all is well."""
 
 
+class MemberReplication(Protocol):
+    """What a change of role does to the log: `Replication`, or a DLedger's."""
+
+    async def stop_following(self) -> None:
+        """Receive and acknowledge nothing more."""
+
+    async def finish_received(self) -> int:
+        """Dispatch what was received; the end of the log. Raises `ReplicaLogFailed`."""
+
+    async def begin_epoch(self, epoch: int) -> bool:
+        """Write down where the epoch begins, then take appends; False if the log has passed the epoch."""
+
+    def accept_replicas(
+        self,
+        epoch: int,
+        sync_state_set: frozenset[int],
+        set_epoch: int,
+        *,
+        given_back: tuple[GivenBack, ...] = (),
+    ) -> None:
+        """Lead in this epoch, with the in-sync set that the controllers told."""
+
+    def close_replicas(self, reason: str) -> None:
+        """End the mastership: nothing is confirmed any more."""
+
+    def answer_waiters(self, status: PutStatus) -> None:
+        """Answer every send that waits."""
+
+    def follow(self, change: RoleState) -> None:
+        """Follow the master that `change` names, until told otherwise."""
+
+    def adopt(self, sync_state_set: frozenset[int], set_epoch: int, epoch: int) -> None:
+        """Take what is in force in `epoch`, as master and as slave."""
+
+
 class SwitchSteps:
     """What each step of `core.plan_switch` does. `run` is a task next to it."""
 
     def __init__(
         self,
         *,
-        replication: Replication,
+        replication: MemberReplication,
         metadata: MemberMetadata,
         services: RoleServices,
         last_epoch: Callable[[], int],

@@ -70,6 +70,15 @@ class Admission:
         """Take sends from now on."""
         self.refuses_writes = False
 
+    def use(self, refusal: tuple[int, str] | None) -> None:
+        """Take sends, or answer each with this code and remark; an empty remark stands for Java's."""
+        if refusal is None:
+            self.accept_writes()
+        elif refusal[1]:
+            self.refuse_writes(*refusal)
+        else:
+            self.refuse_writes()
+
     def know_ends(self, known: bool) -> None:
         """Let pulls that find nothing say so from now on, or wait."""
         before, self.ends_known = self.ends_known, known

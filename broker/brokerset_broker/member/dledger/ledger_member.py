@@ -1,0 +1,469 @@
+"""A broker as a member of a DLedger group: the machine, its shell and steps, on what the DLedger decides.
+
+The DLedger's driver is the third source of news of the member machine, beside controllers and none: `_heard`
+turns its state into `GroupNews`. Everything that follows from a role is the same as in controller mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step, SwitchEnded
+from brokerset_broker.member.dledger.ledger_replication import LedgerReplication
+from brokerset_broker.member.dledger.member_settings import node_config
+from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, member_of, news_of
+from brokerset_broker.member.dledger.views import ledger_table, replica_views
+from brokerset_broker.member.gateway.forwarding import Forwarder
+from brokerset_broker.member.gateway.gateway import Gateway
+from brokerset_broker.member.gateway.switchover import SwitchOver, says_master
+from brokerset_broker.member.ha.views import ReplicaView
+from brokerset_broker.member.membership.controllers import NoAnswer
+from brokerset_broker.member.membership.membership import new_nonce
+from brokerset_broker.member.refused_mastership import RETRY_SECONDS
+from brokerset_broker.member.role import GroupNews, Role, RoleState
+from brokerset_broker.member.shell import MemberShell
+from brokerset_broker.member.steps import SwitchSteps
+from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.changes import ChangeLog
+from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.store.ledger_store import LedgerStore
+from brokerset_broker.tables.metadata.metadata_log import MetadataLog
+from brokerset_broker.tables.metadata.polling import Master
+from brokerset_broker.tables.metadata.stamp import StampFile
+from brokerset_broker.tables.metadata.store_source import StoreSource
+from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_dledger.driver import Driver, MemberStatus
+from brokerset_dledger.ledger import LedgerRefused
+from brokerset_dledger.node import Role as LedgerRole
+from brokerset_protocol.bodies.replicas import EpochEntryCache
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.controller import BrokerIdentityAnswer
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.disk import RealDisk
+from brokerset_runtime.peer_requests import PoolRequester
+from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer
+
+log = structlog.get_logger(__name__)
+
+HAND_OVER_SECONDS_MAX: Final = 1.5
+"""How long the end of a leader may be delayed so that another member takes over before it."""
+
+LAST_ANSWERS_SECONDS_MAX: Final = 0.5
+"""How long the end of a leader waits for a quorum to have the last sends."""
+
+POLL_SECONDS: Final = 0.005
+"""How often it is looked whether a transfer of the leadership has ended, or a member caught up."""
+
+TRANSFER_SECONDS_MAX: Final = 2.0
+"""How long a leader that has transferred waits to hear of its successor, before it is unclear who leads."""
+
+DRAIN_SECONDS: Final = 0.2
+"""How long answers to other members may take at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerParts:
+    """The parts of the broker that its role decides about."""
+
+    live: LiveSettings
+    store: LedgerStore
+    """Loaded."""
+
+    source: StoreSource
+    tables: Tables
+    services: RoleServices
+    admission: Admission
+    clock: Clock
+    role_taken: Callable[[RoleState], None]
+    register_again: Callable[[], None]
+    own_address: Callable[[], str]
+
+
+class LedgerMember:
+    """Implements `MemberEffects` and `SwitchOverParts`, and is to the broker what `GroupMember` is.
+
+    Life: make it when the store is loaded, `handlers` for the server, `started`, `run`, `close`.
+    """
+
+    def __init__(self, parts: LedgerParts, listener: socket.socket) -> None:
+        """`listener` is bound to this member's port in `dLegerPeers`."""
+        settings = parts.live.current
+        self._parts = parts
+        self._store = store = parts.store
+        self._listener = listener
+        self._pool = ConnectionPool()
+        self._asker = PoolRequester(self._pool)
+        self._closing = False
+        self._own_id = broker_id_of(settings.dledger_self_id)
+        self._named_masters: str | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        source = random.SystemRandom()
+        self.driver = Driver(
+            node_config(settings),
+            settings.dledger_addresses(),
+            store.ledger,
+            store.current_term,
+            requester=self._asker,
+            clock=parts.clock,
+            run_blocking=asyncio.to_thread,
+            random_source=source,
+            on_change=self._heard,
+            on_commit=self._committed,
+            sync_seconds=settings.flush_interval_commit_log / 1000,
+            own_address=parts.own_address(),
+        )
+        store.lead_with(self.driver)
+        self.core = Member(
+            new_nonce(source),
+            poll_seconds=settings.sync_broker_metadata_period / 1000,
+            heartbeat_seconds=settings.broker_heartbeat_interval / 1000,
+            lease=LedgerLease(
+                term=lambda: self.driver.term,
+                may_serve=self.driver.may_serve,
+                serves_until=self.driver.serves_until,
+                now=parts.clock.monotonic,
+            ),
+        )
+        self.shell = MemberShell(self.core, self, parts.clock)
+        self.replication = LedgerReplication(store, self._leads)
+        self.metadata = MetadataLog(
+            settings=lambda: parts.live.current,
+            store=parts.source,
+            tables=parts.tables,
+            stamp=StampFile(RealDisk(settings.store_path_root_dir / "config")),
+            run_blocking=asyncio.to_thread,
+            when_confirmed=store.when_committed,
+            asker=self._asker,
+            master=self._metadata_master,
+        )
+        self.metadata.load()
+        store.on_dispatched = self._dispatched
+        store.on_truncated = self.metadata.truncated
+        store.retention.keep_from = self.metadata.keep_from
+        self._steps = SwitchSteps(
+            replication=self.replication,
+            metadata=self.metadata,
+            services=parts.services,
+            last_epoch=lambda: self.driver.term,
+            tell_name_servers=parts.register_again,
+            give_back=_nothing_to_give_back,
+        )
+        self.switch_over = SwitchOver(settings.broker_name, self)
+        self.forwarder = Forwarder(self._asker)
+        self.gateway = Gateway(
+            forwarder=self.forwarder, lease_ok=self.shell.may_serve, on_lapse=self.shell.tick
+        )
+        parts.admission.when_durable = store.when_committed
+        self._server = RemotingServer(self.driver.handlers)
+        self.shell.registered(self._own_id, 0)
+        self.shell.in_sync_changed(enough=True, epoch_confirmed=True)
+        log.info("a DLedger group gives the role; brokerId and brokerRole of the settings are ignored")
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The table for the server; it changes with the role."""
+        own: dict[int, Handler] = {RequestCode.GET_BROKER_EPOCH_CACHE: self._identity}
+        self.gateway.register({**served, **own, **self.switch_over.handlers()})
+        self.shell.tick()
+        return self.gateway.handlers
+
+    def started(self) -> None:
+        """The ports are open; services start with the role."""
+
+    async def run(self) -> None:
+        """Be a member for as long as this task runs."""
+        await self._server.listen_on(self._listener)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.driver.run())
+            tasks.create_task(self.metadata.run())
+            tasks.create_task(self._steps.run())
+            tasks.create_task(self.shell.run())
+
+    async def hand_over_at_end(self) -> None:
+        """Before a leader ends in order, another member takes over, if one can without delay."""
+        await self.switch_over.hand_over(HAND_OVER_SECONDS_MAX)
+
+    def stop_serving(self) -> None:
+        """Refuse everything from now on: the broker shuts down."""
+        self._closing = True
+        self.shell.close()
+        self.gateway.close()
+
+    async def answer_at_end(self) -> None:
+        """When no sends are taken any more, those that wait for a quorum are answered, soon."""
+        deadline = self._parts.clock.monotonic() + LAST_ANSWERS_SECONDS_MAX
+        while self._store.waiting and self._parts.clock.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        self.replication.close_replicas("the broker ends")
+
+    async def close(self) -> None:
+        """End what is on its way, when `run` has ended; the store is still open."""
+        if self._retry is not None:
+            self._retry.cancel()
+        await self.switch_over.close()
+        await self.forwarder.close()
+        await self._server.close(DRAIN_SECONDS)
+        await self._pool.close()
+        self._listener.close()
+
+    async def written(self) -> None:
+        """Everything is in the files of config/: the stamp may say so."""
+        await self.metadata.close()
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A client's connection has ended."""
+        self.gateway.closed(connection)
+
+    # -- news of the DLedger ------------------------------------------------------------------------------
+
+    def _heard(self, status: MemberStatus) -> None:
+        """The role, the term, the leader, or whether it serves, is another one."""
+        self.replication.news()
+        now = self.core.role
+        leads = status.role is LedgerRole.LEADER
+        if now.role is Role.MASTER and not leads and status.term == now.epoch:
+            self.shell.mastership_ended(now.epoch)
+        else:
+            self.shell.received(news_of(status, self._leader_address(status)))
+        self.shell.tick()
+
+    def _leader_address(self, status: MemberStatus) -> str | None:
+        if status.leader_id is None:
+            return None
+        if status.leader_id == self._parts.live.current.dledger_self_id:
+            return self._parts.own_address()
+        return status.leader_address or self._named_master
+
+    @property
+    def _named_master(self) -> str | None:
+        """What a name server told; with a leader of Java nobody else does."""
+        named = self._named_masters
+        return named if named != self._parts.own_address() else None
+
+    def _leads(self, term: int) -> bool:
+        status = self.driver.status
+        return status.role is LedgerRole.LEADER and status.term == term
+
+    def _committed(self) -> None:
+        self._store.committed()
+        self.replication.news()
+
+    def _dispatched(self, offset: int) -> None:
+        self.metadata.confirmed(offset)
+        self.replication.news()
+
+    def master_named(self, ha_address: str | None, address: str | None) -> None:
+        """A name server told who is master."""
+        if address and address != self._named_masters:
+            self._named_masters = address
+            self._heard(self.driver.status)
+
+    # -- what the machine decides (`MemberEffects`) -------------------------------------------------------
+
+    def circumstances(self) -> Circumstances:
+        """What settings and store say now."""
+        name = f"broker {self._parts.live.current.broker_name}"
+        return Circumstances(
+            stopped_reason=self._store.stopped,
+            no_role_reason=f"{name} is not in service: {self.problem()}",
+            name=name,
+        )
+
+    async def carry_out(self, step: Step, role: RoleState) -> None:
+        """Do one step of a change of role."""
+        self.replication.wait_for(role)
+        await self._steps.carry_out(step, role)
+
+    def ask(self, what: Ask) -> None:
+        """There is nobody to ask; what was heard is heard again later."""
+        if what is Ask.STATE_LATER and self._retry is None:
+
+            def again() -> None:
+                self._retry = None
+                self._heard(self.driver.status)
+
+            self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, again)
+
+    def role_taken(self, before: RoleState, after: RoleState) -> None:
+        """The role that everybody sees is another one."""
+        self._parts.role_taken(after)
+
+    def take_in_sync(self, role: RoleState) -> None:
+        """A quorum is in sync, always another one."""
+
+    def serve(self, service: Serve) -> None:
+        """Serve, hold, forward or refuse."""
+        self._parts.admission.use(service.refusal)
+        self.gateway.use(service.modes)
+        self._parts.admission.know_ends(service.knows_ends)
+
+    def switch_ended(self, ended: SwitchEnded) -> None:
+        """A change of role is over, or failed."""
+
+    # -- handing over (`SwitchOverParts`) -----------------------------------------------------------------
+
+    @property
+    def now(self) -> RoleState:
+        """The role, as it is."""
+        return self.core.role
+
+    def replicas(self) -> tuple[ReplicaView, ...]:
+        """The other members, as a leader knows them."""
+        return replica_views(self.driver.status, self._store.ledger, self._parts.live.current)
+
+    def end_of_log(self) -> int:
+        """End of the log."""
+        return self._store.ledger.write_position
+
+    def waiting(self) -> int:
+        """Sends that are stored and not answered."""
+        return self._store.waiting
+
+    def set_switching(self, on: bool) -> None:
+        """Hold writes, or treat them as the role wants."""
+        if on:
+            self.metadata.flush()
+        self.shell.hand_over(on)
+
+    async def caught_up(self, broker_id: int, offset: int, timeout: float) -> bool:
+        """Wait until a member has everything below `offset`."""
+        member, clock = member_of(broker_id), self._parts.clock
+        end = self._store.ledger.end_index
+        deadline = clock.monotonic() + timeout
+        while self.driver.status.watermarks.get(member, -1) < end:
+            if clock.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    async def hand_over(self, to_broker_id: int | None, epoch: int) -> GroupNews:
+        """Transfer the leadership; what is in force then."""
+        assert to_broker_id is not None, "a leader chooses its successor"
+        try:
+            await self.driver.transfer(member_of(to_broker_id))
+        except LedgerRefused as refused:
+            raise Rejected(ResponseCode.SYSTEM_BUSY, str(refused)) from refused
+        deadline = self._parts.clock.monotonic() + TRANSFER_SECONDS_MAX
+        while self._transfers(deadline):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        status = self.driver.status
+        if status.role is LedgerRole.LEADER and status.term == epoch:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"replica {to_broker_id} did not take the leadership; this broker serves on",
+            )
+        if status.leader_id is None:
+            raise NoAnswer("nobody leads the group yet")
+        return news_of(status, self._leader_address(status))
+
+    def _transfers(self, deadline: float) -> bool:
+        """Whether the leadership is on its way: not given back, and nobody else is known to have it."""
+        status = self.driver.status
+        waits = status.leader_id is None and self._parts.clock.monotonic() < deadline
+        return waits or status.transferee is not None
+
+    async def be_relieved(self, epoch: int, needed: int) -> GroupNews:
+        """A leader that hears no quorum steps down by itself."""
+        raise AssertionError("nobody relieves a DLedger's leader")
+
+    async def serves(self, address: str, epoch: int) -> bool:
+        """Whether the broker there is master in this epoch."""
+        return await says_master(self._asker, address, epoch)
+
+    # -- who this is --------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> ChangeLog:
+        """Changes of the tables go by way of the log."""
+        return self.metadata
+
+    def role(self) -> RoleState:
+        """The role, and what belongs to it."""
+        return self.core.role
+
+    def broker_id(self) -> int | None:
+        """The number of this member, plus one."""
+        return self._own_id
+
+    def role_id(self) -> int | None:
+        """The id that name servers are told: 0 for the leader, None while there is nothing to register."""
+        return {Role.MASTER: 0, Role.SLAVE: self._own_id, Role.NONE: None}[self.core.role.role]
+
+    def loss_is_known(self) -> bool:
+        """A DLedger elects nobody who lacks what it was the last to have."""
+        return True
+
+    def ha_address(self) -> str | None:
+        """Slaves of another kind cannot connect."""
+        return None
+
+    def _metadata_master(self) -> Master | None:
+        now = self.core.role
+        if now.role is not Role.SLAVE or not now.master_address:
+            return None
+        return Master(now.master_address, self._parts.live.current.dledger_brokerset_only)
+
+    def _identity(self, connection: Connection, command: Command) -> Command:
+        """GET_BROKER_EPOCH_CACHE (1007): who answers here, and in which term it leads."""
+        settings, role, ledger = self._parts.live.current, self.core.role, self._store.ledger
+        leads = role.role is Role.MASTER and self.shell.may_serve()
+        header = BrokerIdentityAnswer(
+            replica_id=self._own_id,
+            nonce=self.core.nonce,
+            group_epoch=role.epoch,
+            log_epoch=ledger.end_term,
+            log_offset=ledger.write_position,
+            registration=self.problem() or f"member of {settings.dledger_peers}, {role.role}",
+            master_epoch=role.epoch if leads else None,
+        )
+        body = EpochEntryCache(
+            settings.broker_cluster_name,
+            settings.broker_name,
+            0 if leads else self._own_id,
+            (),
+            self._store.max_offset,
+        )
+        return command.reply(ext=header.to_ext(), body=body.to_json())
+
+    # -- what people see ----------------------------------------------------------------------------------
+
+    def problem(self) -> str:
+        """Why this broker is not in service; empty when it is."""
+        if self.core.role.role is not Role.NONE:
+            return ""
+        if reason := self.core.role.reason:
+            return reason
+        peers = self._parts.live.current.dledger_peers
+        return f"no leader of {peers} is known; see that more than half of the members run and are reached"
+
+    def problems(self) -> list[str]:
+        """Why this broker is not ready."""
+        return [self.problem()] if self.core.role.role is Role.NONE else []
+
+    def table(self) -> dict[str, str]:
+        """Facts for GET_BROKER_RUNTIME_INFO (28)."""
+        return ledger_table(
+            self.core.role,
+            self.driver.status,
+            self._store,
+            self.replicas(),
+            own_id=self._own_id,
+            lease_seconds=max(0.0, self.core.lease.ends_at - self._parts.clock.monotonic()),
+            problem=self.problem(),
+            metadata_applied=self.metadata.status().applied_offset,
+        )
+
+
+async def _nothing_to_give_back(role: RoleState) -> None:
+    """There are no in-sync sets."""
