@@ -44,6 +44,7 @@ from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
@@ -135,6 +136,8 @@ class Broker:
         """
         sockets, group_socket = self._bind()
         try:
+            if self.settings.enable_dledger_commit_log:
+                await close_old_log(self.settings, self.clock)
             self._build()
             self._part = await self._take_part(group_socket)
             served = self._handlers()

@@ -429,6 +429,10 @@ class BrokerSettings:
         ):
             if text not in addresses:
                 found.append(f"{name}={text}: is not in dLegerPeers={self.dledger_peers}")
+        if self.store_stream_enable:
+            found.append(
+                "storeStreamEnable=true: the log of a DLedger is not streamed; copy the store instead"
+            )
         if self.enabled_append_prop_crc:
             found.append("enabledAppendPropCRC=true: records of a DLedger have none, as in RocketMQ")
         return found

@@ -12,6 +12,8 @@ from concurrent.futures import Executor
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.ledger import FileLedger
+from brokerset_broker.store.old_log import JoinedFiles
+from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_formats.dledger import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, MAGIC_BLANK, MAGIC_NORMAL
@@ -28,11 +30,15 @@ PUT_STATUS = {
 class LedgerLog(CommitLog):
     """See above. Room is made by the DLedger, at its end; `written` completes the entry."""
 
-    __slots__ = ("_ledger", "_size", "leads")
+    __slots__ = ("_joined", "_ledger", "_size", "leads")
 
-    def __init__(self, ledger: FileLedger, executor: Executor | None = None) -> None:
+    def __init__(
+        self, ledger: FileLedger, executor: Executor | None = None, joined: JoinedFiles | None = None
+    ) -> None:
+        """`joined` are the files of an old commit log and behind them the DLedger's."""
         super().__init__(ledger.files.folder, ledger.files.segment_bytes, executor)
-        self.files = ledger.files
+        self.files = ledger.files if joined is None else joined
+        self._joined = joined
         self._ledger = ledger
         self._size = 0
         self.leads: Callable[[int], int] | None = None
@@ -73,6 +79,9 @@ class LedgerLog(CommitLog):
 
     def records(self, offset: int) -> Iterator[RecordHead]:
         """All records from `offset`, where a record or its entry begins, to the end of what is dispatched."""
+        if self._joined is not None and offset < self._joined.divide:
+            yield from self._old_records(offset, self._joined.divide)
+            offset = self._joined.divide
         offset = self.entry_at(offset)
         while offset < self.max_offset:
             file = self.files.find(offset)
@@ -88,8 +97,30 @@ class LedgerLog(CommitLog):
                 yield head
             offset += size
 
+    def _old_records(self, offset: int, divide: int) -> Iterator[RecordHead]:
+        while offset < divide:
+            file = self.files.find(offset)
+            if file is None:  # deleted
+                return
+            for head in scan(file.view, file.start, offset - file.start, verify_crc=False):
+                if isinstance(head, RecordHead):
+                    yield head
+            offset = file.end
+
+    @property
+    def divide(self) -> int:
+        """Offset from which on records are those of the DLedger."""
+        return 0 if self._joined is None else self._joined.divide
+
+    def forget_old_files(self) -> None:
+        """Delete the old log: the DLedger's begins somewhere behind it."""
+        while self._joined is not None and (file := self._joined.detach_old()) is not None:
+            file.unlink()
+
     def entry_at(self, offset: int) -> int:
-        """The position of an entry, given it or the offset of its record."""
+        """The position of an entry, given it or the offset of its record. Offsets of the old log stay."""
+        if offset < self.divide:
+            return offset
         file = self.files.find(offset)
         if file is None or offset - file.start + ENTRY_HEAD_SIZE > file.size:
             return offset
@@ -99,8 +130,10 @@ class LedgerLog(CommitLog):
         return offset - ENTRY_HEAD_SIZE if offset < self.max_offset else offset
 
     def detach_first(self) -> MappedFile:
-        """Take the oldest file out of the log; whoever asked deletes it."""
-        return self._ledger.detach_first()
+        """Take the oldest file out of the log; whoever asked deletes it. The DLedger loses none before all of
+        the old log is gone."""
+        old = None if self._joined is None else self._joined.detach_old()
+        return self._ledger.detach_first() if old is None else old
 
 
 def _refusal(refused: LedgerRefused) -> StoreRefused:

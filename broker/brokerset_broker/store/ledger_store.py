@@ -24,6 +24,7 @@ from brokerset_broker.store.folder import check_kind, check_served
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_broker.store.ledger_log import LedgerLog
 from brokerset_broker.store.message_store import MessageStore, OnArrival
+from brokerset_broker.store.old_log import JoinedFiles, OldLog, ledger_folder, old_files, read_divided
 from brokerset_broker.store.receiving import CommittedEntries, Step, holds_record
 from brokerset_broker.store.results import Appended, AppendedBatch
 from brokerset_formats.batches import BatchItem
@@ -108,21 +109,26 @@ class LedgerStore(MessageStore):
         self.on_truncated: Callable[[int], None] | None = None
         """Gets the new end when a leader of Java has truncated what was dispatched."""
 
+        self.old_log = OldLog()
+        """What the log was before the DLedger's."""
+
         self.current_term = CurrentTerm()
         """What was on the disk when the store was loaded."""
 
     def _make_log(self, executor: ThreadPoolExecutor) -> LedgerLog:
         settings = self._settings
-        root = settings.store_path_d_ledger_commit_log or self._root
+        old = old_files(settings)
         self.ledger = FileLedger(
-            root / f"dledger-{settings.dledger_self_id}",
+            ledger_folder(settings),
             data_file_bytes=settings.mapped_file_size_commit_log,
             record_of_term=self._record_of_term,
             patch=_patch_offset,
             is_whole=is_whole,
+            first_position=old.end,
             executor=executor,
         )
-        return LedgerLog(self.ledger, executor)
+        joined = JoinedFiles(old, self.ledger.files) if old.files else None
+        return LedgerLog(self.ledger, executor, joined)
 
     def _check_kind(self) -> None:
         check_kind(self._root, self.log.files.folder, ledger=self.ledger.folder)
@@ -136,6 +142,7 @@ class LedgerStore(MessageStore):
         checkpoint = self.checkpoints.file.content
         if checkpoint.marks is None and not self._settings.accept_unserved_messages:
             check_served(self._root)
+        self.old_log = read_divided(self._settings) or OldLog(self.log.divide)
         with self.guarding():
             self.current_term = self.ledger.open()
         self.queues_table.load()
@@ -147,7 +154,7 @@ class LedgerStore(MessageStore):
             self.queues_table.truncate(begin)
         else:
             self.queues_table.rebuild_from(begin, cache_wrong=not same_boot)
-        self.log.begin_at(begin, checkpoint.physic_msg_timestamp)
+        self.log.begin_at(max(begin, self.log.divide), checkpoint.physic_msg_timestamp)
         index_from = self._load_index(begin, clean=clean, same_boot=same_boot)
         self._dispatch_loaded(begin, index_from)
         self.queues_table.correct_min_offsets(self.log.min_offset)
@@ -170,13 +177,20 @@ class LedgerStore(MessageStore):
         return begin if missing is None else max(self.log.min_offset, min(begin, missing))
 
     def _dispatch_loaded(self, begin: int, index_from: int) -> None:
-        if index_from < begin:
+        if index_from < self.log.max_offset:  # the old log is dispatched record by record
             for head in self.log.records(index_from):
-                self.dispatcher.put_index_of(head)
+                if head.offset >= begin:
+                    self.dispatcher.put(head)
+                else:
+                    self.dispatcher.put_index_of(head)
         while (step := self._entries.step(self.ledger.committed_position)) is Step.MORE:
             pass
         if step is not Step.WAITING:
             log.error("committed entries are not dispatched", reason=self._entries.problem)
+
+    def remaining_old_log(self) -> OldLog:
+        """What is left of the log before the DLedger's; of none, if all of its files are deleted."""
+        return self.old_log if self.log.min_offset < self.log.divide else OldLog()
 
     def lead_with(self, appender: Appender) -> None:
         """Who says whether, and in which term, this member may append."""
@@ -303,7 +317,7 @@ class LedgerStore(MessageStore):
         ledger, commit_log = self.ledger, self.log
         if ledger.committed_position < commit_log.max_offset:
             self._truncate_dispatched(ledger.committed_position)
-        elif commit_log.files.files and commit_log.max_offset < commit_log.min_offset:
+        elif ledger.files.files and commit_log.max_offset < ledger.files.start:
             self._begin_behind_a_gap()
         self._dispatch()
 
@@ -348,10 +362,11 @@ class LedgerStore(MessageStore):
 
     def _begin_behind_a_gap(self) -> None:
         """The leader has deleted what this log lacks: its queues go on behind that."""
-        begin = self.log.min_offset
+        begin = self.ledger.files.start
         log.warning(
             "messages that the leader has deleted are missing here", end=self.log.max_offset, begin=begin
         )
+        self.log.forget_old_files()
         self.log.begin_at(begin, self.log.store_timestamp)
         self.queues_table.correct_min_offsets(begin)
 

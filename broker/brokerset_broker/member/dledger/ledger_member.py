@@ -20,6 +20,7 @@ from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step
 from brokerset_broker.member.dledger.ledger_replication import LedgerReplication
 from brokerset_broker.member.dledger.member_settings import node_config
 from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, member_of, news_of
+from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
 from brokerset_broker.member.dledger.views import ledger_table, replica_views
 from brokerset_broker.member.gateway.forwarding import Forwarder
 from brokerset_broker.member.gateway.gateway import Gateway
@@ -108,8 +109,9 @@ class LedgerMember:
         self._named_masters: str | None = None
         self._retry: asyncio.TimerHandle | None = None
         source = random.SystemRandom()
+        config = node_config(settings)
         self.driver = Driver(
-            node_config(settings),
+            config,
             settings.dledger_addresses(),
             store.ledger,
             store.current_term,
@@ -164,7 +166,18 @@ class LedgerMember:
             forwarder=self.forwarder, lease_ok=self.shell.may_serve, on_lapse=self.shell.tick
         )
         parts.admission.when_durable = store.when_committed
-        self._server = RemotingServer(self.driver.handlers)
+        self._port: dict[int, Handler] = {OLD_LOG: old_log_handler(store.remaining_old_log)}
+        self._server = RemotingServer(self._port)
+        self._comparison = OldLogComparison(
+            store.remaining_old_log(),
+            {
+                member: address
+                for member, address in settings.dledger_addresses().items()
+                if member != settings.dledger_self_id
+            },
+            config.quorum,
+            self._asker,
+        )
         self.shell.registered(self._own_id, 0)
         self.shell.in_sync_changed(enough=True, epoch_confirmed=True)
         log.info("a DLedger group gives the role; brokerId and brokerRole of the settings are ignored")
@@ -185,10 +198,17 @@ class LedgerMember:
         """Be a member for as long as this task runs."""
         await self._server.listen_on(self._listener)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.driver.run())
+            tasks.create_task(self._run_driver())
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._steps.run())
             tasks.create_task(self.shell.run())
+
+    async def _run_driver(self) -> None:
+        """Vote and replicate, once it is sure that the group began with one old log."""
+        if self._store.ledger.end_index < 0 and self._parts.live.current.dledger_brokerset_only:
+            await self._comparison.run()
+        self._port.update(self.driver.handlers)
+        await self.driver.run()
 
     async def hand_over_at_end(self) -> None:
         """Before a leader ends in order, another member takes over, if one can without delay."""
@@ -442,7 +462,7 @@ class LedgerMember:
         """Why this broker is not in service; empty when it is."""
         if self.core.role.role is not Role.NONE:
             return ""
-        if reason := self.core.role.reason:
+        if reason := self.core.role.reason or self._comparison.problem:
             return reason
         peers = self._parts.live.current.dledger_peers
         return f"no leader of {peers} is known; see that more than half of the members run and are reached"
