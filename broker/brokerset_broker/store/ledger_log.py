@@ -13,6 +13,7 @@ from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_broker.store.old_log import JoinedFiles
+from brokerset_broker.store.receiving import holds_record
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile
 from brokerset_dledger.ledger import LedgerRefused
@@ -116,6 +117,15 @@ class LedgerLog(CommitLog):
         """Delete the old log: the DLedger's begins somewhere behind it."""
         while self._joined is not None and (file := self._joined.detach_old()) is not None:
             file.unlink()
+
+    def read_record(self, offset: int) -> memoryview | None:
+        """The record at `offset`, or in the entry that begins there, as one does where the log begins."""
+        if (begin := self.read(offset, BLANK.size)) is not None:
+            magic, size = BLANK.unpack(begin)
+            if magic == MAGIC_NORMAL:  # no record is that small
+                record = self.read(offset + ENTRY_HEAD_SIZE, size - ENTRY_HEAD_SIZE)
+                return record if record is not None and holds_record(record) else None
+        return super().read_record(offset)
 
     def entry_at(self, offset: int) -> int:
         """The position of an entry, given it or the offset of its record. Offsets of the old log stay."""

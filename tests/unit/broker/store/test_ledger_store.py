@@ -135,6 +135,23 @@ def test_a_record_stands_48_bytes_behind_its_entry_and_says_so(stores: Stores) -
     assert store.unit("T", 0, 0) == (appended.offset, appended.size, 0)
 
 
+def test_the_first_record_is_read_where_the_log_begins(stores: Stores) -> None:
+    """GET_BROKER_RUNTIME_INFO and metrics tell when it was stored."""
+    store = stores.open()
+    appended = append(store)
+    commit(store)
+    first = store.read(store.min_offset)
+    assert first is not None
+    assert bytes(first) == bytes(store.read(appended.offset) or b"") == store.ledger.entry(0).body
+
+
+def test_an_entry_without_a_record_is_none_where_the_log_begins(stores: Stores) -> None:
+    store = stores.open()
+    store.ledger.append_body(TERM, b"of DLedger's own client")
+    commit(store)
+    assert store.read(store.min_offset) is None
+
+
 def test_numbers_in_a_queue_go_on_before_anything_is_committed(stores: Stores) -> None:
     store = stores.open()
     assert [append(store).queue_offset for _ in range(3)] == [0, 1, 2]
