@@ -70,6 +70,9 @@ class Appender(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     end: int
+    term: int
+    """In another term other entries may stand below `end`."""
+
     answer: Callable[[PutStatus], None]
     deadline: float
 
@@ -385,11 +388,14 @@ class LedgerStore(MessageStore):
         """Answer when the log is committed and dispatched up to `end`, or why that did not happen in time."""
         if end <= self.log.max_offset:
             answer(PutStatus.PUT_OK)
+        elif self._appender is None:
+            answer(PutStatus.SERVICE_NOT_AVAILABLE)
         elif len(self._waiting) >= WAITERS_MAX:
             answer(PutStatus.FLUSH_SLAVE_TIMEOUT)
         else:
             loop = asyncio.get_running_loop()
-            self._waiting.append(_Waiter(end, answer, loop.time() + self._timeout_s))
+            term, deadline = self._appender.term, loop.time() + self._timeout_s
+            self._waiting.append(_Waiter(end, term, answer, deadline))
             if self._expiry is None:
                 self._expiry = loop.call_later(self._timeout_s, self._expire)
 
@@ -408,7 +414,11 @@ class LedgerStore(MessageStore):
             self._expiry = None
 
     def _answer_dispatched(self) -> None:
+        """Answer who waits; who appended in an older term cannot know what became of that."""
         end, waiting = self.log.max_offset, self._waiting
+        term = None if self._appender is None else self._appender.term
+        while waiting and waiting[0].term != term:
+            waiting.popleft().answer(PutStatus.SERVICE_NOT_AVAILABLE)
         while waiting and waiting[0].end <= end:
             waiting.popleft().answer(PutStatus.PUT_OK)
 

@@ -249,7 +249,12 @@ class LedgerMember:
 
     def _heard(self, status: MemberStatus) -> None:
         """The role, the term, the leader, or whether it serves, is another one."""
+        self._check_leadership()
         self.replication.news()
+        if (
+            not self.switch_over.running
+        ):  # whoever else wants another leader: DLedger's own client, a preference
+            self.shell.hand_over(status.transferee is not None)
         now = self.core.role
         leads = status.role is LedgerRole.LEADER
         if now.role is Role.MASTER and not leads and status.term == now.epoch:
@@ -275,7 +280,13 @@ class LedgerMember:
         status = self.driver.status
         return status.role is LedgerRole.LEADER and status.term == term
 
+    def _check_leadership(self) -> None:
+        """What waits for this leadership is told at once when it has ended, before anything is dispatched."""
+        if self.replication.lost():
+            self.metadata.stop_leading()
+
     def _committed(self) -> None:
+        self._check_leadership()
         self._store.committed()
         self.replication.news()
 

@@ -22,6 +22,7 @@ class LedgerReplication:
         self._leads = leads
         self._changed = asyncio.Event()
         self._epoch: int | None = None
+        self._led: int | None = None
         store.follow(FOLLOWS_TEXT)
 
     def news(self) -> None:
@@ -49,10 +50,23 @@ class LedgerReplication:
             return False
         self._store.begin_leading()
         self._store.lead()
+        self._led = epoch
+        return True
+
+    def lost(self) -> bool:
+        """Whether a leadership has ended that took appends; then they are refused, and who waits is answered.
+
+        The steps of the change of role come later, and the next leader's entries may come before them.
+        """
+        if self._led is None or self._leads(self._led):
+            return False
+        self.close_replicas("another member leads")
+        self._store.answer_waiting(PutStatus.SERVICE_NOT_AVAILABLE)
         return True
 
     def close_replicas(self, reason: str) -> None:
         """Take no appends any more."""
+        self._led = None
         self._store.follow(FOLLOWS_TEXT)
 
     def answer_waiters(self, status: PutStatus) -> None:

@@ -29,9 +29,8 @@ TERM = 3
 class Leader:
     """Says that this member leads, or why not."""
 
-    term = TERM
-
     def __init__(self) -> None:
+        self.term = TERM
         self.refusal: DLedgerCode | None = None
         self.turns = 0
 
@@ -319,6 +318,24 @@ def test_who_waits_is_answered_when_it_is_committed_and_dispatched(stores: Store
         return answers
 
     assert asyncio.run(wait()) == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
+
+
+def test_who_waits_is_not_told_that_another_leaders_entry_was_theirs(stores: Stores) -> None:
+    """The leadership has ended, and what stands in the place of the send is committed."""
+
+    async def wait() -> list[PutStatus]:
+        store = stores.open()
+        store.start()
+        answers: list[PutStatus] = []
+        store.when_committed(append(store).end, answers.append)
+        mine = store.ledger.entry(0)
+        other = LedgerEntry(0, TERM + 1, mine.position, mine.body)
+        stores.leader.term = TERM + 1
+        store.ledger.truncate(other)
+        commit(store)
+        return answers
+
+    assert asyncio.run(wait()) == [PutStatus.SERVICE_NOT_AVAILABLE]
 
 
 def test_what_is_appended_in_one_turn_of_the_loop_is_replicated_together(stores: Stores) -> None:
