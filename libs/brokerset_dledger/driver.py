@@ -45,7 +45,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RunBlocking
 from brokerset_runtime.peer_requests import Asker
-from brokerset_runtime.remoting.connection import ConnectionClosed, Handler, RequestTimeout
+from brokerset_runtime.remoting.connection import Connection, ConnectionClosed, Handler, RequestTimeout
 
 log = structlog.get_logger(__name__)
 
@@ -148,6 +148,12 @@ class Driver:
             now=self._now(),
             own_address=own_address,
         )
+        self._leader_connection: Connection | None = None
+        """Over which the leader was heard last."""
+
+        self._watched: set[Connection] = set()
+        """Those whose end is waited for."""
+
         self._requests: dict[int, asyncio.Future[DLedgerBody]] = {}
         self._request_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -438,16 +444,36 @@ class Driver:
     # Requests.
 
     def _handler(self, kind: type[DLedgerBody]) -> Handler:
-        async def serve(command: Command) -> Command:
+        async def serve(connection: Connection, command: Command) -> Command:
             request = kind.from_json(command.body)
             self._request_id += 1
             future: asyncio.Future[DLedgerBody] = asyncio.get_running_loop().create_future()
             self._requests[self._request_id] = future
             self._node.receive(self._now(), self._request_id, request)
+            if isinstance(request, HeartbeatRequest):
+                self._watch_leader(connection, request)
             self._carry_out()
             return _reply(command, await future)
 
-        return lambda _, command: serve(command)
+        return serve
+
+    def _watch_leader(self, connection: Connection, heartbeat: HeartbeatRequest) -> None:
+        """Remember over which connection the leader speaks, to hear of its end."""
+        if (heartbeat.leader_id, heartbeat.term) != (self._node.leader_id, self._node.term):
+            return
+        self._leader_connection = connection
+        if connection not in self._watched:
+            self._watched.add(connection)
+            self._start(self._wait_closed(connection))
+
+    async def _wait_closed(self, connection: Connection) -> None:
+        await connection.wait_closed()
+        self._watched.discard(connection)
+        if connection is self._leader_connection:
+            self._leader_connection = None
+            self._node.leader_gone(self._now())
+            self._carry_out()
+            self._wake.set()
 
     def _refusal(self, request: DLedgerBody) -> DLedgerCode | None:
         if request.remote_id != self._config.node_id:

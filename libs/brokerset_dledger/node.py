@@ -141,7 +141,10 @@ class Node:
         self._leader_heard_at = now
         """Also the start: a member that was started again may have promised its leader silence."""
 
-        self._vote_at = now + self._draw_silence() if config.alone else now
+        self._leader_gone = False
+        """Whether the leader's connection has ended since it was heard."""
+
+        self._vote_at = now + self._draw(config.promise) if config.alone else now
         self._next_term = current_term.voted_for == config.node_id
         """Whether its next election is in a new term; it may have led this one with entries that are lost."""
 
@@ -219,7 +222,7 @@ class Node:
             case Role.FOLLOWER:
                 self._follower.tick(now)
                 self._collect_push_answers()
-                if now >= self._leader_heard_at + self.config.silence_max:
+                if now >= self._leader_lost_at():
                     self._next_term = True
                     self._become_candidate(
                         now, vote_at=now if not self.config.alone else now + self._draw_vote_pause()
@@ -237,7 +240,7 @@ class Node:
                 if self.config.preferred_leaders:
                     found.append(self._preference_at)
             case Role.FOLLOWER:
-                found += [self._leader_heard_at + self.config.silence_max, self._follower.deadline()]
+                found += [self._leader_lost_at(), self._follower.deadline()]
             case Role.CANDIDATE:
                 found.append(self._ballot.deadline if self._ballot is not None else self._vote_at)
         return min(found)
@@ -280,6 +283,17 @@ class Node:
                 case _Handover():
                     self._transfer_answered(now, context, response)
         self._push(now)
+
+    def leader_gone(self, now: int) -> None:
+        """The connection has ended over which the leader was heard last: most likely its process has.
+
+        So the next election begins as soon as the promise to the leader is over, if nothing is heard of it
+        until then. The promise itself does not end: an ended connection, or one that is refused, proves
+        nothing about a process that others may still reach.
+        """
+        if self.config.alone and self.role is Role.FOLLOWER:
+            self._leader_gone = True
+            self.tick(now)
 
     def append(self, now: int, bodies: Sequence[bytes]) -> list[LedgerEntry]:
         """Append records as the leader; each is acknowledged once `committed_index` has it, in this term.
@@ -384,8 +398,8 @@ class Node:
 
     # Terms and roles.
 
-    def _draw_silence(self) -> int:
-        return self._random.randrange(self.config.silence_max, 2 * self.config.silence_max)
+    def _draw(self, shortest: int) -> int:
+        return self._random.randrange(shortest, 2 * shortest)
 
     def _draw_vote_pause(self) -> int:
         return self._random.randrange(*self.config.vote_interval)
@@ -418,6 +432,7 @@ class Node:
         self.role = Role.FOLLOWER
         self.leader_id = leader_id
         self._leader_heard_at = now
+        self._leader_gone = False
         self._next_term = True
         if self._followed != (self.term, leader_id):  # else its earlier pushes may still be on their way
             self._follower = Follower(self.config, self.ledger)
@@ -436,7 +451,7 @@ class Node:
         try:
             self._begin_index = self.ledger.begin_term(self.term).index
         except LedgerRefused:
-            self._become_candidate(now, vote_at=now + self._draw_silence())
+            self._become_candidate(now, vote_at=now + self._draw(self.config.silence_max))
             return
         self._pushers = {peer: Pusher(self.config, self.ledger, now) for peer in self.config.others}
         if self._taking is not None:
@@ -516,8 +531,13 @@ class Node:
     def _hears_leader(self, now: int) -> bool:
         """Whether a leader is protected from elections, as its lease demands (groups of ours alone)."""
         if self.role is Role.LEADER:
-            return self._lease_begins_at is not None and now < self._lease_begins_at + self.config.silence_max
-        return now < self._leader_heard_at + self.config.silence_max
+            return self._lease_begins_at is not None and now < self._lease_begins_at + self.config.promise
+        return now < self._leader_heard_at + self.config.promise
+
+    def _leader_lost_at(self) -> int:
+        """When a follower that hears nothing more of its leader campaigns."""
+        wait = self.config.promise if self._leader_gone else self.config.silence_max
+        return self._leader_heard_at + wait
 
     def _vote(self, now: int, request: VoteRequest) -> tuple[VoteResult, int]:
         """The answer to a candidate, and the term that it shows; the first that applies counts."""
@@ -582,6 +602,7 @@ class Node:
         elif self.leader_id != leader:
             return False
         self._leader_heard_at = now
+        self._leader_gone = False
         return True
 
     def _tick_leader(self, now: int) -> None:

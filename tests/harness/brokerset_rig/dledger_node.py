@@ -31,19 +31,10 @@ def config_of(
 ) -> tuple[NodeConfig, dict[str, str]]:
     """A member's settings, and the addresses of all."""
     addresses = dict(peer.split("-", 1) for peer in peers.split(";"))
-    config = NodeConfig(group=group, node_id=node_id, peers=tuple(addresses), alone=alone)
+    peer_ids = tuple(addresses)
     if alone:
-        config = NodeConfig(
-            group=group,
-            node_id=node_id,
-            peers=tuple(addresses),
-            alone=True,
-            heartbeat=100,
-            vote_interval=(30, 100),
-            vote_timeout=200,
-            commit_interval=100,
-        )
-    return config, addresses
+        return NodeConfig.for_group_alone(group, node_id, peer_ids), addresses
+    return NodeConfig(group=group, node_id=node_id, peers=peer_ids), addresses
 
 
 async def _run_blocking(work: Callable[[], _T]) -> _T:

@@ -68,6 +68,8 @@ class Faults:
     drift: float = 0.0
     transfer: float = 0.0
     retention: float = 0.0
+    broken: float = 0.0
+    """For each 100 ms: that a member's connection to its leader ends, although the leader lives."""
 
 
 def draw_faults(source: random.Random) -> Faults:
@@ -93,6 +95,7 @@ def draw_faults(source: random.Random) -> Faults:
         drift=some(0.03),
         transfer=some(0.03),
         retention=some(0.02),
+        broken=some(0.05),
     )
 
 
@@ -245,6 +248,7 @@ class DLedgerCluster:
         self._request_id = 0
         self._healing = False
         peers = tuple(f"n{number}" for number in range(self.size))
+        promise_heartbeats = self.random.choice((None, 2))
         self.hosts = {
             peer: Host(
                 peer,
@@ -254,6 +258,7 @@ class DLedgerCluster:
                     peers=peers,
                     alone=alone,
                     heartbeat=100 if alone else 400,
+                    promise_heartbeats=promise_heartbeats,
                     vote_interval=(50, 200) if alone else (300, 1_000),
                     vote_timeout=200 if alone else 2_000,
                     sync_before_ack=sync_before_ack,
@@ -343,9 +348,15 @@ class DLedgerCluster:
         host.life += 1
         if power:
             host.ledger.lose_power(self.random)
+        for other in self.hosts.values():
+            if other.node is not None and other.node.leader_id == host.node_id:
+                self._after(self._delay(), partial(self._lose_leader, other, other.life))
         self._after(
             self.random.randint(1, self.faults.down_max), lambda: self._start(host) if not host.node else None
         )
+
+    def _lose_leader(self, host: Host, life: int) -> None:
+        self._when_awake(host, life, lambda node: node.leader_gone(self._clock(host)))
 
     def _tick(self, host: Host, life: int) -> None:
         if host.life != life or host.node is None:
@@ -478,6 +489,8 @@ class DLedgerCluster:
                 except LedgerRefused:
                     continue
                 self._settle(host)
+            elif source.random() < faults.broken:
+                self._lose_leader(host, host.life)
             elif (
                 source.random() < faults.retention
                 and host.ledger.committed_index > host.ledger.begin_index + 10

@@ -165,6 +165,11 @@ class DLedgerNet:
         """Nothing passes any more between this member and these, or all others."""
         self.cut |= {frozenset((name, other)) for other in others or self.members if other != name}
 
+    def lose_leader(self, name: str) -> None:
+        """The connection ends over which a member hears its leader."""
+        self[name].node.leader_gone(self.now)
+        self.settle(name)
+
     def stop(self, name: str, *, power: bool = False) -> None:
         """The process ends; a power failure takes what is not synced."""
         member = self[name]

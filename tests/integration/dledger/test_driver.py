@@ -54,8 +54,9 @@ class Running:
         self.changes: list[MemberStatus] = []
         self.commits: list[int] = []
         config, self.addresses = config_of(member_id, peers, alone=True)
-        if "sync_before_ack" in settings:
-            config = replace(config, sync_before_ack=settings.pop("sync_before_ack"))
+        for name in ("sync_before_ack", "heartbeats_missed_max"):
+            if name in settings:
+                config = replace(config, **{name: settings.pop(name)})
         self.ledger = FileLedger(
             folder / f"dledger-{member_id}",
             data_file_bytes=4096,
@@ -221,6 +222,19 @@ async def test_end_of_a_lease_is_told_when_nothing_else_happens(tmp_path: Path) 
         last, end = leader.changes[-3:-1]
         assert (last.role, last.serves, end.role, end.serves) == (Role.LEADER, True, Role.LEADER, False)
         assert leader.driver.serves_until() == 0.0
+
+
+async def test_end_of_the_leaders_connection_begins_the_election(tmp_path: Path) -> None:
+    """Followers that would wait an hour for their leader have another one once their promises are over."""
+    async with group(tmp_path, heartbeats_missed_max=100_000) as members:
+        first = await leader_of(members)
+        rest = {name: member for name, member in members.items() if member is not first}
+        await until(lambda: all(each.driver.status.role is Role.FOLLOWER for each in rest.values()))
+
+        await first.stop()
+
+        second = await leader_of(rest)
+        assert second.driver.term > first.driver.term
 
 
 async def test_leader_of_one_serves_without_end(tmp_path: Path) -> None:

@@ -116,6 +116,27 @@ def vote_within_a_lease(node_class: type[Node]) -> None:
     replaced_in_silence(net, "n2")
 
 
+class BelievesItsConnection(Node):
+    """Takes the end of a connection for the end of the leader's process."""
+
+    def _hears_leader(self, now: int) -> bool:
+        return not self._leader_gone and super()._hears_leader(now)
+
+    def _leader_lost_at(self) -> int:
+        return LONG_AGO if self._leader_gone else super()._leader_lost_at()
+
+
+def connections_end_within_a_lease(node_class: type[Node]) -> None:
+    """The leader's connections to all others end, but clients still reach it."""
+    net = group(node_class=node_class)
+    net["n1"].draws.first = True
+    net.cut_off("n0")
+    net.lose_leader("n1")
+    net.lose_leader("n2")
+
+    replaced_in_silence(net, "n1", within=250)
+
+
 class ForgetsItsPromise(Node):
     """Starts as if it had promised nothing."""
 
@@ -358,6 +379,7 @@ Scene = Callable[[type[Node]], None]
 MISTAKES: tuple[tuple[Scene, type[Node | Follower]], ...] = (
     (figure_8, CountsOlderTerms),
     (vote_within_a_lease, VotesNextToItsLeader),
+    (connections_end_within_a_lease, BelievesItsConnection),
     (restart_within_a_lease, ForgetsItsPromise),
     (transfer_in_silence, ServesDuringTransfer),
     (campaign_after_a_failed_transfer, ResumesAfterCampaign),

@@ -176,6 +176,50 @@ def test_started_member_votes_after_one_silence(waited: int, accepted: bool) -> 
     assert (response.vote_result is VoteResult.ACCEPT) is accepted
 
 
+@pytest.mark.parametrize(
+    ("waited", "gone", "campaigns"),
+    [(199, True, False), (200, True, True), (399, False, False), (400, False, True)],
+)
+def test_follower_waits_less_where_the_leaders_connection_has_ended(
+    waited: int, gone: bool, campaigns: bool
+) -> None:
+    """As long as it has promised to the leader, else as long as heartbeats may be missed."""
+    node = member(heartbeats_missed_max=4, promise_heartbeats=2)
+    ask(node, to_n0(HeartbeatRequest, term=5))
+    if gone:
+        node.leader_gone(LATER + 10)
+
+    assert node.deadline() == LATER + (200 if gone else 400)
+    node.tick(LATER + waited)
+
+    assert (node.role is Role.CANDIDATE) is campaigns
+
+
+def test_follower_that_hears_the_leader_again_waits_as_before() -> None:
+    """Over another connection."""
+    node = member(heartbeats_missed_max=4, promise_heartbeats=2)
+    ask(node, to_n0(HeartbeatRequest, term=5))
+    node.leader_gone(LATER + 10)
+    ask(node, to_n0(HeartbeatRequest, term=5), LATER + 50)
+
+    node.tick(LATER + 449)
+
+    assert node.role is Role.FOLLOWER
+
+
+@pytest.mark.parametrize(("waited", "accepted"), [(199, False), (200, True)])
+def test_promise_is_shorter_than_the_silence(waited: int, accepted: bool) -> None:
+    """A follower votes for others before it campaigns itself; its leader's lease is shorter still."""
+    node = member(heartbeats_missed_max=4, promise_heartbeats=2)
+    ask(node, to_n0(HeartbeatRequest, "n2", 5))
+
+    response = ask(node, vote_request(), LATER + waited)
+
+    assert isinstance(response, VoteResponse)
+    assert (response.vote_result is VoteResult.ACCEPT) is accepted
+    assert node.config.lease < node.config.promise < node.config.silence_max
+
+
 @dataclass(frozen=True)
 class Heard:
     """A row of the table of heartbeats, for a member in term 5."""
