@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brokerset_dledger.config import NodeConfig
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -12,11 +14,8 @@ def node_config(settings: BrokerSettings) -> NodeConfig:
     peers = tuple(settings.dledger_addresses())
     preferred = tuple(each for each in settings.preferred_leader_id.split(";") if each)
     syncs = settings.flush_disk_type == "SYNC_FLUSH"
-    return NodeConfig(
-        group=group,
-        node_id=settings.dledger_self_id,
-        peers=peers,
-        alone=settings.dledger_brokerset_only,
-        sync_before_ack=syncs,
-        preferred_leaders=preferred,
-    )
+    if settings.dledger_brokerset_only:
+        config = NodeConfig.for_group_alone(group, settings.dledger_self_id, peers)
+    else:
+        config = NodeConfig(group=group, node_id=settings.dledger_self_id, peers=peers)
+    return replace(config, sync_before_ack=syncs, preferred_leaders=preferred)
