@@ -1,0 +1,342 @@
+"""Brokers as a DLedger group: real sockets and files, three brokers of ours in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerset_broker.app import Broker
+from brokerset_broker.member.dledger.ledger_member import LedgerMember
+from brokerset_broker.member.role import Role
+from brokerset_broker.store.ledger_store import LedgerStore
+from brokerset_formats.message_ids import decode_offset_id
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_rig.local_servers import Client, bodies, broker_settings, connected
+from brokerset_rig.stack import free_ports
+from brokerset_rig.waiting import until
+
+FILE_BYTES = 1 << 20
+
+
+class Group:
+    """Three brokers, each of which can be ended and started again."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder = folder
+        self.changes = changes
+        ports = free_ports(3)
+        self.peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        self.brokers: dict[int, Broker] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def store(self, number: int) -> Path:
+        return self.folder / f"b{number}"
+
+    async def start(self, number: int) -> Broker:
+        values: dict[str, Any] = {
+            "mapped_file_size_commit_log": FILE_BYTES,
+            "max_message_size": 100_000,
+            "enable_dledger_commit_log": True,
+            "dledger_peers": self.peers,
+            "dledger_self_id": f"n{number}",
+            "dledger_brokerset_only": True,
+        }
+        broker = Broker(broker_settings(self.store(number), **(values | self.changes)))
+        await broker.start()
+        self.brokers[number] = broker
+        self._running[number] = asyncio.create_task(broker.run())
+        return broker
+
+    async def stop(self, number: int) -> None:
+        await self.brokers.pop(number).close()
+        await self._running.pop(number)
+
+    async def crash(self, number: int) -> None:
+        """Nothing is handed over, nothing is written any more."""
+        broker = self.brokers.pop(number)
+        part = broker.part
+        assert isinstance(part, LedgerMember)
+
+        async def nothing() -> None:
+            """A crash hands over to nobody."""
+
+        part.hand_over_at_end = nothing  # type: ignore[method-assign]
+        broker.store.abandon()
+        await broker.close()
+        await self._running.pop(number)
+
+    async def leader(self, *, other_than: Broker | None = None) -> Broker:
+        def found() -> list[Broker]:
+            return [
+                broker
+                for broker in self.brokers.values()
+                if broker is not other_than and member(broker).shell.may_serve() and leads(broker)
+            ]
+
+        await until(found)
+        return found()[0]
+
+    def followers(self) -> list[Broker]:
+        return [broker for broker in self.brokers.values() if not leads(broker)]
+
+    async def equal(self) -> None:
+        """All members have dispatched the same."""
+        await until(lambda: len({broker.store.max_offset for broker in self.brokers.values()}) == 1)
+        await until(lambda: all(ledger_store(broker).is_dispatched for broker in self.brokers.values()))
+
+
+def member(broker: Broker) -> LedgerMember:
+    assert isinstance(broker.part, LedgerMember)
+    return broker.part
+
+
+def ledger_store(broker: Broker) -> LedgerStore:
+    assert isinstance(broker.store, LedgerStore)
+    return broker.store
+
+
+def leads(broker: Broker) -> bool:
+    return broker.part.role().role is Role.MASTER
+
+
+@asynccontextmanager
+async def group(folder: Path, **changes: Any) -> AsyncIterator[Group]:
+    found = Group(folder, **changes)
+    async with AsyncExitStack() as stack:
+        for number in range(3):
+            await found.start(number)
+
+        async def end() -> None:
+            for number in list(found.brokers):
+                await found.stop(number)
+
+        stack.push_async_callback(end)
+        yield found
+
+
+@asynccontextmanager
+async def client_of(broker: Broker) -> AsyncIterator[Client]:
+    async with connected(broker.port) as connection:
+        yield Client(connection)
+
+
+async def test_a_send_is_answered_when_a_quorum_has_it_and_every_member_dispatches_it(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        leader = await members.leader()
+        async with client_of(leader) as client:
+            await client.create_topic("t")
+            sent = [await client.send("t", b"%d" % number) for number in range(20)]
+            assert [int(reply.ext["queueOffset"]) for reply in sent] == list(range(20))
+            assert bodies(await client.pull("t", 0)) == [b"%d" % number for number in range(20)]
+        await members.equal()
+        offset = decode_offset_id(sent[3].ext["msgId"])[1]
+        for broker in members.brokers.values():
+            assert broker.store.queue_max("t", 0) == 20
+            assert broker.store.unit("t", 0, 3) == (offset, broker.store.unit("t", 0, 3)[1], 0)  # type: ignore[index]
+            assert broker.topics.get("t") is not None
+        data = {
+            file.read_bytes()
+            for broker in members.brokers.values()
+            for file in ledger_store(broker).ledger.folder.glob("data/*0")
+        }
+        assert len(data) == 1
+
+
+async def test_a_follower_passes_sends_on_to_its_leader(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        leader = await members.leader()
+        await until(lambda: all(broker.part.role().master_address for broker in members.followers()))
+        async with client_of(members.followers()[0]) as client:
+            await client.create_topic("t")
+            assert (await client.send("t", b"by way of a follower")).code == 0
+        assert leader.store.queue_max("t", 0) == 1
+
+
+async def test_a_batch_keeps_its_order_and_its_ids(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        leader = await members.leader()
+        async with client_of(leader) as client:
+            await client.create_topic("t")
+            sent = await client.send_batch("t", [b"a", b"b", b"c"])
+            assert bodies(await client.pull("t", 0)) == [b"a", b"b", b"c"]
+            offsets = [decode_offset_id(each)[1] for each in sent.ext["msgId"].split(",")]
+            assert offsets == [leader.store.unit("t", 0, number)[0] for number in range(3)]  # type: ignore[index]
+
+
+async def test_topics_groups_offsets_and_messages_are_there_after_the_leader_has_crashed(
+    tmp_path: Path,
+) -> None:
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        async with client_of(first) as client:
+            await client.create_topic("t")
+            for number in range(10):
+                assert (await client.send("t", b"%d" % number)).code == 0
+            await client.heartbeat("cg", "t")
+            update: dict[str, Any] = {"consumerGroup": "cg", "topic": "t", "queueId": 0, "commitOffset": 7}
+            assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **update)).code == 0
+        number = next(each for each, broker in members.brokers.items() if broker is first)
+        await members.crash(number)
+
+        second = await members.leader()
+        async with client_of(second) as client:
+            query: dict[str, Any] = {"consumerGroup": "cg", "topic": "t", "queueId": 0}
+            answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, **query)
+            assert answer.ext["offset"] == "7"
+            assert bodies(await client.pull("t", 0)) == [b"%d" % number for number in range(10)]
+            assert (await client.send("t", b"10")).ext["queueOffset"] == "10"
+
+        again = await members.start(number)
+        await members.equal()
+        assert again.part.role().role is Role.SLAVE
+        assert again.store.queue_max("t", 0) == 11
+
+
+async def test_a_leader_that_ends_in_order_hands_over_before(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        term = member(first).driver.term
+        number = next(each for each, broker in members.brokers.items() if broker is first)
+        async with client_of(members.followers()[0]) as client:
+            await client.create_topic("t")
+            closing = asyncio.create_task(members.stop(number))
+            replies = [await client.send("t", b"%d" % each) for each in range(50)]
+            await closing
+        assert [reply.code for reply in replies] == [0] * 50
+        second = await members.leader()
+        assert member(second).driver.term == term + 1
+        assert second.store.queue_max("t", 0) == 50
+
+
+async def test_a_switchover_loses_no_send(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        wanted = members.followers()[0]
+        async with client_of(first) as client, client_of(first) as administrator:
+            await client.create_topic("t")
+            sends = [asyncio.create_task(client.send("t", b"%d" % number)) for number in range(100)]
+            answer = await administrator.call(
+                RequestCode.BROKERSET_SWITCH_OVER,
+                brokerName=first.settings.broker_name,
+                toBrokerId=wanted.part.broker_id(),
+            )
+            sends += [asyncio.create_task(client.send("t", b"%d" % number)) for number in range(100, 150)]
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert {(await each).code for each in sends} == {0}
+        assert await members.leader() is wanted
+        assert wanted.store.queue_max("t", 0) == 150
+        assert int(answer.ext["masterBrokerId"]) == wanted.part.broker_id()
+
+
+async def test_a_delayed_message_is_delivered_by_the_next_leader(tmp_path: Path) -> None:
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        async with client_of(first) as client:
+            await client.create_topic("t")
+            assert (await client.send("t", b"later", properties={"DELAY": "1"})).code == 0
+        number = next(each for each, broker in members.brokers.items() if broker is first)
+        await members.crash(number)
+        async with client_of(await members.leader()) as client:
+            assert [record.body for record in await client.wait_for("t", 0)] == [b"later"]
+
+
+async def test_without_a_quorum_nothing_is_acknowledged_and_nothing_read(tmp_path: Path) -> None:
+    async with group(tmp_path, sync_flush_timeout=300) as members:
+        leader = await members.leader()
+        async with client_of(leader) as client:
+            await client.create_topic("t")
+            assert (await client.send("t", b"with a quorum")).code == 0
+            for number in [each for each, broker in members.brokers.items() if broker is not leader]:
+                await members.crash(number)
+            assert (await client.send("t", b"without")).code != 0
+            await until(lambda: not member(leader).shell.may_serve())
+            assert (await client.pull("t", 0)).code != 0
+
+
+async def test_classic_stores_go_on_as_a_group_in_place(tmp_path: Path) -> None:
+    """A master and its copies, with a delayed message under way."""
+    members = Group(tmp_path)
+    await fill_classic(members.store(0), 300)
+    for number in (1, 2):
+        shutil.copytree(members.store(0), members.store(number))
+    for number in range(3):
+        await members.start(number)
+    try:
+        leader = await members.leader()
+        async with client_of(leader) as client:
+            assert (await client.send("t", b"new")).code == 0
+            found: list[bytes] = []
+            while len(found) < 302:
+                found += [record.body for record in await client.wait_for("t", len(found))]
+            assert set(found[300:]) == {b"new", b"later"}
+            assert found[:300] == [b"%d" % number + b"x" * 5_000 for number in range(300)]
+        await members.equal()
+    finally:
+        for number in list(members.brokers):
+            await members.stop(number)
+
+
+async def test_a_member_with_another_old_log_does_not_vote_and_says_why(tmp_path: Path) -> None:
+    members = Group(tmp_path)
+    await fill_classic(members.store(0), 300)
+    shutil.copytree(members.store(0), members.store(1))
+    await fill_classic(members.store(2), 290)
+    for number in range(3):
+        await members.start(number)
+    try:
+        await members.leader()
+        other = members.brokers[2]
+        await until(lambda: "old log" in member(other).problem())
+        assert other.part.role().role is Role.NONE
+        assert "copy of the folder commitlog" in other.part.problems()[0]
+    finally:
+        for number in list(members.brokers):
+            await members.stop(number)
+
+
+async def fill_classic(folder: Path, count: int) -> None:
+    """A store of a broker without controllers: messages in one queue, and one that waits for its delay."""
+    broker = Broker(broker_settings(folder, mapped_file_size_commit_log=FILE_BYTES, max_message_size=100_000))
+    await broker.start()
+    running = asyncio.create_task(broker.run())
+    try:
+        async with client_of(broker) as client:
+            await client.create_topic("t")
+            for number in range(count):
+                reply = await client.send("t", b"%d" % number + b"x" * 5_000)
+                assert reply.code == 0
+            assert (await client.send("t", b"later", properties={"DELAY": "1"})).code == 0
+    finally:
+        await broker.close()
+        await running
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"dledger_self_id": "n7"}, "dLegerSelfId"),
+        ({"dledger_peers": "n0-127.0.0.1"}, "dLegerPeers"),
+        ({"enable_controller_mode": True, "controller_addr": "127.0.0.1:1"}, "enableDLegerCommitLog"),
+        ({"store_stream_enable": True, "http_port": 1}, "storeStreamEnable"),
+        ({"enabled_append_prop_crc": True}, "enabledAppendPropCRC"),
+        ({"preferred_leader_id": "n9"}, "preferredLeaderId"),
+    ],
+)
+def test_settings_that_cannot_be_combined_are_named(
+    tmp_path: Path, changes: dict[str, Any], text: str
+) -> None:
+    values: dict[str, Any] = {
+        "enable_dledger_commit_log": True,
+        "dledger_peers": "n0-127.0.0.1:1;n1-127.0.0.1:2",
+        "dledger_self_id": "n0",
+    }
+    assert broker_settings(tmp_path, **values).problems() == []
+    assert any(
+        problem.startswith(text) for problem in broker_settings(tmp_path, **(values | changes)).problems()
+    )
