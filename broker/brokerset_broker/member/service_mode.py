@@ -250,9 +250,7 @@ def _as_master(facts: ServiceFacts) -> Modes:
 
 
 def _without_lease(facts: ServiceFacts) -> Modes:
-    refused = _unavailable(
-        f"{facts.name} has no lease from its controllers any more, and another one may be master"
-    )
+    refused = _unavailable(f"{facts.name} has no lease any more, and another one may be master")
     if not facts.switching and not facts.acknowledged_alone:
         # What all in-sync replicas have to acknowledge needs no lease: whoever of them has heard of a
         # newer master acknowledges nothing to this one.

@@ -266,7 +266,7 @@ class SwitchOver:
         except TimeoutError:
             raise Rejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "the controllers do not say whether the hand-over was carried out; this broker asks on and"
+                "nobody says yet whether the hand-over was carried out; this broker asks on and"
                 " holds sends until it knows; see `brokerset status`",
             ) from None
         return command.reply(ext=answer.to_ext())
@@ -300,7 +300,7 @@ class SwitchOver:
             await self._drain(now, target, began + seconds)
             news = await self._hand_over(now, target)
             if news.master_id is None or news.master_id == now.master_id:
-                raise Rejected(ResponseCode.SYSTEM_ERROR, "the controllers did not name another master")
+                raise Rejected(ResponseCode.SYSTEM_ERROR, "no other master was named")
         except Exception:
             parts.set_switching(False)
             raise

@@ -155,6 +155,7 @@ def test_numbers_in_a_queue_go_on_before_anything_is_committed(stores: Stores) -
     store = stores.open()
     assert [append(store).queue_offset for _ in range(3)] == [0, 1, 2]
     commit(store, 0)
+    assert store.queue_max("T", 0) == 1
     assert append(store).queue_offset == 3
     commit(store)
     assert store.queue_max("T", 0) == 4
