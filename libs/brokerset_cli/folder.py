@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from brokerset_cli.output import camel_json, camel_name, fail
 from brokerset_cli.processes import is_alive
 from brokerset_runtime.files import FileLock, FileLocked, lock_file, lock_holder, write_atomically
-from brokerset_spec.set_memory import SetMemory
+from brokerset_spec.set_memory import CONTROLLER, SetMemory
+from brokerset_spec.set_parts import DLEDGER
 
 T = TypeVar("T")
 
@@ -62,13 +63,16 @@ class ProcessState:
     """Number of a controller."""
 
     namesrv: str = ""
-    """Address of the name server in a controller."""
+    """Address of the name server, where it is one or has one in it."""
 
     raft: str = ""
     """Address where other controllers reach a controller."""
 
     ha: str = ""
     """Address where slaves reach a broker."""
+
+    ledger: str = ""
+    """Address where the other members of its DLedger group reach a broker."""
 
     @property
     def alive(self) -> bool:
@@ -108,6 +112,14 @@ class SetState:
 
     guest: bool = False
     """Whether the brokers belong to controllers that are another cluster's."""
+
+    mode: str = CONTROLLER
+    """`spec.replication.mode`."""
+
+    @property
+    def is_dledger(self) -> bool:
+        """Whether groups elect their leaders by themselves, without controllers."""
+        return self.mode == DLEDGER
 
     @property
     def alive(self) -> bool:

@@ -15,6 +15,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import GetMetaDataResponse
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan import ProcessPlan
 
 PROBE_SECONDS_MAX: Final = 1.0
@@ -26,6 +27,8 @@ HTTP_BYTES_MAX: Final = 64 * 1024
 
 def readiness(process: ProcessPlan, joins: bool) -> Callable[[], Awaitable[bool]]:
     """Return the probe whether a process serves; a controller that joins others need not know a leader."""
+    if isinstance(process.settings, NamesrvSettings):
+        return partial(name_server_answers, process.address)
     if isinstance(process.settings, BrokerSettings):
         return partial(
             broker_is_found, process.address, process.http_port, process.settings.namesrv_addr.split(";")
@@ -81,6 +84,12 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
             break
         found += part
     return found
+
+
+async def name_server_answers(address: str) -> bool:
+    """Whether a name server answers at all."""
+    answer = await ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+    return answer is not None and answer.code == ResponseCode.SUCCESS
 
 
 async def controller_knows_leader(address: str) -> bool:

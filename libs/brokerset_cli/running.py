@@ -25,6 +25,7 @@ from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.settings import settings_text
 from brokerset_runtime.supervision import Child, ChildSpec, StartFailed, Supervisor
+from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE
 from brokerset_spec.local_ports import CONTROLLER_PORTS
 from brokerset_spec.manifest import CONTROLLERS_MAX, REPLICAS_MAX, BrokerSet
 from brokerset_spec.plan import (
@@ -40,6 +41,7 @@ from brokerset_spec.plan import (
     plan_local,
 )
 from brokerset_spec.set_memory import SetMemory
+from brokerset_spec.set_parts import DLEDGER
 
 INFORM_AGAIN_SECONDS: Final = 5.0
 """Pause before a broker that gave no answer is sent the name servers again."""
@@ -130,6 +132,7 @@ class Run:
                 wish_problem=self.wish_problem,
                 min_in_sync=self.manifest.spec.replication.min_in_sync_replicas,
                 guest=not self.plan.memory.under_own_controllers,
+                mode=self.plan.memory.mode,
             )
         )
 
@@ -242,6 +245,8 @@ class Run:
 def wished(memory: SetMemory, wish: Wish) -> SetMemory:
     """What a set is to remember to fulfil a wish. Raises `PlanRefused` for one that makes no sense."""
     guest = memory.joined_cluster_of
+    if memory.mode == DLEDGER and wish.brokers:
+        raise PlanRefused(FIXED_REPLICAS, FIXED_REPLICAS_ADVICE)
     if wish.controllers is not None:
         if guest is not None and guest.controllers:
             what = (
@@ -333,6 +338,7 @@ def _process_state(process: ProcessPlan, child: Child) -> ProcessState:
         namesrv=process.namesrv_address,
         raft=process.raft_address,
         ha=process.ha_address,
+        ledger=process.ledger_address,
     )
 
 

@@ -104,7 +104,8 @@ def up(
 
     Without -f the manifest of the last start in this folder is run again, and in a new folder three
     controllers and a group of three brokers. Ctrl-C ends everything in order; messages stay in the data
-    folder for the next `up`. More or fewer brokers of a group: `brokerset scale`.
+    folder for the next `up`. More or fewer brokers of a group: `brokerset scale`. With `replication: {mode:
+    dledger}` a name server takes the place of the controllers.
     """
     folder = DataFolder(data)
     manifest = last_manifest(folder) if manifest_file is None else None
@@ -158,8 +159,10 @@ def choose_ports(host: str, wanted: PortWishes, *, kept: Collection[int]) -> Por
 
 
 def kept_ports(memory: SetMemory) -> tuple[int, ...]:
-    """The first ports of the controllers that have run, which nobody listens on while the set is down."""
-    return tuple(each.namesrv_port for each in memory.controllers if each.ports)
+    """The first ports of the controllers that have run, or of the name server without one: nobody listens on
+    them while the set is down."""
+    found = tuple(each.namesrv_port for each in memory.controllers if each.ports)
+    return (*found, memory.namesrv_port) if memory.namesrv_port else found
 
 
 def _fail_host(host: str, error: OSError) -> NoReturn:
@@ -200,7 +203,9 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
             folder.path,
             memory=memory,
             is_free=lambda port: port_is_free(host, port),
-            wishes=choose_ports(host, wanted, kept=kept_ports(memory) if with_data else ()),
+            wishes=choose_ports(
+                host, wanted, kept=kept_ports(memory) if with_data or memory.namesrv_port else ()
+            ),
             host=host,
             with_data=with_data,
         )
@@ -213,7 +218,7 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
         )
         if error.kept:
             fail(
-                f"{taken}; controllers keep their ports, since they know each other by them",
+                f"{taken}; it keeps that port, since others know it by it",
                 "end that process (`brokerset down` if it is another set), then try again",
             )
         fail(

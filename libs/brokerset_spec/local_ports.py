@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,9 +64,11 @@ class PortWishes:
 class PortChoice:
     """Takes ports one after the other, none of them twice. Everything raises `PortsTaken`, `PlanRefused`."""
 
-    def __init__(self, wishes: PortWishes, is_free: Callable[[int], bool]) -> None:
+    def __init__(self, wishes: PortWishes, is_free: Callable[[int], bool], *, ha: bool = True) -> None:
+        """`ha`: brokers listen for slaves next to their ports."""
         self._wishes = wishes
         self._is_free = is_free
+        self._next_to_broker = (-SECOND_PORT_OFFSET, *((HA_PORT_OFFSET,) if ha else ()))
         self._used: set[int] = set()
 
     def of_controllers(
@@ -99,12 +101,34 @@ class PortChoice:
             found.append(replace(each, namesrv_port=port, raft_port=port + 1, controller_port=port + 2))
         return tuple(found)
 
+    def of_name_server(self, name: str, memory: SetMemory, first: int) -> int:
+        """Of a name server without a controller: as last time, else as wished for, else `first`."""
+        port = memory.namesrv_port or self._wishes.namesrv or first
+        self._take([port], name, kept=bool(memory.namesrv_port))
+        return port
+
+    def keep_ledgers(self, names: Sequence[str], memory: SetMemory) -> None:
+        """Take the ports by which members of DLedger groups know each other already."""
+        for name in names:
+            if name in memory.ledger_ports:
+                self._take([memory.ledger_ports[name]], f"the DLedger of {name}", kept=True)
+
+    def of_ledgers(
+        self, names: Sequence[str], memory: SetMemory, brokers: Mapping[str, int]
+    ) -> dict[str, int]:
+        """By name of the process, after `keep_ledgers`; a new one is next to that of its broker."""
+        return {
+            name: memory.ledger_ports.get(name)
+            or self._next_free(brokers[name] + HA_PORT_OFFSET, 1, f"the DLedger of {name}", (0,))
+            for name in names
+        }
+
     def of_brokers(self, names: Sequence[str], memory: SetMemory) -> dict[str, int]:
         """By name of the process, the last time's where they are free."""
         found: dict[str, int] = {}
         kept = memory.broker_ports if self._wishes.broker is None else {}
         for name in names:  # ports of the last time first, so that nobody else takes them
-            if name in kept and self._try(_all_of_broker(kept[name])):
+            if name in kept and self._try(self._all_of_broker(kept[name])):
                 found[name] = kept[name]
         last = (self._wishes.broker or min(kept.values(), default=BROKER_PORT)) - BROKER_PORT_STEP
         for number, name in enumerate(names):
@@ -112,13 +136,13 @@ class PortChoice:
                 last = max(last, found[name])
             elif number == 0 and not kept:
                 found[name] = last = self._wishes.broker or BROKER_PORT
-                self._take(_all_of_broker(last), f"broker {name}")
+                self._take(self._all_of_broker(last), f"broker {name}")
             else:
                 last = self._next_free(
                     last + BROKER_PORT_STEP,
                     BROKER_PORT_STEP,
                     f"broker {name}",
-                    (0, -SECOND_PORT_OFFSET, HA_PORT_OFFSET),
+                    (0, *self._next_to_broker),
                 )
                 found[name] = last
         return found
@@ -132,6 +156,9 @@ class PortChoice:
             if name not in found:
                 found[name] = self._next_free(first, 1, f"the HTTP endpoint of {name}", (0,))
         return found
+
+    def _all_of_broker(self, port: int) -> tuple[int, ...]:
+        return tuple(one for one in (port, *(port + n for n in self._next_to_broker)) if one > 0)
 
     def _take(self, ports: Sequence[int], wanted_by: str, *, kept: bool = False) -> None:
         if max(ports) > PORT_MAX:
@@ -156,8 +183,3 @@ class PortChoice:
             if self._try([port + offset for offset in offsets]):
                 return port
         raise PortsTaken(first, wanted_by)
-
-
-def _all_of_broker(port: int) -> tuple[int, ...]:
-    second = (port - SECOND_PORT_OFFSET,) if port > SECOND_PORT_OFFSET else ()
-    return (port, *second, port + HA_PORT_OFFSET)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
+from brokerset_spec.dledger_mode import check_dledger
 from brokerset_spec.external_access import External, check_external
 from brokerset_spec.manifest_parts import (
     API_VERSION,
@@ -33,6 +34,7 @@ from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
     CONTROLLERS_MAX,
+    DLEDGER,
     Acl,
     Controllers,
     ControllerStorage,
@@ -111,6 +113,12 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
     "allAckInSyncStateSet": "set spec.replication.acknowledge instead",
     "minInSyncReplicas": "set spec.replication.minInSyncReplicas instead",
     "asyncLearner": "every broker of a set is to be in sync; leave it out",
+    "enableDLegerCommitLog": "set spec.replication.mode instead",
+    "dLegerGroup": "a DLedger group is named after its brokers; set spec.brokerNames instead",
+    "dLegerPeers": "members of a DLedger group are chosen by brokerset; set spec.replicas instead",
+    "dLegerSelfId": "members of a DLedger group are chosen by brokerset; leave it out",
+    "dLegerBrokersetOnly": "every broker of a set is of brokerset; leave it out",
+    "storePathDLedgerCommitLog": "folders are chosen by brokerset; leave it out",
 }
 """Settings that a manifest may not give under `config`, and what to do instead."""
 
@@ -266,6 +274,17 @@ class BrokerSet(Part):
         return self.spec.broker_names or tuple(f"{self.metadata.name}-{n}" for n in range(self.spec.groups))
 
     @property
+    def is_dledger(self) -> bool:
+        """Whether groups elect their leaders by themselves."""
+        return self.spec.replication.mode == DLEDGER
+
+    @property
+    def controllers_wanted(self) -> int:
+        """Number of controllers to run; with a DLedger none, unless the manifest asks for some."""
+        asked = "controllers" in self.spec.model_fields_set
+        return self.spec.controllers.replicas if asked or not self.is_dledger else 0
+
+    @property
     def min_in_sync_replicas(self) -> int:
         """Fewest in-sync brokers that take a send."""
         return self.min_in_sync_of(self.spec.replicas)
@@ -315,6 +334,9 @@ def check_manifest(manifest: BrokerSet) -> list[Problem]:
         *_config_problems(manifest),
         *check_pod_template(manifest.spec.pod_template),
         *_external_problems(manifest),
+        *check_dledger(
+            manifest.spec.replication, manifest.spec.replicas, manifest.spec.controllers, manifest.spec.config
+        ),
         *_not_served(manifest),
     ]
 
@@ -414,12 +436,6 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     """Name the fields that ask for something that does not exist yet, so that nobody relies on it."""
     spec = manifest.spec
     asked = (
-        (
-            spec.replication.mode == "dledger",
-            "replication.mode",
-            "dledger is not served yet",
-            "use controller or leave it out",
-        ),
         (
             spec.tls.secret_name is not None,
             "tls.secretName",

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
+from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE, member_id
 from brokerset_spec.local_ports import (
     HA_PORT_OFFSET,
     NAMESRV_PORT,
@@ -19,9 +20,11 @@ from brokerset_spec.local_ports import (
     PortWishes,
 )
 from brokerset_spec.manifest import BrokerSet
+from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan_notes import (
     FROM_SCRATCH_JOINED_NOTE,
     FROM_SCRATCH_NOTE,
+    LEDGER_CONTROLLERS_NOTE,
     controllers_note,
     joined_notes,
     local_notes,
@@ -29,6 +32,7 @@ from brokerset_spec.plan_notes import (
     replicas_note,
 )
 from brokerset_spec.set_memory import ControllerMemory, GroupMemory, SetMemory
+from brokerset_spec.set_parts import MODE_STAYS
 
 __all__ = [
     "HA_PORT_OFFSET",
@@ -49,6 +53,9 @@ __all__ = [
     "plan_local",
 ]
 
+NAME_SERVER: Final = "namesrv-0"
+"""Name of the process of the name server of a set without controllers."""
+
 LOCAL_LOG_FILE_BYTES: Final = 256 * 1024 * 1024
 """Size of the log's files in a new folder, unless the manifest gives `mappedFileSizeCommitLog`.
 
@@ -62,9 +69,9 @@ class ProcessPlan:
     """One process to run."""
 
     name: str
-    """Unique in the set: `controller-0`, `<group>-0`."""
+    """Unique in the set: `controller-0`, `namesrv-0`, `<group>-0`."""
 
-    kind: Literal["controller", "broker"]
+    kind: Literal["controller", "namesrv", "broker"]
     module: str
     """Started as `python -m <module> -c <settings_file>`."""
 
@@ -81,12 +88,12 @@ class ProcessPlan:
     folder: Path
     settings_file: Path
     log_file: Path
-    settings: BrokerSettings | ControllerSettings
+    settings: BrokerSettings | ControllerSettings | NamesrvSettings
     node_id: int | None = None
     """Number among the controllers, for controllers."""
 
     namesrv_address: str = ""
-    """`host:port` of the name server in a controller."""
+    """`host:port` of the name server that it is, or that is in a controller."""
 
     raft_address: str = ""
     """`host:port` where other controllers reach a controller."""
@@ -94,14 +101,23 @@ class ProcessPlan:
     ha_address: str = ""
     """`host:port` where slaves reach a broker."""
 
+    ledger_address: str = ""
+    """`host:port` where other members of its DLedger group reach a broker."""
+
     @property
     def ports(self) -> tuple[int, ...]:
         """All ports it listens on."""
-        addresses = (self.address, self.namesrv_address, self.raft_address, self.ha_address)
+        addresses = (
+            self.address,
+            self.namesrv_address,
+            self.raft_address,
+            self.ha_address,
+            self.ledger_address,
+        )
         found = [int(address.rpartition(":")[2]) for address in addresses if address]
         if self.kind == "broker" and self.port > SECOND_PORT_OFFSET:
             found.append(self.port - SECOND_PORT_OFFSET)
-        return (*found, self.http_port) if self.http_port else tuple(found)
+        return tuple(dict.fromkeys((*found, self.http_port) if self.http_port else found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,8 @@ class LocalPlan:
     name: str
     cluster_name: str
     processes: tuple[ProcessPlan, ...]
-    """Controllers, which are started first and all together, then brokers; they are stopped the other way."""
+    """Controllers, which are started first and all together, or a name server, then brokers; they are stopped
+    the other way."""
 
     memory: SetMemory
     """What the data folder is to remember."""
@@ -134,7 +151,7 @@ class LocalPlan:
         """All name servers, joined by semicolons; another cluster's come first."""
         joined = self.memory.joined_cluster_of
         others = joined.name_servers.split(";") if joined is not None else []
-        own = [process.namesrv_address for process in self.controllers]
+        own = [process.namesrv_address for process in self.processes]
         return ";".join(dict.fromkeys(each.strip() for each in (*others, *own) if each.strip()))
 
     @property
@@ -190,11 +207,13 @@ class _Planner:
         self._host = host
         self._reachable = "127.0.0.1" if host == "0.0.0.0" else host
         self._wishes = wishes
-        self._ports = PortChoice(wishes, is_free)
+        self._ports = PortChoice(wishes, is_free, ha=not manifest.is_dledger)
 
     def plan(self, memory: SetMemory, with_data: Collection[int] | None) -> LocalPlan:
         notes = local_notes(self._manifest.spec)
-        wanted = self._manifest.spec.controllers.replicas
+        self._check_mode(memory)
+        ledgers = self._manifest.is_dledger
+        wanted = self._manifest.controllers_wanted
         before = memory
         memory, lost = _without_lost(memory, with_data)
         from_scratch = bool(before.controllers) and not memory.controllers
@@ -203,72 +222,99 @@ class _Planner:
             notes.append(FROM_SCRATCH_NOTE if own else FROM_SCRATCH_JOINED_NOTE)
         if not own:
             wanted = len(before.controllers)  # so many were asked for, whatever the manifest says
-        host = "" if own and not memory.controllers else memory.host
-        memory = replace(memory, host=host or self._reachable)
+        host = "" if own and not memory.controllers and not before.ledger_ports else before.host
+        memory = replace(memory, host=host or self._reachable, mode=self._manifest.spec.replication.mode)
         if not memory.controllers:
             memory = memory.with_first_controllers(wanted)
         notes += joined_notes(memory)
         self._check_kept(memory)
-        first = min((each.namesrv_port for each in before.controllers), default=0) or NAMESRV_PORT
+        first = min((each.namesrv_port for each in before.controllers), default=0)
+        first = first or before.namesrv_port or NAMESRV_PORT
+        serves_names = ledgers and not wanted
+        if serves_names:
+            port = self._ports.of_name_server(NAME_SERVER, memory, first)
+            memory = replace(memory, namesrv_port=port)
         memory = replace(
             memory,
             listen_host=self._host,
-            controllers=self._ports.of_controllers(
-                memory.controllers, first, movable=not own and not from_scratch
-            ),
+            controllers=memory.controllers
+            if serves_names
+            else self._ports.of_controllers(memory.controllers, first, movable=not own and not from_scratch),
         )
-        run = tuple(each for each in memory.controllers if each.node_id not in lost)
+        run = tuple(each for each in memory.controllers if each.node_id not in lost and not serves_names)
         groups = self._groups(memory)
         memory = replace(
             memory,
             groups={**memory.groups, **groups},
             log_file_bytes=_log_file_bytes(self._manifest, memory),
         )
-        names = tuple(
-            (group, broker_process(group, k)) for group, each in groups.items() for k in each.numbers
-        )
-        broker_ports = self._ports.of_brokers([name for _, name in names], memory)
-        http_names = [name for _, name in names] + [f"controller-{each.node_id}" for each in run]
+        brokers_of = {
+            broker_process(group, k): (group, k) for group, each in groups.items() for k in each.numbers
+        }
+        names = list(brokers_of)
+        if ledgers:
+            self._ports.keep_ledgers(names, memory)
+        broker_ports = self._ports.of_brokers(names, memory)
+        if ledgers:
+            ports = self._ports.of_ledgers(names, memory, broker_ports)
+            memory = replace(memory, ledger_ports={**memory.ledger_ports, **ports})
+        http_names = [*names, *(f"controller-{each.node_id}" for each in run)]
+        http_names += [NAME_SERVER] if serves_names else []
         http_ports = self._ports.of_http(http_names, memory)
         memory = replace(memory, broker_ports=broker_ports, http_ports=http_ports)
+        name_servers = (self._name_server(memory),) if serves_names else ()
         controllers = tuple(self._controller(each, memory, http_ports) for each in run)
-        addresses = LocalPlan("", "", controllers, memory, ())
-        brokers = tuple(
-            self._broker(group, name, broker_ports[name], http_ports[name], addresses)
-            for group, name in names
-        )
+        addresses = LocalPlan("", "", name_servers + controllers, memory, ())
+        brokers = tuple(self._broker(group, k, addresses) for group, k in brokers_of.values())
         notes += [
             replicas_note(group, len(each.numbers), self._manifest.spec.replicas)
             for group, each in groups.items()
             if len(each.numbers) != self._manifest.spec.replicas
         ]
-        if len(memory.controllers) != wanted:
+        if run and ledgers:
+            notes.append(LEDGER_CONTROLLERS_NOTE)
+        if len(memory.controllers) != wanted and not serves_names:
             notes.append(controllers_note(len(memory.controllers), wanted))
         notes += [lost_note(n, wanted, memory) for n in sorted(lost)]
         return LocalPlan(
             name=self._manifest.metadata.name,
             cluster_name=self._manifest.spec.cluster_name,
-            processes=controllers + brokers,
+            processes=name_servers + controllers + brokers,
             memory=memory,
             notes=tuple(notes),
         )
 
+    def _check_mode(self, memory: SetMemory) -> None:
+        mode = self._manifest.spec.replication.mode
+        if self._manifest.is_dledger and memory.joined_cluster_of is not None:
+            raise PlanRefused(
+                "spec.replication.mode: brokers that join another cluster follow its controllers, and "
+                f"{mode} has none",
+                "use controller or leave it out",
+            )
+        if memory.groups and memory.mode != mode:
+            reason, advice = MODE_STAYS
+            raise PlanRefused(
+                f"spec.replication.mode: is {mode}, and this data folder has brokers in mode {memory.mode}: "
+                f"it cannot be changed, as {reason}",
+                f"put {memory.mode} back, or {advice} in another folder (--data)",
+            )
+
     def _check_kept(self, memory: SetMemory) -> None:
         if memory.host and memory.host != self._reachable:
-            who = "controllers" if memory.joined_cluster_of is None else "brokers"
+            brokers = memory.joined_cluster_of is not None or memory.ledger_ports
+            who = "brokers" if brokers else "controllers"
             raise PlanRefused(
                 f"the {who} of this data folder know each other by the address {memory.host}, "
                 f"not {self._reachable}",
                 f"give --host {memory.host}",
             )
-        if not memory.controllers:
-            return
-        kept = memory.controllers[0].namesrv_port
+        kept = memory.controllers[0].namesrv_port if memory.controllers else memory.namesrv_port
         wish = self._wishes.namesrv
         if kept and wish is not None and wish != kept:
+            who = "controllers keep their ports" if memory.controllers else "it is kept"
             raise PlanRefused(
-                f"controllers keep their ports, and the first name server of this data folder has {kept}, "
-                f"not {wish}",
+                f"{who}, and the first name server of this data folder has {kept}, not {wish}",
                 "leave --namesrv-port out",
             )
 
@@ -287,6 +333,11 @@ class _Planner:
                 found[group] = kept
                 continue
             numbers = kept.numbers if kept is not None else ()
+            if numbers and self._manifest.is_dledger and len(numbers) != wanted:
+                raise PlanRefused(
+                    f"spec.replicas: is {wanted}, and {group} has {len(numbers)} brokers: {FIXED_REPLICAS}",
+                    FIXED_REPLICAS_ADVICE,
+                )
             if kept is None or wanted != kept.asked:
                 numbers = more_numbers(numbers, wanted)
             found[group] = GroupMemory(numbers, wanted)
@@ -331,11 +382,38 @@ class _Planner:
             ),
         )
 
-    def _broker(
-        self, group: str, name: str, port: int, http_port: int, controllers: LocalPlan
-    ) -> ProcessPlan:
+    def _name_server(self, memory: SetMemory) -> ProcessPlan:
+        """The name server of a set without controllers."""
+        folder, port, http_port = (
+            self._data / NAME_SERVER,
+            memory.namesrv_port,
+            memory.http_ports[NAME_SERVER],
+        )
+        return ProcessPlan(
+            name=NAME_SERVER,
+            kind="namesrv",
+            module="brokerset_namesrv",
+            group=None,
+            address=self._at(port),
+            port=port,
+            http_port=http_port,
+            folder=folder,
+            settings_file=folder / "namesrv.conf",
+            log_file=self._data / "logs" / f"{NAME_SERVER}.log",
+            namesrv_address=self._at(port),
+            settings=NamesrvSettings(
+                listen_port=port,
+                bind_address=self._host,
+                http_port=http_port,
+                kv_config_path=folder / "kvConfig.json",
+            ),
+        )
+
+    def _broker(self, group: str, number: int, others: LocalPlan) -> ProcessPlan:
+        """A broker of a group; `others` are the processes that it belongs to."""
+        name, memory = broker_process(group, number), others.memory
         folder = broker_folder(self._data, name)
-        replicas = len(controllers.memory.groups[group].numbers)
+        port, http_port = memory.broker_ports[name], memory.http_ports[name]
         own: dict[str, Any] = {
             "broker_cluster_name": self._manifest.spec.cluster_name,
             "broker_name": group,
@@ -343,16 +421,12 @@ class _Planner:
             "bind_address": self._host,
             "listen_port": port,
             "http_port": http_port,
-            "namesrv_addr": controllers.namesrv_address,
+            "namesrv_addr": others.namesrv_address,
             "store_path_root_dir": folder / "store",
-            "enable_controller_mode": True,
-            "controller_addr": controllers.controller_address,
-            "owner_uid": controllers.memory.uid,
-            "expected_replicas": replicas,
-            "min_in_sync_replicas": self._manifest.min_in_sync_of(replicas),
-            "all_ack_in_sync_state_set": self._manifest.spec.replication.acknowledge == "allInSync",
-            "mapped_file_size_commit_log": controllers.memory.log_file_bytes,
+            "mapped_file_size_commit_log": memory.log_file_bytes,
         }
+        ledger = self._manifest.is_dledger
+        own |= self._of_ledger(group, number, memory) if ledger else self._of_controllers(group, others)
         return ProcessPlan(
             name=name,
             kind="broker",
@@ -364,9 +438,33 @@ class _Planner:
             folder=folder,
             settings_file=folder / "broker.conf",
             log_file=self._data / "logs" / f"{name}.log",
-            ha_address=self._at(port + HA_PORT_OFFSET),
+            ha_address="" if ledger else self._at(port + HA_PORT_OFFSET),
+            ledger_address=self._at(memory.ledger_ports[name]) if ledger else "",
             settings=BrokerSettings(**{**self._manifest.config_values(), **own}),
         )
+
+    def _of_controllers(self, group: str, others: LocalPlan) -> dict[str, Any]:
+        """The settings of a broker to which controllers give the role."""
+        replicas = len(others.memory.groups[group].numbers)
+        return {
+            "enable_controller_mode": True,
+            "controller_addr": others.controller_address,
+            "owner_uid": others.memory.uid,
+            "expected_replicas": replicas,
+            "min_in_sync_replicas": self._manifest.min_in_sync_of(replicas),
+            "all_ack_in_sync_state_set": self._manifest.spec.replication.acknowledge == "allInSync",
+        }
+
+    def _of_ledger(self, group: str, number: int, memory: SetMemory) -> dict[str, Any]:
+        """The settings of a member of a DLedger group."""
+        peers = {k: memory.ledger_ports[broker_process(group, k)] for k in memory.groups[group].numbers}
+        return {
+            "enable_dledger_commit_log": True,
+            "dledger_group": group,
+            "dledger_peers": ";".join(f"{member_id(k)}-{self._at(port)}" for k, port in peers.items()),
+            "dledger_self_id": member_id(number),
+            "dledger_brokerset_only": True,
+        }
 
     def _at(self, port: int) -> str:
         return f"{self._reachable}:{port}"
@@ -408,7 +506,9 @@ def move_broker(plan: LocalPlan, name: str, port: int) -> LocalPlan:
                 process,
                 port=port,
                 address=f"{process.address.rpartition(':')[0]}:{port}",
-                ha_address=f"{process.address.rpartition(':')[0]}:{port + HA_PORT_OFFSET}",
+                ha_address=f"{process.address.rpartition(':')[0]}:{port + HA_PORT_OFFSET}"
+                if process.ha_address
+                else "",
                 settings=replace(process.settings, listen_port=port),
             )
         processes.append(process)

@@ -17,6 +17,11 @@ FROM_SCRATCH_JOINED_NOTE: Final = (
     "so nothing is missing"
 )
 
+LEDGER_CONTROLLERS_NOTE: Final = (
+    "spec.controllers: with mode: dledger the controllers only serve names; groups elect their leaders by "
+    "themselves"
+)
+
 
 def replicas_note(group: str, has: int, wanted: int) -> str:
     """Say that a group was scaled to another size than the manifest's."""

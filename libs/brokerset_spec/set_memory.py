@@ -10,6 +10,9 @@ from typing import Any, Final, Self
 FORMAT: Final = 1
 """Version of the file."""
 
+CONTROLLER: Final = "controller"
+"""The mode of older folders."""
+
 NO_PORTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 EARLIER_LOG_FILE_BYTES: Final = 1024 * 1024 * 1024
@@ -71,7 +74,8 @@ class SetMemory:
     """Names the set permanently; its broker groups belong to it."""
 
     host: str = ""
-    """Address that controllers, and brokers of a joined set, are known by; empty before the first start."""
+    """Address that controllers, and brokers of a joined set or of DLedger groups, are known by; empty before
+    the first start."""
 
     controllers: tuple[ControllerMemory, ...] = ()
     next_controller_id: int = 0
@@ -92,6 +96,16 @@ class SetMemory:
 
     listen_host: str = ""
     """Address that everything listened on last; empty before the first start, and in older folders."""
+
+    mode: str = CONTROLLER
+    """`spec.replication.mode` of the first start: the logs of the brokers hang on it."""
+
+    namesrv_port: int = 0
+    """Port of the name server of a set without controllers; 0 while it has none."""
+
+    ledger_ports: Mapping[str, int] = field(default_factory=lambda: NO_PORTS)
+    """By name of the process: where the other members of its DLedger group reach a broker. Their stores know
+    it, so it never changes."""
 
     @property
     def under_own_controllers(self) -> bool:
@@ -156,6 +170,9 @@ class SetMemory:
                 "nameServers": self.joined_cluster_of.name_servers,
             },
             "listenHost": self.listen_host,
+            "mode": self.mode,
+            "namesrvPort": self.namesrv_port,
+            "ledgerPorts": dict(self.ledger_ports),
         }
 
     @classmethod
@@ -189,6 +206,9 @@ class SetMemory:
             ),
             joined_cluster_of=_joined_cluster_of(value.get("guestOf")),
             listen_host=str(value.get("listenHost", "")),
+            mode=str(value.get("mode", CONTROLLER)),
+            namesrv_port=int(value.get("namesrvPort", 0)),
+            ledger_ports={str(name): int(port) for name, port in value.get("ledgerPorts", {}).items()},
         )
 
 

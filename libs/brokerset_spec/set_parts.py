@@ -22,6 +22,18 @@ from brokerset_spec.pod_template import Resources
 CONTROLLERS_MAX: Final = 7
 """Most controllers of one set."""
 
+DLEDGER: Final = "dledger"
+"""The mode in which groups elect their leaders by themselves."""
+
+MODE_STAYS: Final = ("the logs differ", "create another BrokerSet")
+"""Why the mode cannot be changed, and what to do."""
+
+DLEDGER_ELSEWHERE: Final = (
+    "dledger is served on one machine; on Kubernetes not yet",
+    "use controller or leave it out",
+)
+"""Why Kubernetes refuses it, and what to do."""
+
 
 class Replication(Part):
     """How the brokers of a group keep copies of each other's messages."""
@@ -30,20 +42,20 @@ class Replication(Part):
         Literal["controller", "dledger"],
         Field(
             json_schema_extra=ruled(
-                rule("self != 'dledger'", "dledger is not served yet; use controller or leave it out"),
-                rule("self == oldSelf", "cannot be changed: the logs differ; create another BrokerSet"),
-                **page(values="`controller`"),
+                rule(f"self != '{DLEDGER}'", "; ".join(DLEDGER_ELSEWHERE)),
+                rule("self == oldSelf", f"cannot be changed: {MODE_STAYS[0]}; {MODE_STAYS[1]}"),
             )
         ),
     ] = "controller"
-    """Who decides which broker of a group is the master. dledger is not served yet.
+    """Who decides which broker of a group is the master: controllers, or the group's brokers by a DLedger.
 
-    **Cannot be changed.**
+    With `dledger`, on one machine only, a group has 3 or 5 brokers, permanently, and controllers run only if
+    `controllers` is there. **Cannot be changed.**
     """
 
     acknowledge: Literal["allInSync", "master"] = "allInSync"
     """Which brokers must have a message before its sender is told that it is stored: all in sync, or the
-    master alone, which may lose the last messages."""
+    master alone, which may lose the last messages. Not with `dledger`, where it is more than half."""
 
     min_in_sync_replicas: (
         Annotated[
@@ -52,10 +64,12 @@ class Replication(Part):
         ]
         | None
     ) = None
-    """Fewer in-sync brokers than this refuse sends; by default 2 from three replicas on, else 1."""
+    """Fewer in-sync brokers than this refuse sends; by default 2 from three replicas on, else 1. Not with
+    `dledger`."""
 
     unclean_election: bool = False
-    """Whether a broker that may lack acknowledged messages can become master when no other is left."""
+    """Whether a broker that may lack acknowledged messages can become master when no other is left. Never
+    with `dledger`."""
 
 
 class ControllersRef(Part):

@@ -21,6 +21,7 @@ from brokerset_operator.controllers_view import (
     own_groups,
     query_controllers,
 )
+from brokerset_operator.manifests import read_manifest
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
 from brokerset_operator.plan.objects import items, part, seconds, text
@@ -28,7 +29,7 @@ from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
-from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
+from brokerset_spec.manifest import BrokerSet, ManifestError, Problem
 
 log = structlog.get_logger(__name__)
 

@@ -23,13 +23,14 @@ from brokerset_operator.controllers_view import (
     own_groups,
     query_controllers,
 )
+from brokerset_operator.manifests import read_manifest
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.resources.set_facts import uid_of_data
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_spec.manifest import ManifestError, read_manifest
+from brokerset_spec.manifest import ManifestError
 from brokerset_spec.topic_manifest import Topic, read_topic
 
 log = structlog.get_logger(__name__)

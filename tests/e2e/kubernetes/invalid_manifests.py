@@ -315,8 +315,8 @@ CONTRADICTIONS: Final = (
     ),
     _spec(
         "dledger",
-        "spec.replication.mode: Forbidden: dledger is not served yet; use controller or leave it out",
-        "spec.replication.mode: dledger is not served yet; use controller or leave it out",
+        "spec.replication.mode: Forbidden: dledger is served on one machine; on Kubernetes not yet; use controller",
+        None,
         replication={"mode": "dledger"},
     ),
     _spec(

@@ -127,7 +127,7 @@ def test_a_port_that_controllers_keep_is_named_when_it_is_taken(tmp_path: Path) 
 
     assert code == 1
     assert f"port {port}, which controller-0 needs, is taken by process " in output
-    assert "controllers keep their ports" in output
+    assert "it keeps that port, since others know it by it" in output
     assert folder.memory() == memory
 
 

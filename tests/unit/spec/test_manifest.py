@@ -123,7 +123,6 @@ spec:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"replication": {"mode": "dledger"}}, "spec.replication.mode"),
         ({"tls": {"secretName": "s"}}, "spec.tls.secretName"),
         ({"acl": {"secretName": "s"}}, "spec.acl.secretName"),
     ],

@@ -1,0 +1,84 @@
+"""What a manifest may say with `replication: {mode: dledger}`, and what not; decides, touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from brokerset_spec.problems import Problem
+from brokerset_spec.set_parts import DLEDGER, DLEDGER_ELSEWHERE, Controllers, Replication
+
+LEDGER_REPLICAS: Final = (3, 5)
+"""Sizes of a group: one broker more does not let one more of them fail."""
+
+FIXED_REPLICAS: Final = "members of a DLedger group cannot be added or taken away, as in RocketMQ"
+"""Why the number of brokers cannot be changed."""
+
+FIXED_REPLICAS_ADVICE: Final = (
+    "keep the number; for another one create another set and carry the messages over with `brokerset store "
+    "migrate`, or use mode: controller there, whose groups can be scaled"
+)
+"""How to come to another number of brokers."""
+
+_REPLICATION: Final = (
+    (
+        "min_in_sync_replicas",
+        "minInSyncReplicas",
+        "there are no in-sync sets with dledger: more than half of a group's brokers must have each message",
+    ),
+    (
+        "acknowledge",
+        "acknowledge",
+        "cannot be chosen with dledger: a message is acknowledged when more than half of a group's brokers "
+        "have it",
+    ),
+)
+
+
+def check_dledger(
+    replication: Replication,
+    replicas: int,
+    controllers: Controllers,
+    config: Mapping[str, bool | int | float | str],
+) -> Iterable[Problem]:
+    """Return what cannot be combined with mode: dledger; nothing for a set in another mode."""
+    if replication.mode != DLEDGER:
+        return
+    if replicas not in LEDGER_REPLICAS:
+        reason = f"a DLedger group has 3 or 5 brokers, not {replicas}: more than half of them must agree"
+        yield Problem("spec.replicas", reason, "use 3 or 5, or mode: controller")
+    for name, outside, reason in _REPLICATION:
+        if name in replication.model_fields_set and getattr(replication, name) is not None:
+            yield Problem(f"spec.replication.{outside}", reason, "leave it out, or use mode: controller")
+    if replication.unclean_election:
+        reason = "a DLedger elects no broker that may lack acknowledged messages"
+        yield Problem("spec.replication.uncleanElection", reason, "leave it out, or use mode: controller")
+    if controllers.ref is not None:
+        reason = "a DLedger group elects its leader itself, and needs no controllers"
+        yield Problem("spec.controllers.ref", reason, "leave it out")
+    yield from _config_problems(replicas, config)
+
+
+def _config_problems(replicas: int, config: Mapping[str, bool | int | float | str]) -> Iterable[Problem]:
+    """What is wrong with broker settings that mean something else, or more, with a DLedger."""
+    if config.get("enabledAppendPropCRC") is True:
+        reason = "records of a DLedger have no check code, as in RocketMQ"
+        yield Problem("spec.config.enabledAppendPropCRC", reason, "leave it out")
+    members = [member_id(number) for number in range(replicas)]
+    for one in str(config.get("preferredLeaderId", "")).split(";"):
+        if one and one not in members:
+            reason = f"{one!r} is none of the members {', '.join(members)}"
+            yield Problem("spec.config.preferredLeaderId", reason, "name one of these, or leave it out")
+
+
+def check_on_kubernetes(replication: Replication) -> list[Problem]:
+    """Return what a set on Kubernetes cannot have although one machine can."""
+    if replication.mode != DLEDGER:
+        return []
+    reason, advice = DLEDGER_ELSEWHERE
+    return [Problem("spec.replication.mode", reason, advice)]
+
+
+def member_id(number: int) -> str:
+    """Id of a broker in its DLedger group, by the number of its process."""
+    return f"n{number}"
