@@ -338,6 +338,8 @@ class AdminProcessor:
 
 
 def _commit_log_folder(settings: BrokerSettings) -> Path:
+    if settings.enable_dledger_commit_log:
+        return settings.store_path_d_ledger_commit_log or settings.store_path_root_dir
     return settings.store_path_commit_log or settings.store_path_root_dir / "commitlog"
 
 
