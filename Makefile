@@ -129,6 +129,7 @@ bench: setup  ## against Java RocketMQ in one run (BENCH=smoke|small|full; smoke
 	python tests/bench/run.py $(if $(filter smoke,$(BENCH)),--size small --only ours,--size $(BENCH))
 ifeq ($(BENCH),full)
 	python tests/bench/replication.py --size full
+	python tests/bench/dledger.py --size full
 	python tests/bench/failover.py --runs 20
 else ifeq ($(BENCH),small)
 	python tests/bench/replication.py --size small --only ours
