@@ -34,6 +34,9 @@ from brokerset_protocol.bodies.dledger import (
     VoteResult,
 )
 
+PAUSES_DOUBLED_MAX = 4
+"""How often the range of pauses before elections doubles."""
+
 _B = TypeVar("_B", bound=DLedgerBody)
 
 
@@ -143,6 +146,9 @@ class Node:
 
         self._leader_gone = False
         """Whether the leader's connection has ended since it was heard."""
+
+        self._elections_lost = 0
+        """Since this member had a leader."""
 
         self._vote_at = now + self._draw(config.promise) if config.alone else now
         self._next_term = current_term.voted_for == config.node_id
@@ -402,7 +408,14 @@ class Node:
         return self._random.randrange(shortest, 2 * shortest)
 
     def _draw_vote_pause(self) -> int:
-        return self._random.randrange(*self.config.vote_interval)
+        """In a group of ours alone, from a range that grows with each election that this member has lost.
+
+        Where votes take longer than the pauses, as on a busy machine, candidates would hinder each other.
+        """
+        low, high = self.config.vote_interval
+        if self.config.alone:
+            high += (high - low) * ((1 << min(self._elections_lost, PAUSES_DOUBLED_MAX)) - 1)
+        return self._random.randrange(low, high)
 
     def _adopt_term(self, now: int, term: int) -> None:
         """Somebody has a higher term: take it, with no vote given in it yet."""
@@ -433,6 +446,7 @@ class Node:
         self.leader_id = leader_id
         self._leader_heard_at = now
         self._leader_gone = False
+        self._elections_lost = 0
         self._next_term = True
         if self._followed != (self.term, leader_id):  # else its earlier pushes may still be on their way
             self._follower = Follower(self.config, self.ledger)
@@ -510,6 +524,7 @@ class Node:
         if verdict is Verdict.OPEN:
             return
         self._ballot = None
+        self._elections_lost += not ballot.pre and verdict is not Verdict.ELECTED
         self._vote_at = now + self._draw_vote_pause()
         match verdict:
             case Verdict.ELECTED if ballot.pre:
@@ -630,6 +645,7 @@ class Node:
             case DLedgerCode.SUCCESS:
                 heartbeats.succeeded.add(peer)
                 if len(heartbeats.succeeded) >= self.config.quorum:
+                    self._elections_lost = 0
                     self._quorum_heard_at = max(self._quorum_heard_at, now)
                     self._lease_begins_at = max(self._lease_begins_at or 0, heartbeats.sent_at)
             case DLedgerCode.EXPIRED_TERM if response.term > self.term:
