@@ -25,6 +25,7 @@ from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_runtime.files import sync_folder
+from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE
 from brokerset_spec.manifest import REPLICAS_MAX, least_in_sync
 from brokerset_spec.plan import broker_folder, broker_process, more_numbers
 
@@ -351,6 +352,8 @@ def scale(group: str, replicas: int, below_minimum: bool, purge: bool, data: Pat
         return await scaling.scale(replicas)
 
     with changing(folder) as state:
+        if state.is_dledger:
+            raise CommandFailed(f"{group} cannot be scaled: {FIXED_REPLICAS}", FIXED_REPLICAS_ADVICE)
         found = run(state.controllers, work)
     least = least_in_sync(state.min_in_sync, replicas)
     if as_json:

@@ -9,7 +9,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brokerset_cli.options import controller_address, controller_options
+from brokerset_cli import client_session
+from brokerset_cli.folder import DataFolder
+from brokerset_cli.ledger_session import LedgerAdmin
+from brokerset_cli.options import controller_address, controller_options, namesrv_address
 from brokerset_cli.output import CommandFailed
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin, ControllersUnavailable
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
@@ -44,6 +47,26 @@ class Controllers:
     def run(self, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
         """Do `work` with them; ends the command when that fails."""
         return run(controller_address(self.controller, self.data), work)
+
+    @property
+    def has_ledgers(self) -> bool:
+        """Whether the set in the folder has DLedger groups, and no controllers are named."""
+        state = DataFolder(self.data).read_state()
+        return self.controller is None and state is not None and state.is_dledger
+
+    def run_at_members(self, namesrv: str | None, work: Callable[[LedgerAdmin], Awaitable[T]]) -> T:
+        """Do `work` with the DLedger groups of the set in the folder, or those that name servers know."""
+        configure_logs("error", json=False)
+        address = namesrv_address(namesrv, self.data)
+
+        async def session() -> T:
+            async with LedgerAdmin(None if namesrv is not None else self.data, address) as admin:
+                return await work(admin)
+
+        try:
+            return asyncio.run(session())
+        except ClientError as error:
+            raise CommandFailed(str(error), client_session.advice_for(error, address)) from None
 
 
 def controllers_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -86,8 +86,24 @@ def number_option(
 
 
 def controller_address(controller: str | None, data: Path) -> str:
-    """Return the controllers to ask: the ones given, those of the set in `data`, or the usual one."""
-    return _address(controller, data, "controllers", "--controller") or DEFAULT_CONTROLLER
+    """Return the controllers to ask: the ones given, those of the set in `data`, or the usual one.
+
+    Ends the command for a set that has none.
+    """
+    if not (found := observed_controllers(controller, data)):
+        fail(
+            f"the set in {data} has no controllers: each of its groups elects its leader by itself (dledger)",
+            "see `brokerset status`; `brokerset switchover` lets another broker lead",
+        )
+    return found
+
+
+def observed_controllers(controller: str | None, data: Path) -> str:
+    """The same for who only looks; empty for a set that has no controllers."""
+    found = _address(controller, data, "controllers", "--controller")
+    if not found and (state := DataFolder(data).read_state()) is not None and state.is_dledger:
+        return ""
+    return found or DEFAULT_CONTROLLER
 
 
 def namesrv_address(namesrv: str | None, data: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from brokerset_cli.ledger_facts import LedgerFacts, ledger_facts_from
 from brokerset_cli.readiness import ask
 from brokerset_cli.takeover.mix import Make, broker_make
 from brokerset_client.errors import ClientError
@@ -81,6 +82,9 @@ class BrokerFacts:
 
     min_in_sync: int | None = None
     """Fewer brokers in sync refuse sends; only asked of masters."""
+
+    ledger: LedgerFacts | None = None
+    """What a member of a DLedger group says of it."""
 
     @property
     def is_master(self) -> bool:
@@ -181,6 +185,7 @@ def facts_from(address: str, table: Mapping[str, str], min_in_sync: int | None =
         advice=table.get("brokersetFollowAdvice", ""),
         replicas=_slaves(table.get("brokersetReplicas", "")),
         min_in_sync=min_in_sync,
+        ledger=ledger_facts_from(table),
     )
 
 

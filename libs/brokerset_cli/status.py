@@ -28,12 +28,19 @@ from brokerset_cli.cluster_view import (
 )
 from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.java_controllers import leader_of
+from brokerset_cli.ledger_view import (
+    LedgerGroup,
+    fetch_ledger_groups,
+    groups_json,
+    ledger_problems,
+    show_groups,
+)
 from brokerset_cli.options import (
     address_option,
-    controller_address,
     json_option,
     namesrv_address,
     namesrv_options,
+    observed_controllers,
 )
 from brokerset_cli.output import CommandFailed, camel_json, duration, write_columns, write_json, write_table
 from brokerset_cli.replication_view import lag_of, master_facts
@@ -75,6 +82,9 @@ class View:
     controllers: ControllersView | None
     """None when no controllers are known."""
 
+    ledgers: tuple[LedgerGroup, ...]
+    """DLedger groups."""
+
     problems: tuple[str, ...]
     """What is not as it should be; empty means that all is well."""
 
@@ -91,6 +101,7 @@ class View:
             "namesrv": self.namesrv,
             "local": state,
             "brokers": camel_json(self.brokers),
+            "dledgerGroups": groups_json(self.ledgers, process_names(self.state)),
             **(
                 view_json(self.controllers, process_names(self.state)) if self.controllers is not None else {}
             ),
@@ -105,10 +116,12 @@ class View:
 def status(namesrv: str | None, data: Path, controller: str | None, watch: bool, as_json: bool) -> None:
     """Show processes, controllers, the replicas of each group, how far each is, and what is wrong.
 
+    Of a DLedger group, which has no controllers, the members are asked.
+
     The exit code is 0 when everything runs and every broker answers, else 1; with --watch it is 0.
     """
     address = namesrv_address(namesrv, data)
-    controllers = controller_address(controller, data) if controller or not namesrv else None
+    controllers = observed_controllers(controller, data) if controller or not namesrv else None
     local = None if namesrv else data
     if not watch:
         view = observe(address, local, controllers, named=controller is not None)
@@ -157,6 +170,7 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
     problems = local_problems(state) if state is not None else []
     brokers: tuple[BrokerView, ...] = ()
     agreed: ControllersView | None = None
+    ledgers: tuple[LedgerGroup, ...] = ()
     if state is None or state.alive:
         reasons = asyncio.run(broker_reasons(state))
         try:
@@ -170,6 +184,10 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
             problems += missing_brokers(state, brokers, reasons)
             if not brokers and state is None:
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
+        if state is None or state.is_dledger:
+            found = asyncio.run(fetch_ledger_groups(state, {each.address: each.group for each in brokers}))
+            ledgers = found[0]
+            problems += ledger_problems(*found)
         if controllers:
             groups = sorted({each.group for each in brokers})
             agreed = asyncio.run(fetch_controllers_view(controllers, groups, namesrv))
@@ -178,7 +196,7 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
             else:
                 own = None if state is not None and state.guest else state
                 problems += controller_problems(agreed, own)  # a guest's controllers are no processes here
-    return View(namesrv, state, brokers, agreed, tuple(problems))
+    return View(namesrv, state, brokers, agreed, ledgers, tuple(problems))
 
 
 def local_problems(state: SetState) -> list[str]:
@@ -289,6 +307,7 @@ def show(view: View, *, errors_apart: bool = True) -> None:
         click.echo()
     if view.controllers is not None:
         _show_controllers(view.controllers, process_names(view.state))
+    show_groups(view.ledgers, process_names(view.state), click.echo)
     if view.brokers:
         click.echo("Brokers, as the name server knows them")
         write_columns(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import click
 
 from brokerset_cli.controller_session import Controllers, controllers_options, one_group, one_replica
+from brokerset_cli.ledger_session import LedgerAdmin
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, write_json
 from brokerset_cli.waiting import until
@@ -25,18 +26,27 @@ def address_of(state: GroupState, broker_id: int | None) -> str:
     return next((each.address for each in state.replicas if each.broker_id == broker_id), "")
 
 
+class SwitchOverAdmin(Protocol):
+    """Who asks a master to hand over: `ControllerAdmin`, or `LedgerAdmin`."""
+
+    async def switch_over(
+        self, group: str, broker_id: int | None = None, *, timeout: float = SWITCH_OVER_SECONDS
+    ) -> SwitchOverResponse:
+        """Have the master of a group hand over."""
+
+
 async def hand_over(
-    admin: ControllerAdmin, state: GroupState, to: int | None, timeout: float = SWITCH_OVER_SECONDS
+    admin: SwitchOverAdmin, state: GroupState, to: int | None, timeout: float = SWITCH_OVER_SECONDS
 ) -> SwitchOverResponse:
     """Let the master hand over to another replica; ends the command with what to do when it cannot.
 
-    `state` is the group as the controllers know it now; `timeout` is in seconds.
+    `state` is the group as the controllers, or its members, know it now; `timeout` is in seconds.
     """
-    name = state.broker_name
+    name, elects_itself = state.broker_name, isinstance(admin, LedgerAdmin)
     if state.master_id is None:
         raise CommandFailed(
             f"{name} has no master that could hand over: {state.advice or 'the controllers give no reason'}",
-            f"see `brokerset status`; `brokerset elect {name}` elects one",
+            "see `brokerset status`" + ("" if elects_itself else f"; `brokerset elect {name}` elects one"),
         )
     others = [n for n in state.sync_state_set if n != state.master_id]
     if to is not None:
@@ -50,10 +60,15 @@ async def hand_over(
     try:
         return await admin.switch_over(name, to, timeout=timeout)
     except RequestRefused as error:
+        then = (
+            "the others then elect another one"
+            if elects_itself
+            else f"the controllers then elect another one, as `brokerset elect {name}` does"
+        )
         raise CommandFailed(
             f"{name}/{state.master_id} did not hand over: {error}",
             f"it is master as before; see `brokerset status`, then try again. If it hangs, end its process: "
-            f"the controllers then elect another one, as `brokerset elect {name}` does",
+            f"{then}",
         ) from None
     except (BrokerUnreachable, AnswerTimeout) as error:
         raise CommandFailed(
@@ -128,18 +143,44 @@ async def fence_replica(
     show_default=True,
     help="Sends are held at most so long; then everything stays as it was.",
 )
+@click.option(
+    "--namesrv",
+    metavar="HOST:PORT",
+    help="Name servers of a DLedger group, with ; between them: such a group has no controllers. "
+    "[default: the set in --data]",
+)
 @controllers_options
 @json_option
-def switchover(group: str, to: int | None, timeout_ms: int, controllers: Controllers, as_json: bool) -> None:
-    """Let another in-sync replica of GROUP be master; sends wait a moment and none fails."""
+def switchover(
+    group: str,
+    to: int | None,
+    timeout_ms: int,
+    namesrv: str | None,
+    controllers: Controllers,
+    as_json: bool,
+) -> None:
+    """Let another in-sync replica of GROUP be master; sends wait a moment and none fails.
 
-    async def work(admin: ControllerAdmin) -> tuple[GroupState, SwitchOverResponse | None]:
-        state = await one_group(admin, group)
+    The controllers name the master. Of a DLedger group, which has none, the members are asked who leads.
+    """
+
+    async def switch(
+        admin: SwitchOverAdmin, state: GroupState
+    ) -> tuple[GroupState, SwitchOverResponse | None]:
         if to is not None and state.master_id == to:
             return state, None
         return state, await hand_over(admin, state, to, timeout_ms / 1000)
 
-    before, done = controllers.run(work)
+    async def by_controllers(admin: ControllerAdmin) -> tuple[GroupState, SwitchOverResponse | None]:
+        return await switch(admin, await one_group(admin, group))
+
+    async def by_members(admin: LedgerAdmin) -> tuple[GroupState, SwitchOverResponse | None]:
+        return await switch(admin, await admin.one_group(group))
+
+    if namesrv is not None or controllers.has_ledgers:
+        before, done = controllers.run_at_members(namesrv, by_members)
+    else:
+        before, done = controllers.run(by_controllers)
     new_id = before.master_id if done is None else done.master_broker_id
     epoch = before.master_epoch if done is None else done.master_epoch
     address = (done.master_address if done is not None else None) or address_of(before, new_id)

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 
 import orjson
 
-from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
+from brokerset_client.errors import BrokerUnreachable, ClientError, RequestRefused
 from brokerset_client.instance import name_server_list, readable
+from brokerset_client.server_requests import ASK_SECONDS, ServerRequests
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, GroupStates, ReplicaState
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, EpochEntryCache, ReplicasInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as fields
-from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
-
-ASK_SECONDS = 5.0
-"""Time-out of one request, and of finding the leader again when it has changed."""
 
 OBSERVE_SECONDS = 1.0
 """Time-out of a request whose only purpose is to see who is there."""
@@ -71,25 +68,13 @@ class BrokerObservation:
     """Without an id for brokers that have none yet, and for Java's."""
 
 
-class ControllerAdmin:
+class ControllerAdmin(ServerRequests):
     """Requests to a group of controllers; use it with `async with`."""
 
     def __init__(self, controllers: str | Sequence[str], *, timeout: float = ASK_SECONDS) -> None:
+        super().__init__(timeout=timeout)
         self.addresses = name_server_list(controllers)
-        self._timeout = timeout
-        self._pool = ConnectionPool()
         self._leader: str | None = None
-
-    async def __aenter__(self) -> ControllerAdmin:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._pool.close()
-        await asyncio.sleep(0)  # transports close in the next turn of the loop
 
     # -- who is there -------------------------------------------------------------------------------------
 
@@ -142,7 +127,7 @@ class ControllerAdmin:
         code = RequestCode.BROKERSET_CONTROLLER_STATUS
         if address is None:
             return readable(ControllerStatus.from_json, (await self._ask_leader(code)).body)
-        return readable(ControllerStatus.from_json, (await self._request(address, code)).body)
+        return readable(ControllerStatus.from_json, (await self.request(address, code)).body)
 
     # -- members ------------------------------------------------------------------------------------------
 
@@ -170,7 +155,7 @@ class ControllerAdmin:
 
     async def take_snapshot(self, address: str) -> int:
         """Let one controller write a snapshot and truncate its log; returns the snapshot's index."""
-        answer = await self._request(address, RequestCode.BROKERSET_TAKE_SNAPSHOT)
+        answer = await self.request(address, RequestCode.BROKERSET_TAKE_SNAPSHOT)
         return fields.TakeSnapshotResponse.from_ext(answer.ext).snapshot_index
 
     # -- broker groups ------------------------------------------------------------------------------------
@@ -203,7 +188,7 @@ class ControllerAdmin:
 
     async def groups_at(self, address: str) -> tuple[GroupState, ...]:
         """All groups as one controller knows them, which may lag; for times without a leader."""
-        answer = await self._request(
+        answer = await self.request(
             address, RequestCode.BROKERSET_GROUP_STATES, ext={"local": "true"}, timeout=OBSERVE_SECONDS
         )
         return readable(GroupStates.from_json, answer.body).groups
@@ -289,7 +274,7 @@ class ControllerAdmin:
         header = fields.SwitchOver(
             broker_name=group, to_broker_id=broker_id, timeout_ms=round(timeout * 1000)
         )
-        answer = await self._request(
+        answer = await self.request(
             master.address, RequestCode.BROKERSET_SWITCH_OVER, header, timeout=timeout + self._timeout
         )
         return fields.SwitchOverResponse.from_ext(answer.ext)
@@ -300,7 +285,7 @@ class ControllerAdmin:
 
     async def broker(self, address: str) -> BrokerObservation:
         """Ask a broker who it is (1007)."""
-        answer = await self._request(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout=OBSERVE_SECONDS)
+        answer = await self.request(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout=OBSERVE_SECONDS)
         cache = readable(EpochEntryCache.from_json, answer.body)
         identity = fields.BrokerIdentityAnswer.from_ext(answer.ext)
         return BrokerObservation(address, cache.cluster_name, cache.broker_name, identity)
@@ -312,7 +297,7 @@ class ControllerAdmin:
         problems = []
         for address in self.addresses:
             try:
-                answer = await self._request(
+                answer = await self.request(
                     address, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout=OBSERVE_SECONDS
                 )
             except RequestRefused as error:
@@ -331,7 +316,7 @@ class ControllerAdmin:
 
     async def _observe(self, address: str) -> ControllerObservation:
         try:
-            answer = await self._request(
+            answer = await self.request(
                 address, RequestCode.BROKERSET_CONTROLLER_STATUS, timeout=OBSERVE_SECONDS
             )
             return ControllerObservation(address, readable(ControllerStatus.from_json, answer.body))
@@ -349,7 +334,7 @@ class ControllerAdmin:
         while True:
             address = self._leader or await self.leader()
             try:
-                answer = await self._request(address, code, header, body)
+                answer = await self.request(address, code, header, body)
                 self._leader = address
                 return answer
             except RequestRefused as error:
@@ -362,29 +347,6 @@ class ControllerAdmin:
             if asyncio.get_running_loop().time() >= deadline:
                 raise problem
             await asyncio.sleep(LEADER_PAUSE_SECONDS)
-
-    async def _request(
-        self,
-        address: str,
-        code: RequestCode,
-        header: headers.Header | None = None,
-        body: bytes = b"",
-        *,
-        ext: dict[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Command:
-        seconds = self._timeout if timeout is None else timeout
-        command = Command(code, header.to_ext() if header is not None else dict(ext or {}), body)
-        try:
-            connection = await self._pool.get(address, seconds)
-            answer = await connection.call(command, seconds)
-        except RequestTimeout as error:
-            raise AnswerTimeout(str(error)) from error
-        except (ConnectionClosed, ValueError) as error:
-            raise BrokerUnreachable(address, str(error)) from error
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestRefused(answer.code, answer.remark or "no reason given", address)
-        return answer
 
 
 def _as_group(name: str, info: ReplicasInfo, cluster_name: str) -> GroupState:

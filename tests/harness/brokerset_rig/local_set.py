@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerset_cli.options import controller_address, namesrv_address
+from brokerset_cli.options import namesrv_address, observed_controllers
 from brokerset_cli.status import observe
 from brokerset_client import Message, Producer, SendStatus
 from brokerset_client.errors import ClientError
@@ -85,7 +85,7 @@ class LocalSet:
 
     def _observe(self) -> dict[str, Any]:
         """What `status` finds, without a process of its own: who waits asks often, and starting Python takes long."""
-        addresses = namesrv_address(None, self.data), controller_address(None, self.data)
+        addresses = namesrv_address(None, self.data), observed_controllers(None, self.data)
         with ThreadPoolExecutor(1) as thread:  # an event loop may run in this one
             view = thread.submit(observe, addresses[0], self.data, addresses[1]).result()
         found: dict[str, Any] = json.loads(json.dumps(view.to_json()))

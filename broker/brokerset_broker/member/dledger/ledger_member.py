@@ -489,6 +489,7 @@ class LedgerMember:
             self.driver.status,
             self._store,
             self.replicas(),
+            self._parts.live.current,
             own_id=self._own_id,
             lease_seconds=max(0.0, self.core.lease.ends_at - self._parts.clock.monotonic()),
             problem=self.problem(),

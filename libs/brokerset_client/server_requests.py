@@ -1,0 +1,62 @@
+"""Requests of an administrator to single servers, which need no name server; with errors of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
+from brokerset_protocol import headers
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+
+ASK_SECONDS = 5.0
+"""Time-out of one request."""
+
+
+class ServerRequests:
+    """Requests over connections that are kept; use it with `async with`."""
+
+    def __init__(self, *, timeout: float = ASK_SECONDS) -> None:
+        """`timeout` in seconds is that of a request for which no other is said."""
+        self._timeout = timeout
+        self._pool = ConnectionPool()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
+
+    async def request(
+        self,
+        address: str,
+        code: RequestCode,
+        header: headers.Header | None = None,
+        body: bytes = b"",
+        *,
+        ext: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Command:
+        """Send a request; raises `RequestRefused` unless its answer has code 0.
+
+        Raises `AnswerTimeout` and `BrokerUnreachable`, too.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        command = Command(code, header.to_ext() if header is not None else dict(ext or {}), body)
+        try:
+            connection = await self._pool.get(address, seconds)
+            answer = await connection.call(command, seconds)
+        except RequestTimeout as error:
+            raise AnswerTimeout(str(error)) from error
+        except (ConnectionClosed, ValueError) as error:
+            raise BrokerUnreachable(address, str(error)) from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefused(answer.code, answer.remark or "no reason given", address)
+        return answer
