@@ -110,7 +110,7 @@ DLEDGER = (
         name="lease-of-another-term",
         breaks="A leader reads with the lease of another term.",
         path="broker/brokerset_broker/member/dledger/news.py",
-        old="        return epoch == self.term() and self.may_serve()\n",
+        old="        return epoch == self.epoch and self.may_serve()\n",
         new="        return self.may_serve()\n",
         caught_by=f"{MEMBER}/test_news.py::test_a_lease_counts_for_the_term_that_it_was_won_in",
     ),

@@ -15,10 +15,19 @@ from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.errors import PutStatus, StoreCorrupt, StoreRefused
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_broker.tables.metadata.metadata_log import MetadataUnreadable
+from brokerset_protocol.errors import Rejected
 
 log = structlog.get_logger(__name__)
 
-_FAILURES = (ReplicaLogFailed, StoreRefused, StoreCorrupt, MetadataUnreadable, OSError, TimeoutError)
+_FAILURES = (
+    ReplicaLogFailed,
+    StoreRefused,
+    StoreCorrupt,
+    MetadataUnreadable,
+    Rejected,
+    OSError,
+    TimeoutError,
+)
 """What may go wrong in a step; anything else is a mistake of ours, and ends the broker."""
 
 

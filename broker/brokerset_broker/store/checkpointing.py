@@ -140,6 +140,10 @@ class Checkpointer:
         self._synced = (self._complete_end(end), store_timestamp)
         self.file.write(self._content())
 
+    def truncated(self, offset: int) -> None:
+        """What is synced of queues and index behind `offset` of the log counts no more."""
+        self._synced = (min(self._synced[0], offset), self._synced[1])
+
     def sync_after_removal(self) -> None:
         """Bring queues, index and checkpoint to the disk in this thread; the log itself is there. OSError."""
         log = self._log

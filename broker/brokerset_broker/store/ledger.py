@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from threading import Lock
 
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
@@ -92,16 +93,31 @@ class FileLedger:
             folder / "index", index_file_bytes, INDEX_RESERVE_BYTES // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
         )
         self._synced_position = first_position
+        self._trusted_index = -1
+        self._checkpoint_lock = Lock()
+        self._failure: OSError | None = None
+        """What a truncation raised: the disk may have anything, and nothing is written any more."""
+
+        self.generation = 0
+        """Grows when all entries are dropped because the leader's log begins elsewhere."""
+
         self._truncations = 0
 
     # Opening.
 
-    def open(self) -> CurrentTerm:
-        """Load and recover; returns the term on the disk. Blocks. Raises `StoreCorrupt`, OSError."""
+    def open(self, *, keeps: bool = False, settle: bool = False) -> CurrentTerm:
+        """Load and recover; returns the term on the disk. Blocks. Raises `StoreCorrupt`, OSError.
+
+        `keeps`: all that was written can be read, so entries that are known as committed must be there, and
+        their records need not be checked again. `settle`: the page cache may have what the disk has not.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.files.load()
         self._index.load()
+        if settle:
+            self.files.settle(self.files.start)
         checkpoint = self._read_checkpoint()
+        self._trusted_index = checkpoint.committed_index if keeps else -1
         self._recover()
         self._sync_now()
         if checkpoint.committed_index >= self.begin_index >= 0:
@@ -124,6 +140,15 @@ class FileLedger:
         if files[-1].start - position > files[-1].size:
             raise StoreCorrupt(
                 files[-1].path, -1, f"the entries end at {position}, more than a file before it"
+            )
+        if (last_index := -1 if last is None else last.index) < self._trusted_index:
+            file = self.files.find(position)
+            raise StoreCorrupt(
+                files[-1].path if file is None else file.path,
+                position - (files[-1].start if file is None else file.start),
+                f"the entries end with {last_index}, though those up to {self._trusted_index} were committed."
+                " While the other members run, remove this one's folder: the leader sends all that it has. Or"
+                " start once with acceptDamagedStore=true, to go on without what is behind the damage",
             )
         self._cut_files(position, 0 if last is None else last.index + 1)
         self.write_position = position
@@ -172,7 +197,7 @@ class FileLedger:
             last = unit
 
     def _has_whole_record(self, file: MappedFile, unit: LedgerUnit) -> bool:
-        if self._is_whole is None:
+        if self._is_whole is None or unit.index <= self._trusted_index:
             return True
         start = unit.position - file.start
         return self._is_whole(bytes(file.view[start + ENTRY_HEAD_SIZE : start + unit.size]))
@@ -191,8 +216,9 @@ class FileLedger:
 
     def write_checkpoint(self) -> None:
         """Note what is committed; a start knows it then without a leader. Blocks; raises OSError."""
-        checkpoint = LedgerCheckpoint(self.committed_index, self.end_index)
-        write_atomically(self.folder / "checkpoint", checkpoint.encode(), backup=True)
+        with self._checkpoint_lock:
+            checkpoint = LedgerCheckpoint(self.committed_index, self.end_index)
+            write_atomically(self.folder / "checkpoint", checkpoint.encode(), backup=True)
 
     def _read_term(self) -> CurrentTerm:
         data = read_with_backup(self.folder / "currterm")
@@ -294,6 +320,7 @@ class FileLedger:
 
         Raises `LedgerRefused` (disk full, too large); nothing has changed then.
         """
+        self._require_disk()
         position = self.room(record_size)
         try:
             file = self._file_at(self.files, position)
@@ -304,7 +331,9 @@ class FileLedger:
 
     def reserve(self, count: int, record_bytes: int) -> None:
         """Make room for so many entries of the leader. Raises `LedgerRefused` (disk full)."""
-        end = self.write_position + record_bytes + count * ENTRY_HEAD_SIZE + BLANK.size
+        self._require_disk()
+        left_blank = record_bytes  # at most: the entry that does not fit into the rest of a file
+        end = self.write_position + record_bytes + left_blank + count * ENTRY_HEAD_SIZE + BLANK.size
         try:
             for position in (self.write_position, end):
                 self._file_at(self.files, position)
@@ -331,6 +360,10 @@ class FileLedger:
         if self.begin_index < 0:
             self.begin_index = index
 
+    def _require_disk(self) -> None:
+        if self._failure is not None:
+            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"{self.folder}: the disk failed: {self._failure}")
+
     def _full(self, error: OSError) -> LedgerRefused:
         return LedgerRefused(
             DLedgerCode.DISK_FULL, f"no room in {self.folder}: {error.strerror}; free some disk space"
@@ -348,6 +381,7 @@ class FileLedger:
         return end + free if size + BLANK.size > free else end
 
     def _write(self, unit: LedgerUnit, data: bytes) -> None:
+        self._require_disk()
         try:
             file = self._file_at(self.files, unit.position)
             self._reserve_index(unit.index)
@@ -405,6 +439,7 @@ class FileLedger:
                 self._begin_again(position)
             self._cut_files(position, index)
         except OSError as error:
+            self._failure = error
             raise LedgerRefused(
                 DLedgerCode.DISK_ERROR, f"{self.folder} cannot be truncated: {error}"
             ) from error
@@ -441,6 +476,7 @@ class FileLedger:
                 f"the leader's log begins at {position}, in the middle of a file of "
                 f"{self.files.segment_bytes} bytes: do all members have the same file size?",
             )
+        self.generation += self.begin_index >= 0
         self.files.forget_prepared()
         self.files.remove_first(len(self.files.files))
         self._index.remove_first(len(self._index.files))
@@ -470,8 +506,11 @@ class FileLedger:
     # The disk.
 
     def begin_sync(self) -> LedgerSync | None:
-        """What is not on the disk yet; None if there is nothing."""
-        if self.synced_index >= self.end_index:
+        """What is not on the disk yet; None if there is nothing.
+
+        After a truncation that failed its `run` raises that failure.
+        """
+        if self.synced_index >= self.end_index and self._failure is None:
             return None
         return LedgerSync(self)
 
@@ -513,6 +552,8 @@ class LedgerSync:
 
     def run(self) -> None:
         """Wait for the disk, in a thread. An OSError is final: nothing tells what is on the disk then."""
+        if self._ledger._failure is not None:
+            raise self._ledger._failure
         first, last = self._indexes
         self._ledger.files.sync(*self._positions)
         self._ledger._index.sync(first * INDEX_UNIT_SIZE, (last + 1) * INDEX_UNIT_SIZE)

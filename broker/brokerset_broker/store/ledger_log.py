@@ -137,7 +137,7 @@ class LedgerLog(CommitLog):
         magic, _, _, _, place, _, _, _, _ = ENTRY_HEAD.unpack_from(file.view, offset - file.start)
         if (magic == MAGIC_NORMAL and place == offset) or magic == MAGIC_BLANK or not offset - file.start:
             return offset
-        return offset - ENTRY_HEAD_SIZE if offset < self.max_offset else offset
+        return offset - ENTRY_HEAD_SIZE if offset < self._ledger.write_position else offset
 
     def detach_first(self) -> MappedFile:
         """Take the oldest file out of the log; whoever asked deletes it. The DLedger loses none before all of

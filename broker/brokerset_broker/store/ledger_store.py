@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
@@ -101,13 +101,21 @@ class LedgerStore(MessageStore):
         self._sync = False  # the driver syncs; what is dispatched may be read
         self._readable_end = NO_LIMIT
         self._entries = CommittedEntries(self.log, self.queues_table, self.dispatcher, self.arrivals)
-        self._dispatch_scheduled = False
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._is_empty = True
+        self._generation = 0
+        self._has_room = True
+        """Whether the last dispatch found room in the queues."""
+
         self._waiting: deque[_Waiter] = deque()
         self._expiry: asyncio.TimerHandle | None = None
         self._appender: Appender | None = None
         self._timeout_s = settings.sync_flush_timeout / 1000
         self.on_dispatched: Callable[[int], None] | None = None
         """Gets the end of what is dispatched, as it grows."""
+
+        self.on_stopped: Callable[[], None] | None = None
+        """Called when nothing can be stored any more until the process ends."""
 
         self.on_truncated: Callable[[int], None] | None = None
         """Gets the new end when a leader of Java has truncated what was dispatched."""
@@ -147,7 +155,13 @@ class LedgerStore(MessageStore):
             check_served(self._root)
         self.old_log = read_divided(self._settings) or OldLog(self.log.divide)
         with self.guarding():
-            self.current_term = self.ledger.open()
+            self.current_term = self.ledger.open(
+                keeps=(clean or same_boot) and not accept_damage, settle=not clean and not same_boot
+            )
+        self._is_empty, self._generation = self.ledger.end_index < 0, self.ledger.generation
+        if not self._is_empty and self.ledger.files.start != self.log.divide and self.log.divide:
+            log.warning("the old log does not end where that of the DLedger begins", divide=self.log.divide)
+            self.log.forget_old_files()  # a process that was about to do so has died
         self.queues_table.load()
         end = self.ledger.committed_position
         begin = self.log.min_offset
@@ -192,8 +206,14 @@ class LedgerStore(MessageStore):
             log.error("committed entries are not dispatched", reason=self._entries.problem)
 
     def remaining_old_log(self) -> OldLog:
-        """What is left of the log before the DLedger's; of none, if all of its files are deleted."""
-        return self.old_log if self.log.min_offset < self.log.divide else OldLog()
+        """What is left of the log before the DLedger's, as other members hear of it."""
+        known = self.old_log if self.log.min_offset < self.log.divide else OldLog()
+        return replace(known, begun=self.ledger.end_index >= 0)
+
+    def _disk_failed(self, reason: str) -> None:
+        super()._disk_failed(reason)
+        if self.on_stopped is not None:
+            self.on_stopped()
 
     def lead_with(self, appender: Appender) -> None:
         """Who says whether, and in which term, this member may append."""
@@ -218,6 +238,7 @@ class LedgerStore(MessageStore):
         if self.abandoned:
             return
         self._appender = self.log.leads = None
+        self._cancel_timers()
         self.answer_waiting(PutStatus.SERVICE_NOT_AVAILABLE)
         failed = self.checkpoints.failed
         if not failed:
@@ -227,8 +248,15 @@ class LedgerStore(MessageStore):
                 self.stop(f"the disk does not take the commit log: {error}")
         await super().close(cleanly=cleanly)
 
+    def _cancel_timers(self) -> None:
+        for timer in (self._dispatch_timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._dispatch_timer = self._expiry = None
+
     def abandon(self) -> None:
         """See `MessageStore`."""
+        self._cancel_timers()
         self.answer_waiting(PutStatus.SERVICE_NOT_AVAILABLE)
         super().abandon()
 
@@ -317,26 +345,30 @@ class LedgerStore(MessageStore):
 
     def committed(self) -> None:
         """More of the log is committed, or less: a leader of Java may truncate it."""
-        ledger, commit_log = self.ledger, self.log
-        if ledger.committed_position < commit_log.max_offset:
+        ledger = self.ledger
+        if ledger.end_index >= 0:
+            begins = self._is_empty and ledger.files.start != self.log.max_offset
+            if begins or ledger.generation != self._generation:
+                self._begin_anew()
+            self._is_empty, self._generation = False, ledger.generation
+        if ledger.committed_position < self.log.max_offset:
             self._truncate_dispatched(ledger.committed_position)
-        elif ledger.files.files and commit_log.max_offset < ledger.files.start:
-            self._begin_behind_a_gap()
         self._dispatch()
 
     def _dispatch(self) -> None:
         """Put what is committed into queues and index; a slice in each turn of the loop."""
-        self._dispatch_scheduled = False
-        if self._stopped is not None:
+        if self._stopped is not None or (self._dispatch_timer is not None and not self._has_room):
             return
         step = self._entries.step(self.ledger.committed_position)
         self.announce()
         self._answer_dispatched()
+        had_room, self._has_room = self._has_room, step is not Step.NO_ROOM
         match step:
             case Step.MORE:
                 self._dispatch_soon(0.0)
             case Step.NO_ROOM:
-                log.error("a queue has no room", reason=self._entries.problem)
+                if had_room:
+                    log.error("a queue has no room", reason=self._entries.problem)
                 self._dispatch_soon(RETRY_SECONDS)
             case Step.FAILED:
                 self.stop(self._entries.problem or "the log is damaged")
@@ -346,32 +378,50 @@ class LedgerStore(MessageStore):
             self.on_dispatched(self.log.max_offset)
 
     def _dispatch_soon(self, seconds: float) -> None:
-        if self.loop is not None and not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
-            self.loop.call_later(seconds, self._dispatch)
+        if self.loop is not None and self._dispatch_timer is None:
+            self._dispatch_timer = self.loop.call_later(seconds, self._dispatch_again)
+
+    def _dispatch_again(self) -> None:
+        self._dispatch_timer = None
+        self._dispatch()
 
     def _truncate_dispatched(self, offset: int) -> None:
         log.error("committed messages are truncated, as the leader of Java says", offset=offset)
-        with self.guarding():
-            self.checkpoints.file.write(lowered(self.checkpoints.file.content, offset))
+        self._lower_checkpoint(offset)
         self.log.begin_at(offset, self.log.store_timestamp)
         self.queues_table.truncate(offset)
         if self.index is not None and self.index.end_offset >= offset:
             self.index.truncate(offset)
+        self._truncated(offset)
+
+    def _begin_anew(self) -> None:
+        """Nothing of the log that this store had is there any more: the leader's begins elsewhere."""
+        begin = self.ledger.files.start
+        log.warning("the log begins anew, as the leader's does", end=self.log.max_offset, begin=begin)
+        self._lower_checkpoint(0)
+        self.log.forget_old_files()
+        self.log.begin_at(begin, self.log.store_timestamp)
+        for queue in self.queues_table:
+            queue.restart()
+        if self.index is not None:
+            self.index.truncate(0)
+        self._truncated(begin)
+
+    def _lower_checkpoint(self, offset: int) -> None:
+        """A start after a crash must not count on what is about to go."""
+        self.checkpoints.truncated(offset)
+        try:
+            with self.guarding():
+                self.checkpoints.file.write(lowered(self.checkpoints.file.content, offset))
+        except OSError as error:
+            self.stop(f"the disk does not take the checkpoint: {error}")
+
+    def _truncated(self, offset: int) -> None:
+        self.arrivals.clear()
         self.dispatcher.truncate(offset)
         self.log.flushed_offset = min(self.log.flushed_offset, offset)
         if self.on_truncated is not None:
             self.on_truncated(offset)
-
-    def _begin_behind_a_gap(self) -> None:
-        """The leader has deleted what this log lacks: its queues go on behind that."""
-        begin = self.ledger.files.start
-        log.warning(
-            "messages that the leader has deleted are missing here", end=self.log.max_offset, begin=begin
-        )
-        self.log.forget_old_files()
-        self.log.begin_at(begin, self.log.store_timestamp)
-        self.queues_table.correct_min_offsets(begin)
 
     # -- waiting for the quorum ---------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ import orjson
 import structlog
 
 from brokerset_broker.store.errors import StoreCorrupt
-from brokerset_broker.store.folder import check_kind
+from brokerset_broker.store.folder import check_kind, lock_store
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK
@@ -34,8 +35,8 @@ BLOCK_BYTES: Final = 16 * 1024 * 1024
 """Bytes for each of which there is a digest, so that a difference can be named."""
 
 DIGEST_SIZE: Final = 16
-BODY_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the digests of a log that is 10 PB large."""
+BODY_SIZE_MAX: Final = 16 * 1024 * 1024
+"""Bytes of digests that a frame between members has room for: of 7 TB of old log."""
 
 
 class OldLogsDiffer(Exception):
@@ -57,12 +58,15 @@ class OldLog:
 
     end: int = 0
     files: tuple[OldFile, ...] = ()
+    begun: bool = False
+    """Whether the member that tells has entries of the DLedger already."""
 
     def to_json(self) -> bytes:
         """As it stands in the file `divided`, and as members tell each other."""
         return orjson.dumps(
             {
                 "end": self.end,
+                "begun": self.begun,
                 "files": [
                     {"start": file.start, "size": file.size, "blocks": file.blocks} for file in self.files
                 ],
@@ -80,7 +84,9 @@ class OldLog:
                 OldFile(int(each["start"]), int(each["size"]), tuple(map(str, each["blocks"])))
                 for each in content["files"]
             )
-            return cls(int(content["end"]), files)
+            if any(len(file.blocks) != -(-file.size // BLOCK_BYTES) for file in files):
+                raise ValueError("a file has more or fewer digests than blocks")
+            return cls(int(content["end"]), files, bool(content.get("begun")))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no digests of an old log: {error!r}") from error
 
@@ -88,8 +94,11 @@ class OldLog:
 def first_difference(own: OldLog, other: OldLog, name: str) -> str | None:
     """Where the old log of the member `name` differs from this one's; None if it does not.
 
-    Files that only one of them still has are no difference: retention takes them at another hour.
+    Files that only one of them still has are no difference: retention takes them at another hour. Nor is it a
+    difference when a member that works already has none any more.
     """
+    if other.begun and not other.files:
+        return None
     if own.end != other.end:
         return f"the old log of {name} ends at {other.end}, this one at {own.end}"
     theirs = {file.start: file for file in other.files}
@@ -114,8 +123,11 @@ class JoinedFiles(SegmentSequence):
         super().__init__(new.folder, new.segment_bytes)
         self.old = old
         self._new = new
-        self.divide = old.end
-        """Offset of the first byte that is the DLedger's."""
+
+    @property
+    def divide(self) -> int:
+        """Offset of the first byte that is the DLedger's; 0 once nothing of the old log is left."""
+        return self.old.end
 
     @property
     def files(self) -> list[MappedFile]:
@@ -185,19 +197,28 @@ async def close_old_log(settings: BrokerSettings, clock: Clock) -> None:
     if any((ledger_folder(settings) / "data").glob("*")):
         return  # Java has closed it
     old = _OldStore(replace(settings, enable_dledger_commit_log=False), clock)
-    await asyncio.to_thread(old.load)
+    await asyncio.to_thread(partial(old.load, accept_damage=settings.accept_damaged_store))
     old.start()
     end = old.max_offset
     await old.close()
-    files = old_files(settings)
-    await asyncio.to_thread(_close_last_file, files, end)
-    known = await asyncio.to_thread(digests_of, files.files)
-    folder = ledger_folder(settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    await asyncio.to_thread(write_atomically, folder / DIVIDED_FILE, known.to_json())
+    lock = lock_store(settings.store_path_root_dir)
+    try:
+        known = await asyncio.to_thread(_close_and_digest, settings, end)
+    finally:
+        lock.release()
     log.info(
         "the commit log is closed, the DLedger goes on", end=end, divide=known.end, files=len(known.files)
     )
+
+
+def _close_and_digest(settings: BrokerSettings, end: int) -> OldLog:
+    files = old_files(settings)
+    _close_last_file(files, end)
+    known = digests_of(files.files)
+    folder = ledger_folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / DIVIDED_FILE, known.to_json())
+    return known
 
 
 def _close_last_file(files: SegmentSequence, end: int) -> None:

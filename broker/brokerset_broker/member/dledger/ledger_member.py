@@ -10,16 +10,18 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step, SwitchEnded
+from brokerset_broker.member.dledger.foreign_appends import no_records
 from brokerset_broker.member.dledger.ledger_replication import LedgerReplication
 from brokerset_broker.member.dledger.member_settings import node_config
-from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, member_of, news_of
+from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, epoch_of, member_of, news_of
 from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
 from brokerset_broker.member.dledger.views import ledger_table, replica_views
 from brokerset_broker.member.gateway.forwarding import Forwarder
@@ -30,11 +32,12 @@ from brokerset_broker.member.membership.controllers import NoAnswer
 from brokerset_broker.member.membership.membership import new_nonce
 from brokerset_broker.member.refused_mastership import RETRY_SECONDS
 from brokerset_broker.member.role import GroupNews, Role, RoleState
-from brokerset_broker.member.shell import MemberShell
+from brokerset_broker.member.shell import MemberShell, StepFailed
 from brokerset_broker.member.steps import SwitchSteps
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.tables.metadata.metadata_log import MetadataLog
 from brokerset_broker.tables.metadata.polling import Master
@@ -44,6 +47,7 @@ from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_dledger.driver import Driver, MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role as LedgerRole
+from brokerset_protocol.bodies.dledger import DLedgerRequestCode
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -56,6 +60,8 @@ from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, Remo
 
 log = structlog.get_logger(__name__)
 
+_T = TypeVar("_T")
+
 HAND_OVER_SECONDS_MAX: Final = 1.5
 """How long the end of a leader may be delayed so that another member takes over before it."""
 
@@ -63,7 +69,7 @@ LAST_ANSWERS_SECONDS_MAX: Final = 0.5
 """How long the end of a leader waits for a quorum to have the last sends."""
 
 POLL_SECONDS: Final = 0.005
-"""How often it is looked whether a transfer of the leadership has ended, or a member caught up."""
+"""How often it is checked whether a transfer of the leadership has ended, or a member caught up."""
 
 TRANSFER_SECONDS_MAX: Final = 2.0
 """How long a leader that has transferred waits to hear of its successor, before it is unclear who leads."""
@@ -105,9 +111,12 @@ class LedgerMember:
         self._pool = ConnectionPool()
         self._asker = PoolRequester(self._pool)
         self._closing = False
+        self._stopped = asyncio.Event()
+        store.on_stopped = self._stopped.set
         self._own_id = broker_id_of(settings.dledger_self_id)
         self._named_masters: str | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._transfers_away: set[asyncio.Task[None]] = set()
         source = random.SystemRandom()
         config = node_config(settings)
         self.driver = Driver(
@@ -117,7 +126,7 @@ class LedgerMember:
             store.current_term,
             requester=self._asker,
             clock=parts.clock,
-            run_blocking=asyncio.to_thread,
+            run_blocking=self._run_on_disk,
             random_source=source,
             on_change=self._heard,
             on_commit=self._committed,
@@ -156,7 +165,7 @@ class LedgerMember:
             replication=self.replication,
             metadata=self.metadata,
             services=parts.services,
-            last_epoch=lambda: self.driver.term,
+            last_epoch=lambda: epoch_of(self.driver.term),
             tell_name_servers=parts.register_again,
             give_back=_nothing_to_give_back,
         )
@@ -198,16 +207,38 @@ class LedgerMember:
         """Be a member for as long as this task runs."""
         await self._server.listen_on(self._listener)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._end_when_stopped())
             tasks.create_task(self._run_driver())
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._steps.run())
             tasks.create_task(self.shell.run())
 
+    async def _run_on_disk(self, work: Callable[[], _T]) -> _T:
+        """What waits for the disk, in a thread: a failure is final, and the next start hears of it."""
+
+        def guarded() -> _T:
+            with self._store.guarding():
+                return work()
+
+        try:
+            return await asyncio.to_thread(guarded)
+        except OSError as error:
+            self._store.stop(f"the disk does not take the commit log: {error}")
+            raise
+
+    async def _end_when_stopped(self) -> None:
+        """A member that can store nothing must not lead, nor vote as if it could: others go on without it."""
+        await self._stopped.wait()
+        raise StoreUnusable(self._store.root, f"{self._store.stopped}; another member leads the group")
+
     async def _run_driver(self) -> None:
         """Vote and replicate, once it is sure that the group began with one old log."""
         if self._store.ledger.end_index < 0 and self._parts.live.current.dledger_brokerset_only:
             await self._comparison.run()
-        self._port.update(self.driver.handlers)
+        handlers = self.driver.handlers
+        self._port.update(
+            {**handlers, DLedgerRequestCode.APPEND: no_records(handlers[DLedgerRequestCode.APPEND])}
+        )
         await self.driver.run()
 
     async def hand_over_at_end(self) -> None:
@@ -257,7 +288,7 @@ class LedgerMember:
             self.shell.hand_over(status.transferee is not None)
         now = self.core.role
         leads = status.role is LedgerRole.LEADER
-        if now.role is Role.MASTER and not leads and status.term == now.epoch:
+        if now.role is Role.MASTER and not leads and epoch_of(status.term) == now.epoch:
             self.shell.mastership_ended(now.epoch)
         else:
             self.shell.received(news_of(status, self._leader_address(status)))
@@ -276,9 +307,9 @@ class LedgerMember:
         named = self._named_masters
         return named if named != self._parts.own_address() else None
 
-    def _leads(self, term: int) -> bool:
+    def _leads(self, epoch: int) -> bool:
         status = self.driver.status
-        return status.role is LedgerRole.LEADER and status.term == term
+        return status.role is LedgerRole.LEADER and epoch_of(status.term) == epoch
 
     def _check_leadership(self) -> None:
         """What waits for this leadership is told at once when it has ended, before anything is dispatched."""
@@ -312,9 +343,12 @@ class LedgerMember:
         )
 
     async def carry_out(self, step: Step, role: RoleState) -> None:
-        """Do one step of a change of role."""
+        """Do one step of a change of role. Raises `StepFailed`."""
         self.replication.wait_for(role)
         await self._steps.carry_out(step, role)
+        if step is Step.APPLY_METADATA and not self._leads(role.epoch):
+            self.metadata.stop_leading()
+            raise StepFailed(f"the leadership of epoch {role.epoch} ended before it could serve")
 
     def ask(self, what: Ask) -> None:
         """There is nobody to ask; what was heard is heard again later."""
@@ -340,7 +374,33 @@ class LedgerMember:
         self._parts.admission.know_ends(service.knows_ends)
 
     def switch_ended(self, ended: SwitchEnded) -> None:
-        """A change of role is over, or failed."""
+        """A change of role is over, or failed: the member may have another state by now."""
+        if not ended.problem:
+            asyncio.get_running_loop().call_soon(self._hear_again)
+            return
+        self.ask(Ask.STATE_LATER)
+        if ended.after.role is Role.MASTER:
+            self._give_up_leadership(ended)
+
+    def _give_up_leadership(self, ended: SwitchEnded) -> None:
+        """Who leads and cannot serve lets another member lead that has everything."""
+        others = [each for each in self.replicas() if each.in_sync]
+        if self._leads(ended.after.epoch) and others:
+            wanted = member_of(max(others, key=lambda each: each.acknowledged).broker_id)
+            log.warning(
+                "this member leads and cannot serve", problem=ended.problem, leadership_goes_to=wanted
+            )
+            task = asyncio.get_running_loop().create_task(self._transfer(wanted))
+            self._transfers_away.add(task)
+            task.add_done_callback(self._transfers_away.discard)
+
+    async def _transfer(self, wanted: str) -> None:
+        with suppress(LedgerRefused):
+            await self.driver.transfer(wanted)
+
+    def _hear_again(self) -> None:
+        if not self._closing:
+            self._heard(self.driver.status)
 
     # -- handing over (`SwitchOverParts`) -----------------------------------------------------------------
 
@@ -389,7 +449,7 @@ class LedgerMember:
         while self._transfers(deadline):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
         status = self.driver.status
-        if status.role is LedgerRole.LEADER and status.term == epoch:
+        if status.role is LedgerRole.LEADER and epoch_of(status.term) == epoch:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"replica {to_broker_id} did not take the leadership; this broker serves on",
@@ -432,7 +492,7 @@ class LedgerMember:
         return {Role.MASTER: 0, Role.SLAVE: self._own_id, Role.NONE: None}[self.core.role.role]
 
     def loss_is_known(self) -> bool:
-        """A DLedger elects nobody who lacks what it was the last to have."""
+        """Nobody is told: with asynchronous flushing, what a power failure took counts as never had."""
         return True
 
     def ha_address(self) -> str | None:
@@ -453,7 +513,7 @@ class LedgerMember:
             replica_id=self._own_id,
             nonce=self.core.nonce,
             group_epoch=role.epoch,
-            log_epoch=ledger.end_term,
+            log_epoch=epoch_of(ledger.end_term),
             log_offset=ledger.write_position,
             registration=self.problem() or f"member of {settings.dledger_peers}, {role.role}",
             master_epoch=role.epoch if leads else None,
@@ -480,6 +540,8 @@ class LedgerMember:
 
     def problems(self) -> list[str]:
         """Why this broker is not ready."""
+        if (stopped := self._store.stopped) is not None and not self._closing:
+            return [stopped]
         return [self.problem()] if self.core.role.role is Role.NONE else []
 
     def table(self) -> dict[str, str]:

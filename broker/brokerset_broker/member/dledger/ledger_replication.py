@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 from brokerset_broker.member.role import GivenBack, Role, RoleState
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 
-FOLLOWS_TEXT = "this broker does not lead its DLedger group"
+FINISH_SECONDS_MAX: Final = 10.0
+"""How long a new leader may take to have its log committed and dispatched; a queue may have no room."""
+
+FOLLOWS_TEXT: Final = "this broker does not lead its DLedger group"
 
 
 class LedgerReplication:
     """Implements `MemberReplication` for `SwitchSteps`."""
 
     def __init__(self, store: LedgerStore, leads: Callable[[int], bool]) -> None:
-        """`leads` tells whether this member still leads a term."""
+        """`leads` tells whether this member still leads in a master epoch."""
         self._store = store
         self._leads = leads
         self._changed = asyncio.Event()
@@ -35,13 +40,19 @@ class LedgerReplication:
 
     async def finish_received(self) -> int:
         """Who is to lead waits until its log is committed and dispatched. Raises `ReplicaLogFailed`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FINISH_SECONDS_MAX
         while self._epoch is not None and not self._store.is_dispatched:
             if not self._leads(self._epoch):
-                raise ReplicaLogFailed(f"the leadership of term {self._epoch} ended before it could serve")
+                raise ReplicaLogFailed(f"the leadership of epoch {self._epoch} ended before it could serve")
             if (reason := self._store.stopped) is not None:
                 raise ReplicaLogFailed(reason)
+            if loop.time() >= deadline:
+                raise ReplicaLogFailed(f"the log was not dispatched within {FINISH_SECONDS_MAX:g} s")
             self._changed.clear()
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
         return self._store.max_offset
 
     async def begin_epoch(self, epoch: int) -> bool:

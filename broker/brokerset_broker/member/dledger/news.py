@@ -1,6 +1,7 @@
 """What the state of a DLedger member means for the broker's role. Pure.
 
-The term is the master epoch. A member's broker id is the number in its id plus one, as a Java broker has it
+A term counts as the master epoch that is one higher: Java's first leader leads term 0, and no master does in
+epoch 0. A member's broker id is the number in its id plus one, as a Java broker has it
 while it does not lead; who leads is 0 to name servers.
 """
 
@@ -15,7 +16,7 @@ from brokerset_dledger.driver import MemberStatus
 from brokerset_dledger.node import Role as LedgerRole
 
 LEASE_SECONDS_MAX: Final = 3_600.0
-"""A lease without an end is looked at again after this."""
+"""A lease without an end is asked for again after this."""
 
 
 def broker_id_of(member: str) -> int:
@@ -28,11 +29,16 @@ def member_of(broker_id: int) -> str:
     return f"n{broker_id - 1}"
 
 
+def epoch_of(term: int) -> int:
+    """The master epoch of a term."""
+    return term + 1
+
+
 def news_of(status: MemberStatus, leader_address: str | None) -> GroupNews:
     """Who is master of the group in which epoch, as far as this member knows."""
     leader = status.leader_id
     return GroupNews(
-        epoch=status.term,
+        epoch=epoch_of(status.term),
         master_id=None if leader is None else broker_id_of(leader),
         master_address=leader_address,
         sync_state_set=frozenset(map(broker_id_of, in_sync(status))),
@@ -63,14 +69,14 @@ class LedgerLease:
 
     @property
     def epoch(self) -> int:
-        """The term of this member."""
-        return self.term()
+        """The master epoch of this member's term."""
+        return epoch_of(self.term())
 
     @property
     def ends_at(self) -> float:
-        """When to look again."""
+        """When it ends, or has to be asked for again."""
         return min(self.serves_until(), self.now() + LEASE_SECONDS_MAX)
 
     def valid(self, now: float, epoch: int) -> bool:
-        """Whether this member leads that term, and certainly nobody else a newer one."""
-        return epoch == self.term() and self.may_serve()
+        """Whether this member leads in that epoch, and certainly nobody else in a newer one."""
+        return epoch == self.epoch and self.may_serve()

@@ -22,7 +22,7 @@ OLD_LOG: Final = 51990
 
 ASK_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 0.5
-"""Between two rounds, until a quorum has the same old log."""
+"""Until the others are asked again."""
 
 ADVICE: Final = (
     "let slaves catch up with their master before a group is changed to DLedger mode, or give this member a"
@@ -54,11 +54,11 @@ class OldLogComparison:
 
     async def run(self) -> None:
         """Return when a quorum has the same old log."""
-        while not await self._round():  # noqa: ASYNC110
+        while not await self._ask_others():  # noqa: ASYNC110
             await asyncio.sleep(PAUSE_SECONDS)
         self.problem = ""
 
-    async def _round(self) -> bool:
+    async def _ask_others(self) -> bool:
         differences: list[str] = []
         for member, address in self._others.items():
             if member in self._equal:

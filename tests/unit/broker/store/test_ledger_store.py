@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.errors import PutStatus, StoreCorrupt, StoreRefused
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger_store import TERM_TOPIC, LedgerStore, is_whole
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.receiving import Step
 from brokerset_broker.store.results import Appended
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_formats.batches import BatchItem
@@ -395,3 +396,118 @@ def test_a_record_whose_first_page_is_lost_is_not_whole(stores: Stores) -> None:
     assert not is_whole(bytes(4_096) + record[4_096:])
     assert not is_whole(record[:4_096] + bytes(len(record) - 4_096))
     assert is_whole(b"of DLedger's own client")
+
+
+def test_a_store_whose_index_had_no_room_opens_again_and_dispatches(stores: Stores) -> None:
+    """The checkpoint then says where the index lacks messages: the offset of a record, inside an entry."""
+
+    async def fill() -> None:
+        store = stores.open()
+        store.start()
+        append(store, b"indexed")
+        commit(store)
+        store.dispatcher.index_missing_from = append(store, b"not indexed").offset
+        commit(store)
+        await store.close()
+
+    asyncio.run(fill())
+    store = stores.open()
+    append(store, b"new")
+    commit(store)
+    assert bodies(store) == [b"indexed", b"not indexed", b"new"]
+    assert len(store.query("T", "k", 10, 0, 2**60).records) == 3
+
+
+@pytest.mark.parametrize("how", ["closed", "crashed"])
+def test_damage_to_what_was_committed_is_named_and_nothing_is_touched(stores: Stores, how: str) -> None:
+    """Power did not fail, so what was committed must be there: a member must not vote without it."""
+
+    async def fill() -> None:
+        store = stores.open()
+        store.start()
+        for number in range(10):
+            append(store, b"%d" % number)
+        commit(store)
+        store.ledger.write_checkpoint()
+        if how == "closed":
+            await store.close()
+        else:
+            store.abandon()
+
+    asyncio.run(fill())
+    file = stores.settings.store_path_root_dir / "dledger-n0/data/00000000000000000000"
+    data = bytearray(file.read_bytes())
+    entry = data.index((3).to_bytes(8, "big") + TERM.to_bytes(8, "big")) - 8
+    data[entry] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match="the entries end with 2, though those up to 9"):
+        stores.open()
+    assert file.read_bytes() == data
+    stores.abandon()
+    store = LedgerStore(stores.settings, ManualClock())
+    store.load(accept_damage=True)
+    assert store.ledger.end_index == 2
+    store.abandon()
+
+
+def test_a_queue_without_room_is_tried_again_once_a_second_however_much_is_committed(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fill() -> int:
+        store = stores.open()
+        store.start()
+        steps = 0
+
+        def no_room(end: int) -> Step:
+            nonlocal steps
+            steps += 1
+            return Step.NO_ROOM
+
+        monkeypatch.setattr(store._entries, "step", no_room)
+        for _ in range(50):
+            append(store)
+            commit(store)
+        return steps
+
+    assert asyncio.run(fill()) == 1
+
+
+def test_a_log_that_begins_elsewhere_empties_the_queues(stores: Stores) -> None:
+    """A leader that has deleted what this member had sends its first file."""
+    store = stores.open()
+    for _ in range(3):
+        append(store, b"old")
+    commit(store)
+    record = bytearray(store.ledger.entry(0).body)
+    record[28:36] = (65_536 + ENTRY_HEAD_SIZE).to_bytes(8, "big")
+    first = LedgerEntry(500, TERM + 1, 65_536, bytes(record))
+    store.ledger.truncate(first)
+    commit(store, 500)
+    assert store.min_offset == 65_536
+    assert store.log.max_offset == 65_536 + first.size
+    unit = store.unit("T", 0, store.queue_max("T", 0) - 1)
+    assert unit is None or unit[0] >= 65_536
+
+
+def test_a_truncation_that_the_disk_did_not_take_ends_the_log(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second try would find zeros in the page cache, and sync nothing."""
+    store = stores.open()
+    for _ in range(3):
+        append(store)
+    entry = store.ledger.entry(0)
+
+    def fails(begin: int, end: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(type(store.ledger.files.files[0]), "sync", lambda self, begin, end: fails(begin, end))
+    with pytest.raises(LedgerRefused):
+        store.ledger.truncate(entry)
+    monkeypatch.undo()
+    with pytest.raises(LedgerRefused, match="the disk failed"):
+        store.ledger.append_body(TERM, b"more")
+    sync = store.ledger.begin_sync()
+    assert sync is not None
+    with pytest.raises(OSError, match="Input/output error"):
+        sync.run()

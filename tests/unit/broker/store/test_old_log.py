@@ -214,7 +214,7 @@ def test_a_member_whose_old_files_are_gone_tells_of_none(place: Place) -> None:
     assert store.remaining_old_log().end == 3 * FILE_BYTES
     for _ in range(3):
         store.log.detach_first()
-    assert store.remaining_old_log() == OldLog()
+    assert store.remaining_old_log() == OldLog(begun=True)
 
 
 def test_what_a_file_says_of_an_old_log_is_read_again(place: Place) -> None:
@@ -224,9 +224,16 @@ def test_what_a_file_says_of_an_old_log_is_read_again(place: Place) -> None:
     assert known == digests_of(old_files(place.settings).files)
     assert known is not None
     assert OldLog.from_json(known.to_json()) == known
-    for wrong in (b"", b"{}", b'{"end": 1, "files": [1]}', b'{"end": "x", "files": []}', b"[1]"):
+    blocks = b'{"end": 9, "files": [{"start": 0, "size": 9, "blocks": ["a", "b"]}]}'
+    for wrong in (blocks, b"", b"{}", b'{"end": 1, "files": [1]}', b'{"end": "x", "files": []}', b"[1]"):
         with pytest.raises(ValueError, match="no digests of an old log"):
             OldLog.from_json(wrong)
+
+
+def test_a_member_that_works_and_has_no_old_files_any_more_is_no_difference() -> None:
+    own = OldLog(300, (OldFile(200, 100, ("a",)),))
+    assert first_difference(own, OldLog(begun=True), "n1") is None
+    assert first_difference(own, OldLog(), "n1") is not None
 
 
 def test_the_first_difference_between_old_logs_is_named() -> None:

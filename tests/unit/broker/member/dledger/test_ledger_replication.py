@@ -78,7 +78,7 @@ async def test_who_leads_no_more_does_not_wait_on() -> None:
     await _turns()
     place.term = None
     place.replication.news()
-    with pytest.raises(ReplicaLogFailed, match="term 3 ended"):
+    with pytest.raises(ReplicaLogFailed, match="epoch 3 ended"):
         await waiting
 
 

@@ -32,9 +32,9 @@ def test_the_id_of_a_broker_is_the_number_of_its_member_plus_one() -> None:
     assert [member_of(broker_id) for broker_id in (1, 2, 13)] == ["n0", "n1", "n12"]
 
 
-def test_who_leads_is_master_and_the_term_is_the_epoch() -> None:
+def test_who_leads_is_master_in_the_epoch_behind_the_term() -> None:
     news = news_of(FOLLOWS, "10.0.0.3:10911")
-    assert (news.epoch, news.master_id, news.master_address) == (5, 3, "10.0.0.3:10911")
+    assert (news.epoch, news.master_id, news.master_address) == (6, 3, "10.0.0.3:10911")
     assert news_of(replace(FOLLOWS, leader_id=None), None).master_id is None
 
 
@@ -46,8 +46,8 @@ def test_members_that_have_all_that_is_committed_are_in_sync() -> None:
 
 def test_a_lease_counts_for_the_term_that_it_was_won_in() -> None:
     lease = LedgerLease(term=lambda: 5, may_serve=lambda: True, serves_until=lambda: 12.0, now=lambda: 10.0)
-    assert lease.valid(10.0, 5)
-    assert not lease.valid(10.0, 4)
+    assert lease.valid(10.0, 6)
+    assert not lease.valid(10.0, 5)
     assert lease.ends_at == 12.0
     assert LedgerLease(
         term=lambda: 5, may_serve=lambda: True, serves_until=lambda: float("inf"), now=lambda: 10.0

@@ -42,14 +42,14 @@ async def test_one_other_of_three_with_the_same_log_suffices() -> None:
 
 async def test_who_differs_from_all_that_answer_waits_and_says_where() -> None:
     compared = comparison(n1=OTHER.to_json(), n2=None)
-    assert not await compared._round()
+    assert not await compared._ask_others()
     assert "old log of n1 differs" in compared.problem
     assert "copy of the folder commitlog" in compared.problem
 
 
 async def test_who_hears_nobody_or_nonsense_waits() -> None:
     compared = comparison(n1=None, n2=b"nonsense")
-    assert not await compared._round()
+    assert not await compared._ask_others()
     assert "fewer than half" in compared.problem
 
 
