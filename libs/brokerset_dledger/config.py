@@ -56,6 +56,9 @@ class NodeConfig:
     in_flight_max: int = 1_000
     """Entries on their way to one follower."""
 
+    pushes_in_flight_max: int = 1_000
+    """Pushes on their way to one follower; what is appended meanwhile goes out together."""
+
     throttle_bytes: int = 300 << 20
     """A follower that lags by more gets no more than `throttle_rate`."""
 
@@ -98,6 +101,7 @@ class NodeConfig:
             vote_timeout=300,
             push_retry=200,
             commit_interval=100,
+            pushes_in_flight_max=8,
         )
 
     @property

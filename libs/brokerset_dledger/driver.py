@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -37,6 +38,7 @@ from brokerset_protocol.bodies.dledger import (
     MetadataResponse,
     PushRequest,
     PushResponse,
+    PushRunRequest,
     VoteRequest,
     VoteResponse,
 )
@@ -45,7 +47,14 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RunBlocking
 from brokerset_runtime.peer_requests import Asker
-from brokerset_runtime.remoting.connection import Connection, ConnectionClosed, Handler, RequestTimeout
+from brokerset_runtime.remoting.connection import (
+    DEFERRED,
+    Connection,
+    ConnectionClosed,
+    Handler,
+    Reply,
+    RequestTimeout,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +70,10 @@ _BETWEEN_MEMBERS: Final[Mapping[type[DLedgerBody], tuple[DLedgerRequestCode, typ
     PushRequest: (DLedgerRequestCode.PUSH, PushResponse),
     LeadershipTransferRequest: (DLedgerRequestCode.LEADERSHIP_TRANSFER, LeadershipTransferResponse),
 }
+"""Requests in JSON; PUSH_RUN has none."""
+
+_Reply = Callable[[Command, DLedgerBody], Command]
+"""How an answer of the core goes onto the wire."""
 
 
 class Sync(Protocol):
@@ -154,7 +167,9 @@ class Driver:
         self._watched: set[Connection] = set()
         """Those whose end is waited for."""
 
-        self._requests: dict[int, asyncio.Future[DLedgerBody]] = {}
+        self._requests: dict[int, tuple[Connection, Command, _Reply]] = {}
+        """What the core has not answered yet."""
+
         self._request_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
@@ -167,7 +182,7 @@ class Driver:
 
         self._writes_term = False
         self._syncs = False
-        self._sync_timer: asyncio.TimerHandle | None = None
+        self._sync_timer: asyncio.Handle | None = None
         self._appended: asyncio.Handle | None = None
         """The end of this turn of the loop, at which the core hears of what was appended in it."""
 
@@ -184,9 +199,11 @@ class Driver:
     def handlers(self) -> dict[int, Handler]:
         """What the member's port answers, by request code."""
         between: dict[int, Handler] = {
-            code: self._handler(kind) for kind, (code, _) in _BETWEEN_MEMBERS.items()
+            code: partial(self._receive, _reader(kind), _reply)
+            for kind, (code, _) in _BETWEEN_MEMBERS.items()
         }
         return between | {
+            DLedgerRequestCode.PUSH_RUN: partial(self._receive, PushRunRequest.from_command, _reply_to_run),
             DLedgerRequestCode.METADATA: lambda _, command: _reply(command, self._metadata(command)),
             DLedgerRequestCode.GET: lambda _, command: _reply(command, self._get(command)),
             DLedgerRequestCode.APPEND: lambda _, command: self._append(command),
@@ -248,8 +265,9 @@ class Driver:
             self._has_ended = True
             for task in self._tasks:
                 task.cancel()
-            for future in self._requests.values():
-                future.cancel()
+            for connection, _, _ in self._requests.values():
+                connection.in_flight -= 1  # nobody answers it any more
+            self._requests.clear()
             for handle in (self._timer, self._sync_timer, self._appended):
                 if handle is not None:
                     handle.cancel()
@@ -307,11 +325,13 @@ class Driver:
             self._wake.set()
 
     def _sync_soon(self) -> None:
-        if self._sync_seconds == 0.0:
-            self._begin_sync()
-        elif self._sync_timer is None and not self._has_ended:
+        """Sync at the end of this turn of the loop, so that all pushes of it share the wait, or later."""
+        if self._sync_timer is None and not self._has_ended:
             loop = asyncio.get_running_loop()
-            self._sync_timer = loop.call_later(self._sync_seconds, self._begin_sync)
+            if self._sync_seconds == 0.0:
+                self._sync_timer = loop.call_soon(self._begin_sync)
+            else:
+                self._sync_timer = loop.call_later(self._sync_seconds, self._begin_sync)
 
     def _begin_sync(self) -> None:
         self._sync_timer = None
@@ -337,24 +357,23 @@ class Driver:
         for call in ready.calls:
             self._start(self._ask(call))
         for answer in ready.answers:
-            future = self._requests.pop(answer.request_id, None)
-            if future is not None and not future.done():
-                future.set_result(answer.response)
+            asked = self._requests.pop(answer.request_id, None)
+            if asked is not None:
+                connection, command, reply = asked
+                connection.finish(command, reply(command, answer.response))
 
     async def _ask(self, call: Call) -> None:
-        code, kind = _BETWEEN_MEMBERS[type(call.request)]
         response: DLedgerBody | None = None
         try:
-            command = Command(code, body=call.request.to_json())
+            command = _command(call.request)
             answer = await self._requester.ask(self._addresses[call.peer], command, call.timeout / 1_000)
-            response = kind.from_json(answer.body)
+            response = _response(call.request, answer)
         except (ConnectionClosed, RequestTimeout):
             pass
         except Rejected as rejected:
             log.warning("a member's answer cannot be read", member=call.peer, reason=rejected.remark)
         self._node.answered(self._now(), call.call_id, response)
         self._carry_out()
-        self._wake.set()
 
     async def _write_checkpoints(self) -> None:
         while True:
@@ -443,19 +462,20 @@ class Driver:
 
     # Requests.
 
-    def _handler(self, kind: type[DLedgerBody]) -> Handler:
-        async def serve(connection: Connection, command: Command) -> Command:
-            request = kind.from_json(command.body)
-            self._request_id += 1
-            future: asyncio.Future[DLedgerBody] = asyncio.get_running_loop().create_future()
-            self._requests[self._request_id] = future
-            self._node.receive(self._now(), self._request_id, request)
-            if isinstance(request, HeartbeatRequest):
-                self._watch_leader(connection, request)
-            self._carry_out()
-            return _reply(command, await future)
-
-        return serve
+    def _receive(
+        self, read: Callable[[Command], DLedgerBody], reply: _Reply, connection: Connection, command: Command
+    ) -> Reply:
+        """Give a request to the core, which answers at once or later."""
+        request = read(command)
+        if self._has_ended:
+            return None
+        self._request_id += 1
+        self._requests[self._request_id] = connection, command, reply
+        self._node.receive(self._now(), self._request_id, request)
+        if isinstance(request, HeartbeatRequest):
+            self._watch_leader(connection, request)
+        self._carry_out()
+        return DEFERRED
 
     def _watch_leader(self, connection: Connection, heartbeat: HeartbeatRequest) -> None:
         """Remember over which connection the leader speaks, to hear of its end."""
@@ -525,6 +545,31 @@ class Driver:
         positions = tuple(entry.position for entry in entries)
         done = replace(answer, index=entries[-1].index, position=positions[-1])
         return _reply(command, replace(done, positions=positions) if request.batch_msgs else done)
+
+
+def _reader(kind: type[DLedgerBody]) -> Callable[[Command], DLedgerBody]:
+    return lambda command: kind.from_json(command.body)
+
+
+def _command(request: DLedgerBody) -> Command:
+    """A request of the core on the wire."""
+    if isinstance(request, PushRunRequest):
+        return request.to_command()
+    code, _ = _BETWEEN_MEMBERS[type(request)]
+    return Command(code, body=request.to_json())
+
+
+def _response(request: DLedgerBody, answer: Command) -> DLedgerBody:
+    """The answer to it. Raises `Rejected`."""
+    if isinstance(request, PushRunRequest):
+        return PushResponse.from_run_answer(answer)
+    _, kind = _BETWEEN_MEMBERS[type(request)]
+    return kind.from_json(answer.body)
+
+
+def _reply_to_run(command: Command, body: DLedgerBody) -> Command:
+    assert isinstance(body, PushResponse), "a push is answered as a push"
+    return body.to_run_answer(command)
 
 
 def _reply(command: Command, body: DLedgerBody) -> Command:

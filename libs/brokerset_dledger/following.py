@@ -5,13 +5,13 @@ Source: `DLedgerEntryPusher.EntryHandler` of DLedger 0.3.1.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.ledger import Ledger, LedgerRefused
-from brokerset_formats.dledger import LedgerEntry
-from brokerset_protocol.bodies.dledger import DLedgerCode, PushRequest, PushType
+from brokerset_formats.dledger import LedgerEntry, RunUnits
+from brokerset_formats.errors import FormatError
+from brokerset_protocol.bodies.dledger import DLedgerCode, PushRequest, PushRunRequest, PushType
 
 NEVER = 1 << 62
 
@@ -31,6 +31,8 @@ class _Waiting:
     request_id: int
     request: PushRequest
     deadline: int
+    units: RunUnits | None
+    """Of a run."""
 
 
 class Follower:
@@ -78,14 +80,20 @@ class Follower:
 
     def receive(self, request_id: int, request: PushRequest, now: int) -> None:
         """Take a push of this leader."""
-        if not _is_sound(request):
+        units = None
+        if isinstance(request, PushRunRequest):
+            units = _checked(request)
+            sound = units is not None
+        else:
+            sound = _is_sound(request)
+        if not sound:
             self._answer(request_id, request, DLedgerCode.UNEXPECTED_ARGUMENT)
             return
         late = request.sequence is not None and request.sequence < self._sequence
         self._sequence = max(self._sequence, -1 if request.sequence is None else request.sequence)
         match request.type:
             case PushType.APPEND:
-                self._append(request_id, request, now)
+                self._append(request_id, request, units, now)
             case PushType.COMPARE:
                 self.stop(DLedgerCode.INCONSISTENT_STATE)
                 self._compare(request_id, request)
@@ -100,19 +108,40 @@ class Follower:
                 code = DLedgerCode.SUCCESS if known else DLedgerCode.INCONSISTENT_STATE
                 self._answer(request_id, request, code)
 
-    def _append(self, request_id: int, request: PushRequest, now: int) -> None:
-        first = request.entries[0].index
+    def _append(self, request_id: int, request: PushRequest, units: RunUnits | None, now: int) -> None:
+        first = request.first_index
+        assert first is not None, "an append has entries"
         if first > self._ledger.end_index + 1:
             if first in self._waiting:
                 self._answer(request_id, request, DLedgerCode.REPEATED_PUSH)
             elif len(self._waiting) >= self._config.waiting_pushes_max:
                 self._answer(request_id, request, DLedgerCode.PUSH_REQUEST_IS_FULL)
             else:
-                self._waiting[first] = _Waiting(request_id, request, now + self._config.push_timeout)
+                deadline = now + self._config.push_timeout
+                self._waiting[first] = _Waiting(request_id, request, deadline, units)
             return
-        self._take_entries(request_id, request)
+        self._take(request_id, request, units)
         while waiting := self._waiting.pop(self._ledger.end_index + 1, None):
-            self._take_entries(waiting.request_id, waiting.request)
+            self._take(waiting.request_id, waiting.request, waiting.units)
+
+    def _take(self, request_id: int, request: PushRequest, units: RunUnits | None) -> None:
+        if isinstance(request, PushRunRequest) and request.first_index > self._ledger.end_index:
+            assert units is not None, "runs are checked as they come"
+            self._take_run(request_id, request, units)
+        else:  # entries, or a run of which some are here: an acknowledgement was lost
+            self._take_entries(request_id, request)
+
+    def _take_run(self, request_id: int, request: PushRunRequest, units: RunUnits) -> None:
+        """A run that begins behind the last entry."""
+        try:
+            if units.first_term < self._ledger.end_term:
+                raise LedgerRefused(DLedgerCode.INCONSISTENT_STATE, "a run of an older term than this log's")
+            self._ledger.append_run(request.run, units)
+        except LedgerRefused as refused:
+            full = refused.code is DLedgerCode.DISK_FULL
+            self._answer(request_id, request, refused.code if full else DLedgerCode.INCONSISTENT_STATE)
+            return
+        self._succeed(request_id, request, request.run.last_index)
 
     def _take_entries(self, request_id: int, request: PushRequest) -> None:
         """Entries that are here already are compared, the others appended."""
@@ -130,11 +159,11 @@ class Follower:
             full = refused.code is DLedgerCode.DISK_FULL and self._config.alone
             self._answer(request_id, request, refused.code if full else DLedgerCode.INCONSISTENT_STATE)
             return
-        self._succeed(request_id, request, entries)
+        self._succeed(request_id, request, entries[-1].index)
 
     def _compare(self, request_id: int, request: PushRequest) -> None:
         if self._has(request.entries[0]):
-            self._succeed(request_id, request, request.entries)
+            self._succeed(request_id, request, request.entries[0].index)
         else:
             self._answer(request_id, request, DLedgerCode.INCONSISTENT_STATE)
 
@@ -152,7 +181,7 @@ class Follower:
         self._matched = entry.index
         if self._ledger.committed_index < committed:  # that it fell is seen before it rises again
             request = replace(request, commit_index=-1)
-        self._succeed(request_id, request, (entry,))
+        self._succeed(request_id, request, entry.index)
 
     def _may_truncate(self, entry: LedgerEntry) -> bool:
         """In a group of ours nothing committed is ever truncated; a leader of Java may ask for it."""
@@ -167,11 +196,11 @@ class Follower:
         except LedgerRefused:
             return False
 
-    def _succeed(self, request_id: int, request: PushRequest, entries: Sequence[LedgerEntry]) -> None:
-        self._matched = max(self._matched, entries[-1].index)
+    def _succeed(self, request_id: int, request: PushRequest, last_index: int) -> None:
+        self._matched = max(self._matched, last_index)
         if request.type is not PushType.COMPARE:  # as in Java
             self._commit(request)
-        self._answer(request_id, request, DLedgerCode.SUCCESS, needs_synced=entries[-1].index)
+        self._answer(request_id, request, DLedgerCode.SUCCESS, needs_synced=last_index)
 
     def _commit(self, request: PushRequest) -> None:
         """What the leader has committed is so here only as far as this log is known to be the leader's."""
@@ -182,7 +211,18 @@ class Follower:
     def _answer(
         self, request_id: int, request: PushRequest, code: DLedgerCode, needs_synced: int = -1
     ) -> None:
+        if isinstance(request, PushRunRequest):  # it may wait for the disk for long
+            request = request.without_data()
         self._answers.append(PushAnswer(request_id, request, code, needs_synced))
+
+
+def _checked(request: PushRunRequest) -> RunUnits | None:
+    """What the heads of a run say, if each is right and none is of a newer term than the leader's."""
+    try:
+        units = request.run.check()
+    except FormatError:
+        return None
+    return units if units.last_term <= request.term else None
 
 
 def _is_sound(request: PushRequest) -> bool:

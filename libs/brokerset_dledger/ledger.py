@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from brokerset_formats.dledger import LedgerEntry
+from brokerset_formats.dledger import LedgerEntry, LedgerRun, RunUnits
 from brokerset_protocol.bodies.dledger import DLedgerCode
 
 
@@ -44,6 +44,21 @@ class Ledger(Protocol):
 
     def entry(self, index: int) -> LedgerEntry:
         """The entry at an index. Raises `LedgerRefused` when it is not there (any more)."""
+
+    def position(self, index: int) -> int:
+        """Where the entry at an index begins. Raises `LedgerRefused` when it is not there (any more)."""
+
+    def run(self, first: int, last: int, bytes_max: int) -> LedgerRun:
+        """Entries from `first` on, at most up to `last`, that stand together in one file, as bytes.
+
+        As many as have `bytes_max` together, at least one. Raises `LedgerRefused` when one is not there.
+        """
+
+    def append_run(self, run: LedgerRun, units: RunUnits) -> None:
+        """Append a run of the leader's that was checked, and follows the last entry: all of it or nothing.
+
+        Raises `LedgerRefused` when its position is not this log's end, or its end not in the same file.
+        """
 
     def append(self, entry: LedgerEntry) -> None:
         """Append the leader's next entry. Raises `LedgerRefused` when its position is not this log's end."""

@@ -28,6 +28,7 @@ from brokerset_protocol.bodies.dledger import (
     LeadershipTransferResponse,
     PushRequest,
     PushResponse,
+    PushRunRequest,
     PushType,
     VoteRequest,
     VoteResponse,
@@ -661,16 +662,23 @@ class Node:
     def _push(self, now: int) -> None:
         for peer, pusher in self._pushers.items():
             while push := pusher.next(now):
-                entries = push.entries
-                request = PushRequest(
-                    term=self.term,
-                    type=push.type,
-                    entry=entries[0] if len(entries) == 1 else None,
-                    batch_entry=entries if len(entries) > 1 else (),
-                    commit_index=self.ledger.committed_index,
-                    sequence=self._call_id if self.config.alone else None,
-                )
-                self._call(peer, request, push, self.config.transfer_timeout)
+                self._call(peer, self._push_request(push), push, self.config.transfer_timeout)
+
+    def _push_request(self, push: Push) -> PushRequest:
+        committed = self.ledger.committed_index
+        if push.run is not None:
+            return PushRunRequest(
+                term=self.term, run=push.run, commit_index=committed, sequence=self._call_id
+            )
+        entries = push.entries
+        return PushRequest(
+            term=self.term,
+            type=push.type,
+            entry=entries[0] if len(entries) == 1 else None,
+            batch_entry=entries if len(entries) > 1 else (),
+            commit_index=committed,
+            sequence=self._call_id if self.config.alone else None,
+        )
 
     def _push_answered(self, now: int, push: Push, peer: str, response: DLedgerBody | None) -> None:
         if self.role is not Role.LEADER:
@@ -843,13 +851,12 @@ def _vote_response(request: VoteRequest, result: VoteResult, term: int) -> VoteR
 
 
 def _push_response(request: PushRequest, code: DLedgerCode, ledger: Ledger) -> PushResponse:
-    entries = request.entries
     return PushResponse(
         group=request.group,
         term=request.term,
         code=code,
-        index=entries[0].index if entries else None,
-        count=len(entries),
+        index=request.first_index,
+        count=request.count,
         begin_index=ledger.begin_index,
         end_index=ledger.end_index,
     )

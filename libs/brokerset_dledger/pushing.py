@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.ledger import Ledger, LedgerRefused
-from brokerset_formats.dledger import LedgerEntry
+from brokerset_formats.dledger import LedgerEntry, LedgerRun
 from brokerset_protocol.bodies.dledger import DLedgerCode, PushResponse, PushType
 
 NEVER = 1 << 62
@@ -23,11 +23,18 @@ class Push:
     type: PushType
     entries: tuple[LedgerEntry, ...]
     epoch: int
+    run: LedgerRun | None = None
+    """The entries of an append in a group of ours alone."""
+
+    @property
+    def first_index(self) -> int:
+        """Index of its first entry."""
+        return self.entries[0].index if self.run is None else self.run.first_index
 
     @property
     def last_index(self) -> int:
         """Index of its last entry."""
-        return self.entries[-1].index
+        return self.entries[-1].index if self.run is None else self.run.last_index
 
 
 class Pusher:
@@ -159,22 +166,29 @@ class Pusher:
             first, (last, sent_at) = next(iter(self._in_flight.items()))
             if now >= sent_at + self._config.push_timeout:
                 self._in_flight[first] = last, now  # it stays the first
-                return self._push(PushType.APPEND, self._entries(first, last), now)
+                return self._push_entries(first, last, now)
         if self._next_index <= self._ledger.end_index:
-            if self._in_flight_entries >= self._config.in_flight_max or not self._has_quota(now):
-                return None
             room = self._config.in_flight_max - self._in_flight_entries
-            entries = self._entries(
-                self._next_index, min(self._ledger.end_index, self._next_index + room - 1)
-            )
-            self._in_flight[self._next_index] = entries[-1].index, now
-            self._in_flight_entries += len(entries)
-            self._next_index += len(entries)
-            return self._push(PushType.APPEND, entries, now)
+            full = room <= 0 or len(self._in_flight) >= self._config.pushes_in_flight_max
+            if full or not self._has_quota(now):
+                return None
+            last = min(self._ledger.end_index, self._next_index + room - 1)
+            push = self._push_entries(self._next_index, last, now)
+            self._in_flight[self._next_index] = push.last_index, now
+            self._in_flight_entries += push.last_index - self._next_index + 1
+            self._next_index = push.last_index + 1
+            return push
         due = now >= self._pushed_at + self._config.commit_interval
         if not self._in_flight and due:  # the last may be lost, or the follower started again since
             return self._push(PushType.COMMIT, (), now)
         return None
+
+    def _push_entries(self, first: int, last: int, now: int) -> Push:
+        if not self._config.alone:
+            return self._push(PushType.APPEND, self._entries(first, last), now)
+        self._pushed_at = now
+        run = self._ledger.run(first, last, self._config.push_bytes_max)
+        return Push(PushType.APPEND, (), self._epoch, run)
 
     def _entries(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
         entries: list[LedgerEntry] = []
@@ -194,10 +208,7 @@ class Pusher:
     def _has_quota(self, now: int) -> bool:
         """A follower that lags far gets so many bytes in a second, lest it takes the leader's disk."""
         try:
-            behind = (
-                self._ledger.entry(self._ledger.end_index).position
-                - self._ledger.entry(self._next_index).position
-            )
+            behind = self._ledger.position(self._ledger.end_index) - self._ledger.position(self._next_index)
         except LedgerRefused:
             return True
         if behind < self._config.throttle_bytes:
@@ -211,7 +222,7 @@ class Pusher:
         return True
 
     def _appended(self, push: Push, answer: PushResponse | None, now: int) -> None:
-        first = push.entries[0].index
+        first = push.first_index
         if answer is None:
             return  # pushed again when its time is over
         if answer.code == DLedgerCode.INCONSISTENT_STATE:

@@ -171,6 +171,71 @@ class LedgerUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class RunUnits:
+    """What the heads of a run say: its index units, one behind the other, and its terms."""
+
+    units: bytes
+    first_term: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRun:
+    """Consecutive entries of one data file, as they stand there: what a member pushes in one piece."""
+
+    first_index: int
+    count: int
+    position: int
+    data: bytes
+
+    @property
+    def last_index(self) -> int:
+        """Index of its last entry."""
+        return self.first_index + self.count - 1
+
+    def check(self) -> RunUnits:
+        """Read all heads; FormatError if one is not that of the entry which belongs there."""
+        data, end = self.data, len(self.data)
+        if not 0 < self.count <= end // ENTRY_HEAD_SIZE:
+            raise FormatError(f"a run of {self.count} entries in {end} bytes")
+        if not (0 <= self.position < NUMBER_END and 0 <= self.first_index < NUMBER_END - self.count):
+            raise FormatError(f"a run from entry {self.first_index} at {self.position}")
+        units = bytearray(self.count * INDEX_UNIT_SIZE)
+        read, write = ENTRY_HEAD.unpack_from, INDEX_UNIT.pack_into
+        start = unit = 0
+        term_before = first_term = term = -1
+        for expected in range(self.first_index, self.first_index + self.count):
+            if start + ENTRY_HEAD_SIZE > end:
+                raise FormatError("a run ends inside an entry", start)
+            magic, size, index, term, place, _, _, _, body_size = read(data, start)
+            if magic != MAGIC_NORMAL or index != expected or place != self.position + start:
+                raise FormatError(f"entry {index} at {place} in the place of {expected}", start)
+            if size < ENTRY_HEAD_SIZE or body_size != size - ENTRY_HEAD_SIZE or start + size > end:
+                raise FormatError(f"entry {index} of {size} bytes with a body of {body_size}", start)
+            if not 0 <= term < NUMBER_END or term < term_before:
+                raise FormatError(f"entry {index} of term {term} behind one of {term_before}", start)
+            write(units, unit, magic, place, size, index, term)
+            if unit == 0:
+                first_term = term
+            start, unit, term_before = start + size, unit + INDEX_UNIT_SIZE, term
+        if start != end:
+            raise FormatError(f"{end - start} bytes behind a run", start)
+        return RunUnits(bytes(units), first_term, term)
+
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Its entries one by one; FormatError as in `check`."""
+        self.check()
+        found: list[LedgerEntry] = []
+        start = 0
+        while start < len(self.data):
+            entry = decode_entry(self.data, start)
+            assert isinstance(entry, LedgerEntry), "its heads were checked"
+            found.append(entry)
+            start += entry.size
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class CurrentTerm:
     """`currterm`: the newest term that a node has seen, and whom it voted for in it."""
 

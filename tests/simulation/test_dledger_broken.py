@@ -37,7 +37,6 @@ BAD = Faults(
 )
 
 
-BROKEN = Faults(loss=0.02, delay_max=5, broken=0.3, pause=0.1, pause_max=600, cut=0.2, cut_max=600)
 POWER = Faults(loss=0.02, delay_max=10, power=0.08, down_max=500, sync_max=400, cut=0.05, cut_max=600)
 RESTARTS = Faults(loss=0.02, delay_max=30, kill=0.15, down_max=10, cut=0.15, cut_max=1_500)
 
@@ -91,16 +90,6 @@ class NoLease(Node):
 
     def may_serve(self, now: int) -> bool:
         return self.role is Role.LEADER and self.ledger.committed_index >= (self.begin_index or 0)
-
-
-class BreaksItsPromise(Node):
-    """Takes the end of a connection for the end of the leader."""
-
-    def _hears_leader(self, now: int) -> bool:
-        return not self._leader_gone and super()._hears_leader(now)
-
-    def _leader_lost_at(self) -> int:
-        return 0 if self._leader_gone else super()._leader_lost_at()
 
 
 class ServesBeforeItsRecord(Node):
@@ -168,7 +157,6 @@ VARIANTS = (
     Variant(AnyLogElected),
     Variant(LongestLogElected, faults=RESTARTS),
     Variant(NoLease),
-    Variant(BreaksItsPromise, 200, faults=BROKEN),
     Variant(ServesBeforeItsRecord),
     Variant(CountsAnyAnswer),
     Variant(TakesAnyEntry),

@@ -19,13 +19,16 @@ from brokerset_formats.dledger import (
     BLANK,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    INDEX_UNIT,
     INDEX_UNIT_SIZE,
     MAGIC_BLANK,
     MAGIC_NORMAL,
     CurrentTerm,
     LedgerCheckpoint,
     LedgerEntry,
+    LedgerRun,
     LedgerUnit,
+    RunUnits,
     decode_entry,
 )
 from brokerset_formats.errors import FormatError
@@ -246,14 +249,64 @@ class FileLedger:
             raise LedgerRefused(DLedgerCode.INDEX_OUT_OF_RANGE, f"entry {index} has no index unit")
         return LedgerUnit.decode(file.view, index * INDEX_UNIT_SIZE - file.start)
 
-    def entry(self, index: int) -> LedgerEntry:
-        """The entry at an index. Raises `LedgerRefused`."""
+    def _require(self, index: int) -> None:
         if not 0 <= self.begin_index <= index <= self.end_index:
             below = 0 <= index < self.begin_index
             raise LedgerRefused(
                 DLedgerCode.INDEX_LESS_THAN_LOCAL_BEGIN if below else DLedgerCode.INDEX_OUT_OF_RANGE,
                 f"entry {index} is not among {self.begin_index} to {self.end_index}",
             )
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Where an entry that is here begins and ends, as the index has it."""
+        file = self._index.find(index * INDEX_UNIT_SIZE)
+        if file is not None:
+            unit = INDEX_UNIT.unpack_from(file.view, index * INDEX_UNIT_SIZE - file.start)
+            magic, position, size, found, _ = unit
+            if magic == MAGIC_NORMAL and found == index and size >= ENTRY_HEAD_SIZE:
+                return position, position + size
+        raise LedgerRefused(DLedgerCode.DISK_ERROR, f"entry {index} of {self.folder} has no index unit")
+
+    def position(self, index: int) -> int:
+        """Where the entry at an index begins. Raises `LedgerRefused`."""
+        self._require(index)
+        return self._place(index)[0]
+
+    def run(self, first: int, last: int, bytes_max: int) -> LedgerRun:
+        """Entries from `first` on, up to `last`, as bytes of one file. Raises `LedgerRefused`.
+
+        Entries stand one behind the other in a file, so two index units tell the bytes of all between them.
+        """
+        self._require(first)
+        self._require(last)
+        position, end = self._place(first)
+        file = self.files.find(position)
+        if file is None:
+            raise LedgerRefused(DLedgerCode.DISK_ERROR, f"entry {first} of {self.folder} has no file")
+        limit = min(file.end, position + bytes_max)
+        end_of_last = self._place(last)[1]
+        if end_of_last <= limit:
+            end = end_of_last
+        else:
+            fits, exceeds = first, last
+            while exceeds - fits > 1:
+                middle = (fits + exceeds) // 2
+                end_of_middle = self._place(middle)[1]
+                if end_of_middle <= limit:
+                    fits, end = middle, end_of_middle
+                else:
+                    exceeds = middle
+            last = fits
+        if not position < end <= file.end:
+            raise LedgerRefused(
+                DLedgerCode.DISK_ERROR, f"entry {first} of {self.folder} is not at {position}"
+            )
+        data = bytes(file.view[position - file.start : end - file.start])
+        return LedgerRun(first, last - first + 1, position, data)
+
+    def entry(self, index: int) -> LedgerEntry:
+        """The entry at an index. Raises `LedgerRefused`."""
+        self._require(index)
         try:
             unit = self._unit(index)
             file = self.files.find(unit.position)
@@ -296,16 +349,43 @@ class FileLedger:
             )
         self._write(LedgerUnit.of(entry), entry.encode())
 
+    def append_run(self, run: LedgerRun, units: RunUnits) -> None:
+        """Append a run of the leader's that was checked: all of it or nothing. Raises `LedgerRefused`."""
+        if self.end_index >= 0 and run.first_index != self.end_index + 1:
+            raise LedgerRefused(
+                DLedgerCode.INCONSISTENT_INDEX, f"{run.first_index} does not follow {self.end_index}"
+            )
+        _, _, first_size, _, _ = INDEX_UNIT.unpack_from(units.units)
+        position = self._room(first_size)
+        size = len(run.data)
+        file_bytes = self.files.segment_bytes
+        if position != run.position or position % file_bytes + size + BLANK.size > file_bytes:
+            raise LedgerRefused(
+                DLedgerCode.DISK_ERROR,
+                f"entries {run.first_index} to {run.last_index} do not belong at {run.position}: "
+                f"this log is at {position}, its files have {file_bytes} bytes",
+            )
+        file = self._prepare(position, run.first_index, run.last_index)
+        start = position - file.start
+        data = memoryview(run.data)
+        file.map[start + BLANK.size : start + size] = data[BLANK.size :]
+        file.map[start : start + BLANK.size] = data[: BLANK.size]  # last: without it, nothing stands there
+        self._write_units(run.first_index, units.units)
+        if self.begin_index < 0:
+            self.begin_index = run.first_index
+        self._ends_with(run.last_index, units.last_term, position + size)
+
     def append_body(self, term: int, body: bytes) -> LedgerEntry:
         """Append a record as leader. Raises `LedgerRefused` (disk full, too large)."""
-        position = self.room(len(body))
+        file, position = self.prepare(len(body))
         if self._patch is not None:
             patched = bytearray(body)
             self._patch(memoryview(patched), position)
             body = bytes(patched)
-        entry = LedgerEntry(self.end_index + 1, term, position, body)
-        self._write(LedgerUnit.of(entry), entry.encode())
-        return entry
+        begin = position - file.start + ENTRY_HEAD_SIZE
+        file.map[begin : begin + len(body)] = body
+        self.complete(term, position, len(body))
+        return LedgerEntry(self.end_index, term, position, body)
 
     def room(self, record_size: int) -> int:
         """Position of the next entry, whose record has so many bytes. Raises `LedgerRefused` (too large)."""
@@ -337,7 +417,7 @@ class FileLedger:
         try:
             for position in (self.write_position, end):
                 self._file_at(self.files, position)
-            self._reserve_index(self.end_index + count)
+            self._reserve_units(self.end_index + 1, self.end_index + count)
         except OSError as error:
             raise self._full(error) from error
 
@@ -351,7 +431,10 @@ class FileLedger:
         ENTRY_HEAD.pack_into(
             file.map, position - file.start, MAGIC_NORMAL, size, index, term, position, 0, 0, 0, record_size
         )
-        self._write_unit(LedgerUnit(position, size, index, term))
+        place = index * INDEX_UNIT_SIZE
+        units = self._index.find(place)
+        assert units is not None, "it was reserved"
+        INDEX_UNIT.pack_into(units.map, place - units.start, MAGIC_NORMAL, position, size, index, term)
         self._ends_with(index, term, position + size)
 
     def _ends_with(self, index: int, term: int, end: int) -> None:
@@ -381,18 +464,33 @@ class FileLedger:
         return end + free if size + BLANK.size > free else end
 
     def _write(self, unit: LedgerUnit, data: bytes) -> None:
-        self._require_disk()
-        try:
-            file = self._file_at(self.files, unit.position)
-            self._reserve_index(unit.index)
-        except OSError as error:
-            raise self._full(error) from error
-        if unit.position > self.write_position:
-            self._close_file(unit.position)
+        file = self._prepare(unit.position, unit.index, unit.index)
         start = unit.position - file.start
         file.map[start : start + len(data)] = data
         self._write_unit(unit)
         self._ends_with(unit.index, unit.term, unit.position + len(data))
+
+    def _prepare(self, position: int, first_index: int, last_index: int) -> MappedFile:
+        """The file for entries that begin at `position`, with room for them and their units."""
+        self._require_disk()
+        try:
+            file = self._file_at(self.files, position)
+            self._reserve_index(first_index)
+            if last_index > first_index:
+                self._reserve_units(first_index, last_index)
+        except OSError as error:
+            raise self._full(error) from error
+        if position > self.write_position:
+            self._close_file(position)
+        return file
+
+    def _reserve_units(self, index: int, last_index: int) -> None:
+        """Reserve the units of a run, which may be in several files, one file after the other."""
+        units_of_file = self._index.segment_bytes // INDEX_UNIT_SIZE
+        while index <= last_index:
+            last_of_file = index - index % units_of_file + units_of_file - 1
+            self._reserve_index(min(last_index, last_of_file))
+            index = last_of_file + 1
 
     def _close_file(self, end: int) -> None:
         """Mark the rest of the last file as blank; what follows the mark are zeros already."""
@@ -425,6 +523,17 @@ class FileLedger:
         file = self._reserve_index(unit.index)
         start = unit.index * INDEX_UNIT_SIZE - file.start
         file.map[start : start + INDEX_UNIT_SIZE] = unit.encode()
+
+    def _write_units(self, first: int, units: bytes) -> None:
+        """Write the units of consecutive entries, which may be those of several index files."""
+        position, done = first * INDEX_UNIT_SIZE, 0
+        while done < len(units):
+            file = self._index.find(position + done)
+            assert file is not None, "it was reserved"
+            start = position + done - file.start
+            size = min(len(units) - done, file.size - start)
+            file.map[start : start + size] = units[done : done + size]
+            done += size
 
     def truncate(self, entry: LedgerEntry) -> None:
         """Drop everything behind the entry; put it here if this log lacks it. Blocks for the disk."""

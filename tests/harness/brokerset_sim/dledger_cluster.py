@@ -13,7 +13,7 @@ from itertools import pairwise
 from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Node, Ready, Role
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm, LedgerEntry
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm, LedgerEntry, LedgerRun, RunUnits
 from brokerset_protocol.bodies.dledger import (
     DLedgerBody,
     DLedgerCode,
@@ -148,6 +148,33 @@ class SimLedger:
             )
         self.entries.append(entry)
 
+    def position(self, index: int) -> int:
+        return self.entry(index).position
+
+    def run(self, first: int, last: int, bytes_max: int) -> LedgerRun:
+        entry = self.entry(first)
+        data = [entry.encode()]
+        end = entry.position + entry.size
+        for index in range(first + 1, last + 1):
+            following = self.entry(index)
+            stays = following.position == end and end // FILE_SIZE == entry.position // FILE_SIZE
+            if not stays or end + following.size - entry.position > bytes_max:
+                break
+            data.append(following.encode())
+            end += following.size
+        return LedgerRun(first, len(data), entry.position, b"".join(data))
+
+    def append_run(self, run: LedgerRun, units: RunUnits) -> None:
+        if self.full:
+            raise LedgerRefused(DLedgerCode.DISK_FULL, "the disk is full")
+        kept = len(self.entries)
+        try:
+            for entry in run.entries():
+                self.append(entry)
+        except LedgerRefused:
+            del self.entries[kept:]
+            raise
+
     def append_body(self, term: int, body: bytes) -> LedgerEntry:
         position = self.position_of(ENTRY_HEAD_SIZE + len(body))
         entry = LedgerEntry(self.end_index + 1, term, position, body)
@@ -249,6 +276,7 @@ class DLedgerCluster:
         self._healing = False
         peers = tuple(f"n{number}" for number in range(self.size))
         promise_heartbeats = self.random.choice((None, 2))
+        push_bytes_max = self.random.choice((300, 800))
         self.hosts = {
             peer: Host(
                 peer,
@@ -264,7 +292,7 @@ class DLedgerCluster:
                     sync_before_ack=sync_before_ack,
                     push_timeout=200,
                     push_retry=50,
-                    push_bytes_max=300,
+                    push_bytes_max=push_bytes_max,
                     in_flight_max=8,
                     waiting_pushes_max=4,
                     commit_interval=100,

@@ -52,7 +52,9 @@ class Pushing:
 
 
 def _what(push: Push) -> tuple[PushType, int, int]:
-    return push.type, push.entries[0].index if push.entries else -1, push.last_index if push.entries else -1
+    if push.type is COMMIT:
+        return push.type, -1, -1
+    return push.type, push.first_index, push.last_index
 
 
 @pytest.mark.parametrize(
