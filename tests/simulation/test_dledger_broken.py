@@ -10,8 +10,15 @@ from brokerset_dledger import node as node_module
 from brokerset_dledger.following import Follower
 from brokerset_dledger.node import Node, Ready, Role
 from brokerset_dledger.pushing import Push, Pusher
-from brokerset_formats.dledger import CurrentTerm, LedgerEntry
-from brokerset_protocol.bodies.dledger import DLedgerBody, PushResponse, VoteRequest, VoteResult
+from brokerset_formats.dledger import CurrentTerm, LedgerEntry, RunUnits
+from brokerset_protocol.bodies.dledger import (
+    DLedgerBody,
+    DLedgerCode,
+    PushRequest,
+    PushResponse,
+    VoteRequest,
+    VoteResult,
+)
 from brokerset_sim.dledger_cluster import DLedgerCluster, Faults, NoProgress, SafetyViolated
 
 RUN_MS = 6_000
@@ -109,6 +116,25 @@ class TakesAnyEntry(Follower):
         return True
 
 
+class AcknowledgesRunsThatWait(Follower):
+    """Says yes to a run although the one before is missing."""
+
+    def _append(self, request_id: int, request: PushRequest, units: RunUnits | None, now: int) -> None:
+        if units is not None and (request.first_index or 0) > self._ledger.end_index + 1:
+            self._answer(request_id, request, DLedgerCode.SUCCESS)
+        else:
+            super()._append(request_id, request, units, now)
+
+
+class CountsBeyondTheRun(Pusher):
+    """Takes the acknowledgement of a run for one of everything that the leader has."""
+
+    def _appended(self, push: Push, answer: PushResponse | None, now: int) -> None:
+        super()._appended(push, answer, now)
+        if answer is not None and answer.succeeded:
+            self.watermark = self._ledger.end_index
+
+
 class NothingPushedAgain(Pusher):
     """A push that was lost is lost."""
 
@@ -160,6 +186,8 @@ VARIANTS = (
     Variant(ServesBeforeItsRecord),
     Variant(CountsAnyAnswer),
     Variant(TakesAnyEntry),
+    Variant(AcknowledgesRunsThatWait),
+    Variant(CountsBeyondTheRun),
     Variant(NothingPushedAgain),
     Variant(TruncatesOneTooLate),
 )

@@ -691,7 +691,7 @@ def _unit_at(file: MappedFile, position: int, last: LedgerUnit | None) -> Ledger
     if start + ENTRY_HEAD_SIZE > file.size:
         return None
     magic, size, index, term, place, _, _, _, body_size = ENTRY_HEAD.unpack_from(file.view, start)
-    if magic != MAGIC_NORMAL or size <= ENTRY_HEAD_SIZE or body_size != size - ENTRY_HEAD_SIZE:
+    if magic != MAGIC_NORMAL or size < ENTRY_HEAD_SIZE or body_size != size - ENTRY_HEAD_SIZE:
         return None
     if place != position or start + size > file.size or index < 0 or term < 0:
         return None

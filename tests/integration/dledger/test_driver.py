@@ -19,7 +19,7 @@ from brokerset_dledger import driver as driver_module
 from brokerset_dledger.driver import Driver, MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm, LedgerRun
 from brokerset_protocol.bodies.dledger import (
     AppendRequest,
     AppendResponse,
@@ -29,6 +29,8 @@ from brokerset_protocol.bodies.dledger import (
     GetResponse,
     MetadataRequest,
     MetadataResponse,
+    PushResponse,
+    PushRunRequest,
     VoteRequest,
     VoteResponse,
 )
@@ -382,3 +384,33 @@ async def test_a_disk_that_takes_no_checkpoint_ends_the_member(
 
     assert isinstance(await member.ended(), OSError)
     await member.stop()
+
+
+async def test_a_run_of_nonsense_harms_nobody(tmp_path: Path) -> None:
+    """Wrong heads are refused with 411 by a follower, whose log stays as it is; the group goes on."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        (entry,) = await leader.driver.append([b"x"])
+        follower = next(member for member in members.values() if member is not leader)
+        await until(lambda: follower.ledger.committed_index == entry.index)
+        position = follower.ledger.write_position
+        run = LedgerRun(entry.index + 1, 1, position, b"\xff" * 60)
+        request = PushRunRequest(
+            group="g",
+            remote_id=follower.member_id,
+            leader_id=leader.member_id,
+            term=leader.driver.term,
+            run=run,
+        )
+        pool = ConnectionPool()
+        asker, address = PoolRequester(pool), follower.addresses[follower.member_id]
+
+        answer = PushResponse.from_run_answer(await asker.ask(address, request.to_command(), 5.0))
+        stranger = replace(request.to_command(), ext=request.to_command().ext | {"brokerset": "9"})
+        refused = PushResponse.from_run_answer(await asker.ask(address, stranger, 5.0))
+        await pool.close()
+
+        assert answer.code == refused.code == DLedgerCode.UNEXPECTED_ARGUMENT
+        assert follower.ledger.end_index == entry.index
+        (more,) = await leader.driver.append([b"goes on"])
+        await until(lambda: follower.ledger.committed_index == more.index)

@@ -11,13 +11,14 @@ import pytest
 from brokerset_dledger import node as node_module
 from brokerset_dledger.following import Follower
 from brokerset_dledger.node import Node, Role
-from brokerset_formats.dledger import LedgerEntry
+from brokerset_formats.dledger import LedgerEntry, decode_entry
 from brokerset_protocol.bodies.dledger import (
     OWN_VERSION,
     DLedgerBody,
     HeartbeatRequest,
     PushRequest,
     PushResponse,
+    PushRunRequest,
     PushType,
     VoteRequest,
 )
@@ -295,6 +296,47 @@ def commit_before_the_comparison(node_class: type[Node]) -> None:
     push(net, "n1", "n0", net["n1"].node.term, type=PushType.COMMIT, commit_index=committed, sequence=1)
 
 
+# Runs.
+
+
+class ReadsTheFirstHead(Follower):
+    """Believes that a run is right when it begins right."""
+
+    def receive(self, request_id: int, request: PushRequest, now: int) -> None:
+        if isinstance(request, PushRunRequest):
+            entries, start = [], 0
+            while start < len(request.run.data):
+                entry = decode_entry(request.run.data, start)
+                assert isinstance(entry, LedgerEntry)
+                entries.append(entry)
+                start += entry.size
+            self._ledger.entries += entries  # type: ignore[attr-defined]  # it is the simulated one
+            self._succeed(request_id, request, entries[-1].index)
+        else:
+            super().receive(request_id, request, now)
+
+
+def damaged_run(node_class: type[Node]) -> None:
+    """The head of a run's second entry arrives with another term than the leader wrote."""
+    net = group(node_class=node_class)
+    net.cut_off("n0", "n2")
+    net.holds = lambda sent: isinstance(sent.request, PushRunRequest)
+    net.append("n0", b"one", b"two")
+    sent = next(each for each in net.held if each.target == "n1")
+    request = sent.request
+    assert isinstance(request, PushRunRequest)
+    data = bytearray(request.run.data)
+    start = len(data) // 2
+    data[start + 16 : start + 24] = (net["n0"].node.term + 1).to_bytes(8, "big")
+    damaged = replace(request, run=replace(request.run, data=bytes(data)))
+    net.holds = lambda sent: False
+    sent.call = replace(sent.call, request=damaged)
+
+    net.deliver(sent)
+
+    assert net.advance(1_000, lambda: net["n1"].ledger.committed_index == 2)
+
+
 # Quorums.
 
 
@@ -387,6 +429,7 @@ MISTAKES: tuple[tuple[Scene, type[Node | Follower]], ...] = (
     (late_truncation_after_silence, ForgetsWhomItFollowed),
     (acknowledged_in_its_place, AcknowledgesWhatIsGone),
     (commit_before_the_comparison, CommitsWhatItHas),
+    (damaged_run, ReadsTheFirstHead),
     (leader_without_a_quorum, LeadsAlone),
     (leader_started_again, LeadsItsTermAgain),
 )

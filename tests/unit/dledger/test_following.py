@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from brokerset_dledger.following import Follower
-from brokerset_formats.dledger import LedgerEntry
-from brokerset_protocol.bodies.dledger import DLedgerCode, PushRequest, PushType
+from brokerset_formats.dledger import LedgerEntry, LedgerRun
+from brokerset_protocol.bodies.dledger import DLedgerCode, PushRequest, PushRunRequest, PushType
 from brokerset_sim.dledger_cluster import SimLedger
 from brokerset_sim.dledger_net import node_config
 
@@ -51,6 +51,17 @@ class Following:
         self._request_id += 1
         batch = {"entry": entries[0]} if len(entries) == 1 else {"batch_entry": entries}
         self.follower.receive(self._request_id, PushRequest(type=push_type, term=5, **(batch | values)), now)
+        return self.taken()
+
+    def push_run(
+        self, first: int, last: int, *, now: int = NOW, run: LedgerRun | None = None, **values: Any
+    ) -> list[tuple[int, DLedgerCode]]:
+        """Push entries of the leader's log as a run."""
+        self._request_id += 1
+        run = run or LEADER.run(first, last, 10_000)
+        fields: dict[str, Any] = {"term": 5, "run": run}
+        request = PushRunRequest(**(fields | values))
+        self.follower.receive(self._request_id, request, now)
         return self.taken()
 
     def taken(self) -> list[tuple[int, DLedgerCode]]:
@@ -316,3 +327,89 @@ def test_push_that_makes_no_sense(push_type: PushType, indexes: tuple[int, ...])
 
     assert following.push(push_type, *indexes) == [(1, DLedgerCode.UNEXPECTED_ARGUMENT)]
     assert following.ledger.end_index == 2
+
+
+def test_runs_in_order() -> None:
+    """Each needs its last entry synced, and commits what the leader has, but nothing behind itself."""
+    following = Following(1, 1, 3)
+
+    assert following.push_run(3, 4, commit_index=9) == [(1, OK)]
+    assert following.ledger.committed_index == 4
+    assert following.push_run(5, 6, commit_index=4) == [(2, OK)]
+
+    assert following.ledger.entries == LEADER.entries
+    assert following.needs_synced == [4, 6]
+    assert following.ledger.committed_index == 4
+
+
+def test_run_that_came_too_early_waits() -> None:
+    """Nothing of it is appended before those that precede it; it is answered after them."""
+    following = Following(1, 1, 3)
+
+    assert following.push_run(5, 6) == []
+    assert following.ledger.end_index == 2
+    assert following.push(PushType.APPEND, 4) == []
+    assert following.push_run(3, 3) == [(3, OK), (2, OK), (1, OK)]
+
+    assert following.ledger.entries == LEADER.entries
+
+
+def test_run_of_which_some_is_there() -> None:
+    """An acknowledgement was lost: what is there is compared, the rest appended."""
+    same, other = Following(1, 1, 3), Following(1, 1, 2)
+
+    assert same.push_run(1, 5) == [(1, OK)]
+    assert same.ledger.entries == LEADER.entries[:6]
+    assert other.push_run(1, 5) == [(1, DIFFERS)]
+    assert other.ledger.end_index == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "values"),
+    [
+        (4, 6, {"term": 4}),
+        (3, 5, {"run": LedgerRun(3, 3, 0, LEADER.run(3, 5, 10_000).data)}),
+        (3, 5, {"run": LedgerRun(3, 3, LEADER.position(3), LEADER.run(3, 5, 10_000).data[:-1])}),
+    ],
+)
+def test_run_that_makes_no_sense(first: int, last: int, values: dict[str, Any]) -> None:
+    """411, and nothing changes: wrong heads, or entries of a term that its leader has not reached."""
+    following = Following(1, 1, 3, 3)
+
+    assert following.push_run(first, last, **values) == [(1, DLedgerCode.UNEXPECTED_ARGUMENT)]
+    assert following.ledger.end_index == 3
+    assert following.ledger.committed_index == -1
+
+
+def test_run_of_an_older_term_than_the_log() -> None:
+    """406: terms never fall in a log, so this one is not the leader's."""
+    assert Following(1, 1, 4).push_run(3, 4) == [(1, DIFFERS)]
+
+
+def test_run_that_does_not_fit_behind_the_log() -> None:
+    """406: the logs differ somewhere before."""
+    following = Following(1, 1, 3, body=b"longer entry")
+
+    assert following.push_run(3, 5) == [(1, DIFFERS)]
+    assert following.ledger.end_index == 2
+
+
+def test_run_on_a_full_disk() -> None:
+    """415: the leader pushes it again later."""
+    following = Following(1, 1, 3)
+    following.ledger.full = True
+
+    assert following.push_run(3, 4) == [(1, DLedgerCode.DISK_FULL)]
+    assert following.ledger.end_index == 2
+
+
+def test_answer_that_waits_for_the_disk_keeps_no_entries() -> None:
+    """Thousands may wait."""
+    following = Following(1, 1, 3)
+    following.follower.receive(1, PushRunRequest(term=5, run=LEADER.run(3, 6, 10_000)), NOW)
+
+    (answer,) = following.follower.take_answers()
+
+    assert isinstance(answer.request, PushRunRequest)
+    assert answer.request.run.data == b""
+    assert (answer.request.first_index, answer.request.count) == (3, 4)

@@ -312,3 +312,35 @@ def test_quota_of_a_follower_that_lags_far() -> None:
 
     pushing.now += 1_000
     assert len(pushing.due()) == 2
+
+
+def test_entries_go_as_runs_where_all_members_are_ours() -> None:
+    """As they stand in the file, up to its end; in a mixed group one by one."""
+    ours, mixed = Pushing().appending(), Pushing(alone=False).appending()
+    for each in (ours, mixed):
+        for _ in range(12):
+            each.ledger.append_body(1, b"more")
+    file_end = next(entry.index for entry in ours.ledger.entries if entry.position >= 1024)
+
+    pushes = ours.pushes()
+    (entries,) = mixed.pushes()
+
+    assert [_what(push) for push in pushes] == [(APPEND, 10, file_end - 1), (APPEND, file_end, 21)]
+    assert all(push.run is not None and push.entries == () for push in pushes)
+    assert [entry for push in pushes if push.run for entry in push.run.entries()] == ours.ledger.entries[10:]
+    assert entries.run is None
+    assert list(entries.entries) == mixed.ledger.entries[10:]
+
+
+def test_pushes_in_flight_are_bounded() -> None:
+    """What is appended meanwhile goes out together."""
+    pushing = Pushing(pushes_in_flight_max=2).appending()
+    pushes: list[Push] = []
+    for _ in range(5):
+        pushing.ledger.append_body(1, b"more")
+        pushes += pushing.pushes()
+    assert [_what(push) for push in pushes] == [(APPEND, 10, 10), (APPEND, 11, 11)]
+
+    pushing.answer(pushes[0], end=10)
+
+    assert pushing.due() == [(APPEND, 12, 14)]

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from brokerset_formats.dledger import (
+    ENTRY_HEAD_SIZE,
     INDEX_UNIT_SIZE,
     CurrentTerm,
     LedgerBlank,
     LedgerCheckpoint,
     LedgerEntry,
+    LedgerRun,
     LedgerUnit,
     decode_entry,
 )
@@ -108,3 +110,71 @@ def test_damaged_entries() -> None:
     for damaged_unit in (UNIT_BYTES[:31], bytes(32)):
         with pytest.raises(FormatError):
             LedgerUnit.decode(damaged_unit)
+
+
+RUN_ENTRIES = (
+    LedgerEntry(7, 3, 1024, b"hello"),
+    LedgerEntry(8, 3, 1024 + 53, b""),
+    LedgerEntry(9, 5, 1024 + 53 + 48, b"x" * 300),
+)
+RUN = LedgerRun(7, 3, 1024, b"".join(entry.encode() for entry in RUN_ENTRIES))
+
+
+def test_heads_of_a_run_are_its_index_units() -> None:
+    """What a follower writes into its index, and the terms that it compares."""
+    checked = RUN.check()
+
+    assert checked.units == b"".join(LedgerUnit.of(entry).encode() for entry in RUN_ENTRIES)
+    assert (checked.first_term, checked.last_term) == (3, 5)
+    assert RUN.entries() == RUN_ENTRIES
+    assert RUN.last_index == 9
+
+
+def changed(position: int, value: bytes) -> LedgerRun:
+    """The run with other bytes at a position."""
+    data = RUN.data[:position] + value + RUN.data[position + len(value) :]
+    return LedgerRun(7, 3, 1024, data)
+
+
+SECOND = 53
+"""Where the second head of the run begins."""
+
+
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [
+        (changed(0, b"\0\0\0\2"), "in the place of 7"),
+        (changed(SECOND, b"\xff\xff\xff\xff"), "in the place of 8"),
+        (changed(SECOND + 4, b"\0\0\0\x31"), "of 49 bytes with a body of 0"),
+        (changed(SECOND + 4, b"\0\0\0\0"), "of 0 bytes"),
+        (changed(SECOND + 8, bytes(7) + b"\x07"), "entry 7 at 1077 in the place of 8"),
+        (changed(SECOND + 16, bytes(7) + b"\x02"), "entry 8 of term 2 behind one of 3"),
+        (changed(SECOND + 16, b"\xff" * 8), "of term -1"),
+        (changed(SECOND + 24, bytes(8)), "entry 8 at 0"),
+        (changed(SECOND + 44, b"\0\0\0\1"), "of 48 bytes with a body of 1"),
+        (LedgerRun(7, 3, 1024, RUN.data[:-1]), "entry 9 of 348 bytes"),
+        (LedgerRun(7, 3, 1024, RUN.data + b"x"), "1 bytes behind a run"),
+        (LedgerRun(7, 2, 1024, RUN.data), "348 bytes behind a run"),
+        (LedgerRun(7, 4, 1024, RUN.data), "ends inside an entry"),
+        (LedgerRun(8, 3, 1024, RUN.data), "entry 7 at 1024 in the place of 8"),
+        (LedgerRun(7, 3, 1025, RUN.data), "entry 7 at 1024"),
+        (LedgerRun(7, 0, 1024, b""), "a run of 0 entries"),
+        (LedgerRun(7, 1 << 30, 1024, RUN.data), "a run of 1073741824 entries in 449 bytes"),
+        (LedgerRun(-1, 1, 0, RUN.data), "a run from entry -1"),
+        (LedgerRun(7, 1, 1 << 60, RUN.data), "a run from entry 7 at"),
+    ],
+)
+def test_run_with_a_wrong_head_is_refused(run: LedgerRun, problem: str) -> None:
+    """Every head must be that of the entry which belongs there; what only looks like one is refused."""
+    with pytest.raises(FormatError, match=problem):
+        run.check()
+    with pytest.raises(FormatError, match=problem):
+        run.entries()
+
+
+def test_runs_end_where_they_are_cut() -> None:
+    """No part of a run is taken for the whole."""
+    for size in range(len(RUN.data)):
+        with pytest.raises(FormatError):
+            LedgerRun(7, 3, 1024, RUN.data[:size]).check()
+    assert len(RUN.data) == 3 * ENTRY_HEAD_SIZE + 305

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_formats.dledger import LedgerEntry
+from brokerset_formats.dledger import LedgerEntry, LedgerRun
 from brokerset_protocol.bodies.dledger import (
     OWN_VERSION,
     AppendRequest,
@@ -17,11 +17,13 @@ from brokerset_protocol.bodies.dledger import (
     MetadataResponse,
     PushRequest,
     PushResponse,
+    PushRunRequest,
     PushType,
     VoteRequest,
     VoteResponse,
     VoteResult,
 )
+from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 
 ENTRY = LedgerEntry(7, 3, 1024, b"hello")
@@ -140,3 +142,64 @@ def test_a_wrong_entry_is_refused_by_name(broken: bytes, problem: str) -> None:
     """The refusal says what is wrong with it."""
     with pytest.raises(Rejected, match=problem):
         PushRequest.from_json(b'{"entry":' + broken + b',"type":"APPEND"}')
+
+
+RUN_REQUEST = PushRunRequest(
+    group="g",
+    remote_id="n1",
+    local_id="n0",
+    leader_id="n0",
+    term=4,
+    brokerset=OWN_VERSION,
+    commit_index=6,
+    sequence=12,
+    run=LedgerRun(7, 1, 1024, ENTRY.encode()),
+)
+
+
+def test_a_run_travels_as_it_stands_in_the_file() -> None:
+    """The body has nothing but its bytes; what a push says besides is in the header."""
+    command = RUN_REQUEST.to_command()
+
+    assert command.body == ENTRY.encode()
+    assert command.ext == {
+        "group": "g",
+        "remoteId": "n1",
+        "leaderId": "n0",
+        "term": "4",
+        "firstIndex": "7",
+        "count": "1",
+        "position": "1024",
+        "commitIndex": "6",
+        "sequence": "12",
+        "brokerset": "1",
+    }
+    assert PushRunRequest.from_command(command) == RUN_REQUEST
+    assert RUN_REQUEST.entries == (ENTRY,)
+    assert RUN_REQUEST.type is PushType.APPEND
+
+
+def test_answer_to_a_run_is_in_the_header() -> None:
+    """Code, term, and the ends of the follower's log."""
+    answer = PushResponse(
+        term=4, code=DLedgerCode.INCONSISTENT_STATE, brokerset=OWN_VERSION, begin_index=0, end_index=9
+    )
+
+    command = answer.to_run_answer(RUN_REQUEST.to_command())
+
+    assert command.body == b""
+    assert PushResponse.from_run_answer(command) == answer
+
+
+@pytest.mark.parametrize(
+    "field", ["group", "leaderId", "term", "firstIndex", "count", "position", "sequence"]
+)
+def test_a_run_without_a_field_is_refused_by_name(field: str) -> None:
+    """Of a header, nothing is guessed."""
+    command = RUN_REQUEST.to_command()
+    del command.ext[field]
+
+    with pytest.raises(Rejected, match=field):
+        PushRunRequest.from_command(command)
+    with pytest.raises(Rejected, match="term"):
+        PushResponse.from_run_answer(Command(3))

@@ -12,7 +12,7 @@ import pytest
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_dledger.ledger import LedgerRefused
-from brokerset_formats.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT_SIZE, CurrentTerm, LedgerEntry
+from brokerset_formats.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT_SIZE, CurrentTerm, LedgerEntry, LedgerRun
 from brokerset_protocol.bodies.dledger import DLedgerCode
 from brokerset_sim.dledger_cluster import FILE_SIZE, SimLedger
 
@@ -105,7 +105,7 @@ def test_it_does_what_the_simulated_log_does(reopen: Open, seed: int) -> None:
     other = SimLedger()
     for step in range(300):
         match source.choice(
-            ("body", "body", "body", "append", "truncate", "commit", "start", "elsewhere", "retention")
+            ("body", "body", "body", "append", "run", "truncate", "commit", "start", "elsewhere", "retention")
         ):
             case "body":
                 body = source.randbytes(source.choice((1, 40, 300, 900)))
@@ -114,6 +114,14 @@ def test_it_does_what_the_simulated_log_does(reopen: Open, seed: int) -> None:
                 entry = LedgerEntry(model.end_index + 1, step, model.position_of(70), b"z" * 22)
                 model.append(entry)
                 ledger.append(entry)
+            case "run":
+                leader = SimLedger()
+                leader.entries = model.entries[-1:]
+                for _ in range(source.randint(1, 20)):
+                    leader.append_body(step, b"r" * source.randint(0, 90))
+                run = leader.run(model.end_index + 1, leader.end_index, 10_000)
+                model.append_run(run, run.check())
+                ledger.append_run(run, run.check())
             case "truncate" if model.entries:
                 entry = source.choice(model.entries[max(0, model.committed_index - model.begin_index) :])
                 if source.random() < 0.5:
@@ -148,6 +156,11 @@ def test_it_does_what_the_simulated_log_does(reopen: Open, seed: int) -> None:
                 if ledger.delete_first_files(1):
                     model.entries = [e for e in model.entries if e.position // FILE_SIZE > min(files)]
         assert entries_of(ledger) == model.entries, step
+        if model.entries:
+            low, high = sorted(source.randint(model.begin_index, model.end_index) for _ in range(2))
+            bytes_max = source.choice((1, 200, 10_000))
+            assert ledger.run(low, high, bytes_max) == model.run(low, high, bytes_max)
+            assert ledger.position(low) == model.position(low)
         assert (ledger.end_index, ledger.end_term) == (model.end_index, model.end_term)
         assert ledger.begin_index == model.begin_index
         if model.committed_index >= model.begin_index >= 0:
@@ -247,3 +260,90 @@ def test_nothing_uncommitted_is_read(reopen: Open) -> None:
 
     assert bytes(ledger.read(first.record_offset, 50) or b"") == b"a" * 50
     assert ledger.read(second.record_offset, 50) is None
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The bytes of a log's data and index."""
+    return {
+        f"{part}/{file.name}": file.read_bytes()
+        for part in ("data", "index")
+        for file in sorted((folder / part).iterdir())
+    }
+
+
+@pytest.mark.parametrize("bytes_max", [1, 300, 10_000])
+def test_a_follower_of_runs_has_the_same_files(tmp_path: Path, bytes_max: int) -> None:
+    """Byte for byte as the leader's, over many files of both kinds."""
+    leader, follower = (
+        FileLedger(
+            tmp_path / name,
+            data_file_bytes=FILE_SIZE,
+            index_file_bytes=INDEX_BYTES,
+            record_of_term=lambda: b"term",
+        )
+        for name in ("leader", "follower")
+    )
+    leader.open()
+    follower.open()
+    leader.begin_term(1)
+    for number in range(100):
+        record = bytes([number]) * (number % 70)
+        if number % 3:
+            leader.put(2, leader.room(len(record)), record)
+        else:
+            leader.append(LedgerEntry(leader.end_index + 1, 2, leader.room(len(record)), record))
+
+    while follower.end_index < leader.end_index:
+        run = leader.run(follower.end_index + 1, leader.end_index, bytes_max)
+        assert len(run.data) <= max(bytes_max, 200)
+        follower.append_run(run, run.check())
+
+    assert entries_of(follower) == entries_of(leader)
+    assert files_of(tmp_path / "follower") == files_of(tmp_path / "leader")
+    assert (follower.end_term, follower.write_position) == (leader.end_term, leader.write_position)
+
+
+@pytest.mark.parametrize(
+    ("first", "position", "problem"),
+    [(4, 3 * 58, "4 does not follow 2"), (3, 3 * 58 + 1, "do not belong"), (3, FILE_SIZE, "do not belong")],
+)
+def test_a_run_that_does_not_belong_here(reopen: Open, first: int, position: int, problem: str) -> None:
+    """It is refused, and nothing changes."""
+    ledger = reopen()
+    written = [ledger.append_body(1, b"x" * 10) for _ in range(3)]
+    data = b"".join(
+        LedgerEntry(first + number, 1, position + number * 58, b"y" * 10).encode() for number in range(2)
+    )
+    run = LedgerRun(first, 2, position, data)
+
+    with pytest.raises(LedgerRefused, match=problem):
+        ledger.append_run(run, run.check())
+
+    assert entries_of(reopen()) == written
+
+
+def test_a_run_that_goes_beyond_the_file(reopen: Open) -> None:
+    """A leader with larger files sends what this log cannot have so."""
+    ledger = reopen()
+    data = b"".join(LedgerEntry(number, 1, number * 58, b"y" * 10).encode() for number in range(20))
+    run = LedgerRun(0, 20, 0, data)
+
+    with pytest.raises(LedgerRefused, match="its files have 1024 bytes"):
+        ledger.append_run(run, run.check())
+
+    assert ledger.end_index == -1
+
+
+def test_no_run_where_the_index_is_damaged(reopen: Open) -> None:
+    """The leader says so instead of sending what is not an entry."""
+    ledger = reopen()
+    for _ in range(3):
+        ledger.append_body(1, b"x" * 10)
+    ledger._index.files[0].map[INDEX_UNIT_SIZE : 2 * INDEX_UNIT_SIZE] = bytes(INDEX_UNIT_SIZE)
+
+    with pytest.raises(LedgerRefused, match="entry 1") as refused:
+        ledger.run(1, 2, 10_000)
+
+    assert refused.value.code is DLedgerCode.DISK_ERROR
+    with pytest.raises(LedgerRefused):
+        ledger.run(0, 3, 10_000)
