@@ -289,7 +289,7 @@ def test_a_follower_of_runs_has_the_same_files(tmp_path: Path, bytes_max: int) -
     for number in range(100):
         record = bytes([number]) * (number % 70)
         if number % 3:
-            leader.put(2, leader.room(len(record)), record)
+            leader.append_body(2, record)
         else:
             leader.append(LedgerEntry(leader.end_index + 1, 2, leader.room(len(record)), record))
 
