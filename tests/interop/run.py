@@ -9,7 +9,9 @@ changes of the master under load), `mixed-groups` (the master goes to and fro be
 servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAME`), `adopt` (`brokerset adopt` takes a Java cluster over,
 gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 next to ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode),
-`dledger` (groups of DLedger members of both makes elect, replicate and fail over under load, and end with the same bytes).
+`dledger` (groups of DLedger members of both makes elect, replicate and fail over under load, and end with the same bytes),
+`dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata and delay messages while leaders are killed,
+and stores that the other make goes on with; `--mixes ooo,joo,jjo`).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -30,6 +32,7 @@ from pathlib import Path
 from brokerset_rig import (
     adopt_suite,
     controller_parts,
+    dledger_brokers,
     dledger_suite,
     golden,
     migrated_stores,
@@ -278,6 +281,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "mixed-groups": lambda outcome, size: mixed_groups.run(outcome.add, size),
     "upgrades": lambda outcome, size: upgrade_parts.run(outcome.add, size),
     "dledger": lambda outcome, _: dledger_suite.run(outcome.add),
+    "dledger-brokers": lambda outcome, _: dledger_brokers.run(outcome.add),
 }
 
 
@@ -287,7 +291,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=list(SUITES))
     parser.add_argument("--switches", type=int, help="how often `switches` changes the master")
     parser.add_argument(
-        "--mixes", default="", help="names of mixes for `mixed-groups`, with commas between them"
+        "--mixes",
+        default="",
+        help="names of mixes for `mixed-groups` or `dledger-brokers`, with commas between them",
     )
     parser.add_argument("--lanes", type=int, choices=[1, 2], default=2, help="suites side by side")
     options = parser.parse_args()
@@ -301,6 +307,7 @@ def main() -> int:
     mixes = [name for name in options.mixes.split(",") if name]
     SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
     SUITES["mixed-groups"] = lambda outcome, size: mixed_groups.run(outcome.add, size, mixes)
+    SUITES["dledger-brokers"] = lambda outcome, _: dledger_brokers.run(outcome.add, mixes)
     subprocess.run([str(stack.PEERS / "bin" / "fetch"), "clients"], check=True, stdout=subprocess.DEVNULL)
     if options.lanes > 1 and len(suite_lanes.lanes(options.only)) > 1:
         given = ["--size", options.size, "--mixes", options.mixes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from brokerset_rig import controller_parts, controllers, mqadmin, wire
 from brokerset_rig.controllers import CLUSTER
@@ -13,6 +14,21 @@ from brokerset_rig.replicated_group import NAME, TOPIC, Group, Load, Member
 MESSAGES = 300
 CREATE_GROUP, UPDATE_OFFSET, ALL_TOPICS, ALL_OFFSETS, GROUP_CONFIGS = 200, 15, 21, 43, 201
 OFFSET = 3
+
+
+class Broker(Protocol):
+    """A broker that runs, in a group of any kind."""
+
+    @property
+    def port(self) -> int:
+        """Of the remoting protocol."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Of which make it is."""
+
+    def log_lines(self, *words: str) -> list[str]:
+        """Lines of its log with one of these words."""
 
 
 def killed(found: Group, heir: Member) -> list[str]:
@@ -54,7 +70,7 @@ def elected_by_mqadmin(found: Group, to: Member) -> list[str]:
     return problems + load.problems(now.port)
 
 
-def make_metadata(member: Member, name: str, offset: int = OFFSET) -> None:
+def make_metadata(member: Broker, name: str, offset: int = OFFSET) -> None:
     """A topic, a group and an offset of it."""
     controller_parts.create_topic(member.port, name)
     group = {"groupName": name, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 7, "brokerId": 0,
@@ -70,7 +86,7 @@ def make_metadata(member: Member, name: str, offset: int = OFFSET) -> None:
                 raise controllers.Refused(code, answer)
 
 
-def topics_of(member: Member) -> dict[str, object]:
+def topics_of(member: Broker) -> dict[str, object]:
     with wire.Client(member.port, 5.0) as client:
         found = controllers.loads(client.call(ALL_TOPICS, {}).body).get("topicConfigTable", {})
     assert isinstance(found, dict)
@@ -81,8 +97,8 @@ def offset_ext(name: str, **more: str) -> dict[str, str]:
     return {"consumerGroup": name, "topic": TOPIC, "queueId": "1", **more}
 
 
-def missing_metadata(member: Member, name: str, offset: int = OFFSET) -> list[str]:
-    """What of `make_metadata` a broker does not have."""
+def missing_metadata(member: Broker, name: str, offset: int | None = OFFSET) -> list[str]:
+    """What of `make_metadata` a broker does not have; without `offset` that is not looked at."""
     problems = []
     with wire.Client(member.port, 5.0) as client:
         groups = controllers.loads(client.call(GROUP_CONFIGS, {}).body).get("subscriptionGroupTable", {})
@@ -91,7 +107,7 @@ def missing_metadata(member: Member, name: str, offset: int = OFFSET) -> list[st
         problems.append(f"{member} does not have the topic {name}")
     if groups.get(name, {}).get("retryMaxTimes") != 7:
         problems.append(f"{member} does not have the group {name}")
-    if offsets.get(f"{TOPIC}@{name}", {}).get("1") != offset:
+    if offset is not None and offsets.get(f"{TOPIC}@{name}", {}).get("1") != offset:
         problems.append(f"{member} does not have the offset of {name}: {offsets.get(f'{TOPIC}@{name}')}")
     return problems
 
@@ -108,7 +124,7 @@ def compared(found: Group, members: Sequence[Member] = ()) -> list[str]:
     return problems
 
 
-def unexpected(members: list[Member]) -> list[str]:
+def unexpected(members: Sequence[Broker]) -> list[str]:
     """Lines of our brokers' logs that no scenario should make."""
     lines = []
     for member in members:

@@ -9,7 +9,9 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from brokerset_rig import controller_parts, mqadmin, replicated_group, stack
 from brokerset_rig.controller_parts import Add, step
@@ -37,10 +39,22 @@ class Line:
     words: list[str]
 
 
+class Environment(Protocol):
+    """What a client needs of a group."""
+
+    @property
+    def folder(self) -> Path:
+        """For what it writes."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Among others the name servers' addresses."""
+
+
 class Flow:
     """The standard Java producer or consumer (`tests/peers/java/Flow.java`). A context manager."""
 
-    def __init__(self, found: Group, **arguments: str) -> None:
+    def __init__(self, found: Environment, **arguments: str) -> None:
         self.lines: list[Line] = []
         offset = time.monotonic() - time.time()
         self._errors = (found.folder / f"flow-{arguments['mode']}.err").open("ab")
