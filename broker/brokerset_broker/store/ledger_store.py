@@ -31,7 +31,15 @@ from brokerset_formats.batches import BatchItem
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm
 from brokerset_formats.hosts import Host
 from brokerset_formats.names import SYSTEM_TOPIC_PREFIX
-from brokerset_formats.records import Record, RecordHead, SysFlag, check_record, encode_record, magic_for
+from brokerset_formats.records import (
+    Record,
+    RecordHead,
+    SysFlag,
+    check_record,
+    decode_record,
+    encode_record,
+    magic_for,
+)
 from brokerset_runtime.clock import Clock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -214,6 +222,22 @@ class LedgerStore(MessageStore):
         super()._disk_failed(reason)
         if self.on_stopped is not None:
             self.on_stopped()
+
+    @property
+    def java_led_last(self) -> bool:
+        """Whether a leader of Java wrote the newest entries: their term began without a record of ours,
+        unless retention has deleted it."""
+        ledger = self.ledger
+        first, end = ledger.begin_index, ledger.end_index
+        if end < 0:
+            return False
+        while first < end:  # terms grow with the index
+            middle = (first + end) // 2
+            first, end = (
+                (first, middle) if ledger.entry(middle).term == ledger.end_term else (middle + 1, end)
+            )
+        body = ledger.entry(first).body
+        return not (holds_record(body) and decode_record(body).topic == TERM_TOPIC)
 
     def lead_with(self, appender: Appender) -> None:
         """Who says whether, and in which term, this member may append."""

@@ -41,7 +41,7 @@ from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.tables.metadata.metadata_log import MetadataLog
 from brokerset_broker.tables.metadata.polling import Master
-from brokerset_broker.tables.metadata.stamp import StampFile
+from brokerset_broker.tables.metadata.stamp import Stamp, StampFile
 from brokerset_broker.tables.metadata.store_source import StoreSource
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_dledger.driver import Driver, MemberStatus
@@ -147,11 +147,14 @@ class LedgerMember:
         )
         self.shell = MemberShell(self.core, self, parts.clock)
         self.replication = LedgerReplication(store, self._leads)
+        stamp = StampFile(RealDisk(settings.store_path_root_dir / "config"))
+        if not settings.dledger_brokerset_only:
+            trust_java_files(stamp, store)
         self.metadata = MetadataLog(
             settings=lambda: parts.live.current,
             store=parts.source,
             tables=parts.tables,
-            stamp=StampFile(RealDisk(settings.store_path_root_dir / "config")),
+            stamp=stamp,
             run_blocking=asyncio.to_thread,
             when_confirmed=store.when_committed,
             asker=self._asker,
@@ -557,6 +560,16 @@ class LedgerMember:
             problem=self.problem(),
             metadata_applied=self.metadata.status().applied_offset,
         )
+
+
+def trust_java_files(stamp: StampFile, store: LedgerStore) -> None:
+    """Let the files in config/ stand for all of the log where a Java broker left them after a leader of Java.
+
+    What members of ours wrote into the log before is older. Blocks; raises OSError.
+    """
+    if store.java_led_last and stamp.load() is None:
+        log.info("metadata is what a Java broker left in config/", end=store.max_offset)
+        stamp.save(Stamp(store.max_offset))
 
 
 async def _nothing_to_give_back(role: RoleState) -> None:

@@ -511,3 +511,20 @@ def test_a_truncation_that_the_disk_did_not_take_ends_the_log(
     assert sync is not None
     with pytest.raises(OSError, match="Input/output error"):
         sync.run()
+
+
+@pytest.mark.parametrize("entries", range(6))
+def test_it_is_known_who_led_last(stores: Stores, entries: int) -> None:
+    """A leader of ours begins its term with a record of its own; one of Java does not."""
+    store = stores.open()
+    assert not store.java_led_last
+    for _ in range(entries):
+        append(store)
+    assert store.java_led_last == (entries > 0)
+    store.ledger.begin_term(TERM + 1)
+    for _ in range(entries):
+        assert not store.java_led_last
+        store.ledger.append_body(TERM + 1, b"x" * 100)
+    assert not store.java_led_last
+    store.ledger.append_body(TERM + 2, b"x" * 100)
+    assert store.java_led_last
