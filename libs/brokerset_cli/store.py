@@ -47,12 +47,17 @@ class NotInstalled(CommandFailed):
     exit_code = EXIT_FAILED
 
 
-def run_job(arguments: list[str]) -> int:
-    """Start a job and wait for it; signals go to it, and it decides when to end. Returns its exit code."""
+def check_installed() -> None:
+    """Raise `NotInstalled` if jobs cannot run."""
     missing = [name for name in (PACKAGE, *NEEDED) if importlib.util.find_spec(name) is None]
     if missing:
         message = f"jobs on store files need {', '.join(missing)}"
         raise NotInstalled(message, f'{sys.executable} -m pip install "brokerset[spark]"')
+
+
+def run_job(arguments: list[str]) -> int:
+    """Start a job and wait for it; signals go to it, and it decides when to end. Returns its exit code."""
+    check_installed()
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 

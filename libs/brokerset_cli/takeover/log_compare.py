@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from brokerset_cli.takeover.old_store import LogFile, log_files, mapped, records
+from brokerset_cli.takeover.old_store import LogFile, entries, log_files, mapped, records
 from brokerset_cli.takeover.upgrade_facts import Comparison, Extent, Likeness
+from brokerset_formats.dledger import BLANK
 
 COMPARED_BYTES: Final = 4 << 20
 BLOCK_BYTES: Final = 16 << 20
@@ -24,6 +25,8 @@ def compare_logs(master: Path, master_extent: Extent, slave: Path, slave_extent:
     begin = max(master_extent.begin, slave_extent.begin)
     end = min(master_extent.end, slave_extent.end)
     place = _first_difference(log_files(master), log_files(slave), begin, end)
+    while place is not None and (behind := _behind_filler(log_files(master), log_files(slave), place)):
+        place = _first_difference(log_files(master), log_files(slave), behind, end)
     if place is None and slave_extent.end <= master_extent.end:
         return Comparison(Likeness.PREFIX, slave_extent.end)
     common = end if place is None else _record_begin(log_files(slave), place)
@@ -71,6 +74,21 @@ def _first_difference(one: list[LogFile], other: list[LogFile], begin: int, end:
                     place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
                     return file.begin + at + place
     return None
+
+
+def _behind_filler(one: list[LogFile], other: list[LogFile], place: int) -> int | None:
+    """The end of the file if `place` lies behind the blank that closes it in both DLedgers: what a truncation
+    left there means nothing."""
+    begin, found = _record_begin(other, place), None
+    for files in (one, other):
+        file = next((each for each in files if each.begin <= place < each.begin + each.size), None)
+        if file is None or not file.entries or place < begin + BLANK.size:
+            return None
+        blank = next(entries(file, begin, verify=False), None)
+        if blank is None or blank.index >= 0:
+            return None
+        found = blank.end
+    return found
 
 
 def _record_begin(files: list[LogFile], offset: int) -> int:

@@ -148,8 +148,8 @@ def _identity(broker: BrokerAnswers, where: str) -> list[Finding]:
     settings = broker.settings
     if settings.get("enableDLegerCommitLog") == TRUE:
         text = (
-            f"{where} keeps a DLedger commit log, which cannot be followed; move its store with "
-            "`brokerset store migrate`"
+            f"{where} keeps a DLedger commit log, which cannot be followed; `brokerset upgrade dledger` "
+            "leads such groups to controllers"
         )
         return [Finding("dledger", text)]
     if settings.get("enableControllerMode") != TRUE:

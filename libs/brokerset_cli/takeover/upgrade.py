@@ -1,4 +1,4 @@
-"""`brokerset upgrade identity` and `classic`: old stores into controller mode with persistent ids."""
+"""`brokerset upgrade identity`, `classic`, `dledger`: old stores into controller mode with persistent ids."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 
 from brokerset_cli.options import json_option
 from brokerset_cli.output import CommandFailed, fail, write_json
+from brokerset_cli.store import check_installed
 from brokerset_cli.takeover.flow import Flow, show
 from brokerset_cli.takeover.host_facts import HostFacts, as_of, facts_of, read_facts
 from brokerset_cli.takeover.steps import Step, StepState, as_json, current
@@ -188,6 +189,19 @@ def identity(old_controllers: str, controller_data: tuple[Path, ...], **options:
 def classic(**options: Any) -> None:
     """From a master and slaves without controllers, of 4.x or 5.x, to controller mode."""
     _command(Origin.CLASSIC, (), (), options)
+
+
+@upgrade.command()
+@_options
+def dledger(**options: Any) -> None:
+    """From a DLedger group, of brokers of either make, to controller mode.
+
+    Of the stores of a quorum the one with the newest entry has every message. They are written as a commit
+    log (`brokerset store migrate`), which needs room for it; the others start empty and copy it.
+    --accept-cut gives up what a DLedger alone calls committed.
+    """
+    check_installed()
+    _command(Origin.DLEDGER, (), (), options)
 
 
 def _command(kind: Origin, old: tuple[str, ...], data: tuple[Path, ...], options: dict[str, Any]) -> None:

@@ -14,12 +14,14 @@ from typing import Any, Final
 import click
 
 from brokerset_cli.output import CommandFailed, fail
-from brokerset_cli.takeover import upgrade_files
+from brokerset_cli.takeover import upgrade_exchange, upgrade_files
 from brokerset_cli.takeover.broker_queries import BrokerQueries, clock_ms
 from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.old_store import BACKUP
+from brokerset_cli.takeover.upgrade_dledger import BEGUN
 from brokerset_cli.takeover.upgrade_facts import (
     Act,
+    Exchange,
     Note,
     Prepare,
     PutAside,
@@ -29,6 +31,7 @@ from brokerset_cli.takeover.upgrade_facts import (
     TruncateLog,
     World,
 )
+from brokerset_cli.takeover.upgrade_migration import migrate
 from brokerset_cli.takeover.upgrade_observation import STORE_VARIABLE, Where
 from brokerset_client.errors import ClientError
 
@@ -55,8 +58,9 @@ class UpgradeActs:
         """Do it, or end the command with why not."""
         with upgrade_files.disk_errors():
             match act:
-                case TakeNote(store, address, master, members):
-                    self._note(store, world, address=address, master=master, members=members)
+                case TakeNote(store, address, master, members, levels):
+                    changes = {"address": address, "master": master, "members": members}
+                    self._note(store, world, **changes, delay_levels=levels)
                 case SetPermission(address, value, was, store, closes):
                     if was is not None:
                         known = self._noted(store, world).address
@@ -70,6 +74,8 @@ class UpgradeActs:
                     upgrade_files.put_aside(Path(folder))
                 case TruncateLog(store, offset):
                     upgrade_files.truncate_log(Path(store), self._noted(store, world), offset)
+                case Exchange(store, chosen, until):
+                    await self._exchange(Path(store), self._noted(store, world), chosen, until)
                 case Prepare(store, empty, leader):
                     note = replace(self._noted(store, world), leader=leader)
                     upgrade_files.prepare(Path(store), note, empty=empty)
@@ -81,6 +87,15 @@ class UpgradeActs:
 
     def _note(self, store: str, world: World, **changes: Any) -> None:
         upgrade_files.write_note(Path(store), replace(self._noted(store, world), **changes))
+
+    async def _exchange(
+        self, store: Path, note: Note, chosen: tuple[int, int] | None, until: int | None
+    ) -> None:
+        expected = upgrade_exchange.state_of_files(store)
+        new = upgrade_exchange.new_of(store) if chosen is not None else None
+        if new is not None and note.exchange != BEGUN:
+            await migrate(store, until=until, delay_levels=note.delay_levels)
+        upgrade_exchange.exchange(store, note, new, chosen=chosen, expected=expected)
 
     async def _start(self, store: Path) -> None:
         """Start the new broker of a store; it outlives this command. Its output goes next to the manifest."""

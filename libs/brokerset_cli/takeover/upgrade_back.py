@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from brokerset_cli.output import fail
-from brokerset_cli.takeover import upgrade_files
+from brokerset_cli.takeover import upgrade_exchange, upgrade_files
 from brokerset_cli.takeover.java_switchover import ACCEPTS, PERMISSION
 from brokerset_cli.takeover.upgrade_acts import set_permission
-from brokerset_cli.takeover.upgrade_facts import StoreSeen, World
+from brokerset_cli.takeover.upgrade_facts import Note, Origin, StoreSeen, World
 from brokerset_cli.takeover.upgrade_observation import UpgradeObserver, Where
 
 
@@ -47,7 +47,7 @@ async def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Bac
             say(line)
         done += given
         left += missed
-        but = upgrade_files.put_back(each.store.path, each.note)
+        but = _files_back(each.store.path, each.note)
         done.append(f"{each.name} is as it was{', but ' if but else ''}{'; '.join(but)}")
     if world.controllers_problem and any(each.here and each.prepared for each in world.stores):
         done.append(
@@ -56,6 +56,15 @@ async def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Bac
             " what it took would be there only"
         )
     return Back(tuple(done), tuple(left))
+
+
+def _files_back(store: Path, note: Note) -> list[str]:
+    """What was done to the files of a store; what is not as it was, as sentences."""
+    if note.flow != Origin.DLEDGER:
+        return upgrade_files.put_back(store, note)
+    upgrade_exchange.forget_new(store)
+    but = upgrade_exchange.exchange_back(store, note) if note.exchange else []
+    return but + upgrade_files.put_back(store, upgrade_files.note_of(store, note.flow, note.group))
 
 
 def _check(world: World) -> None:

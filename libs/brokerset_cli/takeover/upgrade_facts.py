@@ -51,11 +51,23 @@ class OldStore:
     release: str = ""
     """What the files say of the release that wrote them last: `4.x`, `5.x`, or empty."""
 
+    ledger: str = ""
+    """Name of the folder of its DLedger; empty for a store without one."""
+
+    last: tuple[int, int] | None = None
+    """Term and index of the DLedger's last entry, -1 without one; None when the log was not read."""
+
+    until: int | None = None
+    """Where entries of older terms follow that a truncation has left; None when there are none."""
+
+    committed: int = 0
+    """Offset behind what the DLedger's checkpoint calls committed; 0 when it does not tell."""
+
     unsupported: tuple[str, ...] = ()
     """Things that a broker of brokerset does not deliver, and this store has."""
 
     problem: str = ""
-    """Why it cannot be taken: no store, a DLedger, unreadable files."""
+    """Why it cannot be taken: no store, several DLedgers, unreadable files."""
 
 
 @with_config(ConfigDict(alias_generator=to_camel))
@@ -95,6 +107,17 @@ class Note:
 
     aside: tuple[str, ...] = ()
     """Folders of old controllers that were renamed; the manifest of the first store has them."""
+
+    exchange: str = ""
+    """How far the content of the store of a DLedger was exchanged: not at all, `begun`, `done`, or `back`
+    while `--back` undoes it."""
+
+    chosen: tuple[int, int] | None = None
+    """Term and index of the last entry of the DLedger whose messages all members get; only this store's
+    manifest has it."""
+
+    delay_levels: str = ""
+    """`messageDelayLevel` of the old broker."""
 
     @property
     def changed(self) -> bool:
@@ -182,6 +205,9 @@ class Origin(StrEnum):
     CLASSIC = "classic"
     """Master and slaves by setting, without controllers."""
 
+    DLEDGER = "dledger"
+    """A DLedger group, of brokers of either make."""
+
 
 class Presence(StrEnum):
     """What is at the addresses of the old controllers."""
@@ -254,6 +280,12 @@ class BrokerSeen:
     local: bool = True
     """Whether its address is one of this machine's."""
 
+    members: int = 0
+    """How many members its `dLegerPeers` names."""
+
+    delay_levels: str = ""
+    """Its `messageDelayLevel`."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -305,6 +337,7 @@ class TakeNote:
     address: str
     master: bool
     members: int
+    delay_levels: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +372,19 @@ class TruncateLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """Move the DLedger and all that belongs to it aside. The store whose messages were chosen gets them as a
+    commit log of controller mode, the others are empty."""
+
+    store: str
+    chosen: tuple[int, int] | None
+    """Term and index of the last entry, for the chosen store; None for the others."""
+
+    until: int | None = None
+    """Where what is taken of its log ends; None when all is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
     """Move the epochs aside and write the first one."""
 
@@ -355,4 +401,4 @@ class StartBroker:
     store: str
 
 
-Act = TakeNote | SetPermission | PutAside | TruncateLog | Prepare | StartBroker
+Act = TakeNote | SetPermission | PutAside | TruncateLog | Exchange | Prepare | StartBroker

@@ -63,11 +63,11 @@ def prepare(store: Path, note: Note, *, empty: bool) -> None:
     An empty log has no epoch: it is whatever its master's is. What was moved aside before is never replaced:
     ends the command, with nothing changed, when the store has another file of that name by now.
     """
-    with _exclusively(store):
+    with exclusively(store):
         seen = read_epochs(store)
         if not seen or seen[0][0] != FIRST_EPOCH:
             there = tuple(name for name in (EPOCHS, EPOCHS_BACKUP) if (store / name).exists())
-            _refuse_others(store, [each for each in there if not _same(store / each, store / BACKUP / each)])
+            refuse_others(store, [each for each in there if not _same(store / each, store / BACKUP / each)])
             moved = (*note.moved, *(name for name in there if name not in note.moved))
             made = () if empty or EPOCHS in moved or EPOCHS in note.made else (EPOCHS,)
             still = tuple(name for name in note.made if name not in moved)
@@ -78,13 +78,13 @@ def prepare(store: Path, note: Note, *, empty: bool) -> None:
                     (store / name).unlink()
                     sync_folder(store)
                 else:
-                    _move(store / name, store / BACKUP / name)
+                    move(store / name, store / BACKUP / name)
             if not empty:
                 write_atomically(store / EPOCHS, FIRST_EPOCHS)
         write_note(store, replace(note, prepared=True))
 
 
-def _refuse_others(store: Path, names: list[str]) -> None:
+def refuse_others(store: Path, names: list[str]) -> None:
     """End the command when the backup folder holds other things under these names."""
     held = [str(store / BACKUP / name) for name in names if (store / BACKUP / name).exists()]
     if held:
@@ -111,8 +111,8 @@ def truncate_log(store: Path, note: Note, offset: int) -> None:
     still parts at the same offset, and the copy is not taken again. Ends the command, with nothing changed,
     when there is a copy of an earlier truncation and the log has other bytes by now: a broker has run.
     """
-    with _exclusively(store):
-        _refuse_others(store, [name for name in DERIVED if (store / name).exists()])
+    with exclusively(store):
+        refuse_others(store, [name for name in DERIVED if (store / name).exists()])
         folder = store / BACKUP / CUT
         folder.mkdir(parents=True, exist_ok=True)
         concerned = [each for each in log_files(store) if each.begin + each.size > offset]
@@ -132,7 +132,7 @@ def truncate_log(store: Path, note: Note, offset: int) -> None:
         (store / ABORT).touch()
         for name in DERIVED:
             if name in note.moved and (store / name).exists():
-                _move(store / name, store / BACKUP / name)
+                move(store / name, store / BACKUP / name)
         sync_folder(store)
         for file in reversed(concerned):
             _zero(file, max(offset, file.begin))
@@ -222,12 +222,8 @@ def put_back(store: Path, note: Note) -> list[str]:
     if not note.changed:
         _forget(store)
         return []
-    with _exclusively(store):
-        if (store / IDENTITY).exists():
-            raise CommandFailed(
-                f"a broker with a persistent id has run on {store}: there is no way back",
-                "messages that it took are in this log only; go on with the upgrade",
-            )
+    with exclusively(store):
+        refuse_after_new_broker(store)
         copies = _copies(store) if note.cut_at is not None else []
         # From here on it waits for no new broker, so that an upgrade after a crash prepares it again.
         made = () if EPOCHS in (*note.moved, *note.made) else (EPOCHS,) if note.prepared else ()
@@ -248,13 +244,22 @@ def put_back(store: Path, note: Note) -> list[str]:
             backup = store / BACKUP / name
             if backup.exists() and name not in stays:
                 _remove(store / name)
-                _move(backup, store / name)
+                move(backup, store / name)
         for name in note.made:
             if name != EPOCHS and name not in stays:  # an epoch file of ours is gone already
                 (store / name).unlink(missing_ok=True)
         sync_folder(store)
         _forget(store)
     return said
+
+
+def refuse_after_new_broker(store: Path) -> None:
+    """End the command when a broker of the new kind has run."""
+    if (store / IDENTITY).exists():
+        raise CommandFailed(
+            f"a broker with a persistent id has run on {store}: there is no way back",
+            "messages that it took are in this log only; go on with the upgrade",
+        )
 
 
 def _forget(store: Path) -> None:
@@ -307,7 +312,7 @@ def _clear_epochs(store: Path, name: str) -> str:
         return ""  # the old one, which a call that was killed has put back
     number = next(n for n in itertools.count(1) if not (store / BACKUP / f"{name}.{n}").exists())
     kept = store / BACKUP / f"{name}.{number}"
-    _move(path, kept)
+    move(path, kept)
     return f"the {name} that a broker wrote since is in {kept}"
 
 
@@ -327,7 +332,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _move(source: Path, target: Path) -> None:
+def move(source: Path, target: Path) -> None:
     source.rename(target)
     sync_folder(target.parent)
     sync_folder(source.parent)
@@ -346,7 +351,7 @@ def disk_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _exclusively(store: Path) -> Iterator[None]:
+def exclusively(store: Path) -> Iterator[None]:
     """Hold the lock that a broker takes, so that none can start meanwhile. Ends the command when one runs.
 
     Nothing may open the lock's file inside: closing it would give the lock up.
@@ -419,4 +424,4 @@ def command_lock(stores: Iterable[Path]) -> Iterator[CommandLock]:
 
 def may_be_store(path: Path) -> bool:
     """Whether a folder looks like a store: in others nothing is made, not even a lock."""
-    return (path / COMMIT_LOG).is_dir() or (path / "config").is_dir()
+    return any((path / each).exists() for each in (COMMIT_LOG, "config", f"{BACKUP}/{MANIFEST}"))

@@ -151,7 +151,7 @@ class UpgradeObserver:
         if store.path not in self._logs or store.locked_by is not None:
             self._logs[store.path] = read_old_store(store.path)
         read = self._logs[store.path]
-        return read if read.problem else replace(store, end=read.end)
+        return read if read.problem else replace(store, end=read.end, last=read.last, until=read.until)
 
     def _comparisons(self, world: World, leader: StoreSeen) -> dict[str, Comparison]:
         found = comparisons_with(leader, world.stores, self.where.facts, self.where.host)
@@ -160,6 +160,7 @@ class UpgradeObserver:
                 each is leader
                 or not (each.here and leader.here)
                 or each.store.problem
+                or bool(each.store.ledger) != bool(leader.store.ledger)  # one of both was exchanged
                 or leader.store.problem
             ):
                 continue
@@ -204,18 +205,26 @@ async def _registered(queries: BrokerQueries, namesrv: Sequence[str]) -> dict[st
 async def _broker(queries: BrokerQueries, address: str, master: bool) -> BrokerSeen:
     try:
         settings = await queries.settings(address)
-        end = await queries.log_end(address)
+        permission = int(settings.get("brokerPermission", "6"))
+    except (ClientError, ValueError):
+        return BrokerSeen(address, master)
+    try:
+        end: int | None = await queries.log_end(address)
         closed = await queries.refuses_sends(address)
     except (ClientError, KeyError, ValueError):
-        return BrokerSeen(address, master)
+        end, closed = None, False
     return BrokerSeen(
         address,
         master,
         end,
-        int(settings.get("brokerPermission", "6")),
+        permission,
         closed,
         _path(settings.get("storePathRootDir", "")),
         is_local(address),
+        len([each for each in settings.get("dLegerPeers", "").split(";") if each])
+        if settings.get("enableDLegerCommitLog") == "true"
+        else 0,
+        settings.get("messageDelayLevel", ""),
     )
 
 

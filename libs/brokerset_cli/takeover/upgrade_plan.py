@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from brokerset_cli.takeover import upgrade_dledger
 from brokerset_cli.takeover.steps import (
     Standing,
     Step,
@@ -72,6 +73,7 @@ _TITLES: Final = {
     "slaves-stopped": "the old slaves are stopped",
     "master-stopped": "then the old master is stopped",
     "logs": "every slave's log is the beginning of its master's",
+    "exchange": "the DLedgers are moved aside",
     "epochs": "old epochs are moved aside, and all that is there becomes the first one",
     "start-master": "the old master's broker starts first, with the new release, and is elected;"
     " from here on there is no way back",
@@ -86,7 +88,7 @@ _BACK: Final = {
     "controllers": "stop them",
     "slaves-stopped": "start the old brokers again",
     "master-stopped": "start the old brokers again",
-    **dict.fromkeys(("controller-data", "notes", "read-only", "logs", "epochs"), "`--back`"),
+    **dict.fromkeys(("controller-data", "notes", "read-only", "logs", "exchange", "epochs"), "`--back`"),
 }
 """How a step is undone."""
 
@@ -94,6 +96,7 @@ _OF_ONE_FLOW: Final = {
     "old-controllers": Origin.IDENTITY,
     "controller-data": Origin.IDENTITY,
     "read-only": Origin.CLASSIC,
+    "exchange": Origin.DLEDGER,
     "writable": Origin.CLASSIC,
 }
 
@@ -112,13 +115,14 @@ def plan_upgrade(world: World) -> Plan:
         "slaves-stopped": slaves,
         "master-stopped": _stopped(world, [leader] if leader else []),
         "logs": _logs(world, leader, unknown),
+        "exchange": upgrade_dledger.exchanged(world, leader),
         "epochs": _epochs(world, leader),
         "start-master": master_started(world, leader),
         "start-slaves": slaves_started(world, leader),
         "in-sync": in_sync(world),
         "writable": writable(world),
     }
-    titles = dict(_TITLES)
+    titles = _TITLES | (upgrade_dledger.TITLES if world.flow is Origin.DLEDGER else {})
     if leader is None and slaves.detail and any(each.locked for each in world.stores):
         # All of them count as slaves; who was master is named by its log later.
         titles["slaves-stopped"] = "the old brokers are stopped"
@@ -142,6 +146,8 @@ def logs_wanted(world: World) -> bool:
 
 def choose_leader(world: World) -> tuple[StoreSeen | None, str]:
     """The store whose broker is to lead first, else why that is not known: named, once master, or longest."""
+    if world.flow is Origin.DLEDGER:
+        return upgrade_dledger.choose_member(world)
     stores = world.stores
     names = {each.note.leader for each in stores if each.here and each.note and each.note.leader}
     decided = [each for each in stores if each.name in names]
@@ -171,7 +177,19 @@ def choose_leader(world: World) -> tuple[StoreSeen | None, str]:
 
 
 def _usable(world: World) -> Standing:
-    problems = [each.store.problem for each in world.stores if each.store.problem]
+    problems = [
+        each.store.problem
+        for each in world.stores
+        if each.store.problem and upgrade_dledger.state_of(each) != upgrade_dledger.BEGUN
+    ]
+    if world.flow is Origin.DLEDGER:
+        problems += upgrade_dledger.problems(world)
+    else:
+        problems += [
+            f"{each.name} has the log of a DLedger ({each.store.ledger}); take `brokerset upgrade dledger`"
+            for each in world.stores
+            if each.store.ledger
+        ]
     problems += [
         f"{each.name} has the persistent id {each.store.identity.broker_id} already;"
         " brokers of 5.1.1 and later need no upgrade"
@@ -233,7 +251,7 @@ def _controllers(world: World, leader: StoreSeen | None) -> Standing:
 
 
 def _noted(world: World) -> Standing:
-    members = len(world.brokers)
+    members = max([len(world.brokers), *(each.members for each in world.brokers)])
     for each in world.stores:
         broker, note = _broker_of(world, each.name), each.note
         if broker is None or not each.here or each.prepared or not each.locked:
@@ -241,7 +259,8 @@ def _noted(world: World) -> Standing:
         known = None if note is None or note.members < members else (note.address, note.master)
         if known != (broker.address, broker.master):
             detail = f"{each.name} is {broker.address}, {'master' if broker.master else 'slave'}"
-            return ready(detail, TakeNote(each.name, broker.address, broker.master, members))
+            levels = broker.delay_levels if world.flow is Origin.DLEDGER else ""
+            return ready(detail, TakeNote(each.name, broker.address, broker.master, members, levels))
     notes = [each.note for each in world.stores if each.note is not None and each.note.address]
     detail = ", ".join(f"{each.address}{' (master)' if each.master else ''}" for each in notes)
     return done(detail or "no broker was seen running")
@@ -345,9 +364,12 @@ def _all_prepared(world: World) -> bool:
 def _logs(world: World, leader: StoreSeen | None, unknown: str) -> Standing:
     if _settled(world):
         return done("brokers run now; compared before the epochs were written")
+    missing = _missing(world)
+    if world.flow is Origin.DLEDGER and not missing:
+        return upgrade_dledger.logs(world, leader, unknown)
     if leader is None:
         return blocked(unknown, "say with --master PATH whose broker was master")
-    if missing := _missing(world):
+    if missing:
         return blocked(missing, _MISSING_HINT)
     others = [each for each in world.stores if each is not leader]
     for each in others:

@@ -57,7 +57,7 @@ def test_an_ordinary_broker_has_nothing_against_it() -> None:
             "classic",
             "upgrade classic",
         ),
-        (with_settings(enableDLegerCommitLog="true"), "dledger", "store migrate"),
+        (with_settings(enableDLegerCommitLog="true"), "dledger", "upgrade dledger"),
         (replace(JAVA, measurements={"brokerVersionDesc": "V5_1_0"}), "too-old", "upgrade identity"),
         (replace(JAVA, problem="connection refused"), "unreachable", "start it"),
         (with_settings(aclEnable="true"), "acl", "--accept acl"),

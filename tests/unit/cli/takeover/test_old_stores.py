@@ -86,7 +86,7 @@ def test_a_running_broker_is_seen_by_its_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
-        (lambda path: (path / "dledger-n0").mkdir(), "log of a DLedger"),
+        (lambda path: [(path / f"dledger-n{n}").mkdir() for n in (0, 1)], "several DLedgers"),
         (lambda path: (path / "commitlog" / ("0" * 20)).write_bytes(b"short"), "different sizes"),
         (lambda path: (path / "commitlog" / f"{FILE_BYTES:020d}").unlink(), "does not follow"),
         (lambda path: (path / "epochFileCheckpoint").write_bytes(b"2\n3\n1-0\n"), None),

@@ -307,13 +307,13 @@ def test_no_broker_can_start_while_a_store_is_changed(
     store = tmp_path / "a"
     made(store)
     free: list[bool] = []
-    move = upgrade_files._move
+    move = upgrade_files.move
 
     def watched(source: Path, target: Path) -> None:
         free.append(may_be_locked(store))
         move(source, target)
 
-    monkeypatch.setattr(upgrade_files, "_move", watched)
+    monkeypatch.setattr(upgrade_files, "move", watched)
 
     prepare(store)
     put_back(store)
