@@ -40,6 +40,8 @@ async def go_back(where: Where, *, yes: bool, say: Callable[[str], None]) -> Bac
     for line in left:
         say(line)
     for each in world.stores:
+        if each.here and where.flow is Origin.DLEDGER:
+            upgrade_exchange.forget_new(each.store.path)
         if not each.here or each.note is None:
             continue
         given, missed = await _permission_back(each)
@@ -62,7 +64,6 @@ def _files_back(store: Path, note: Note) -> list[str]:
     """What was done to the files of a store; what is not as it was, as sentences."""
     if note.flow != Origin.DLEDGER:
         return upgrade_files.put_back(store, note)
-    upgrade_exchange.forget_new(store)
     but = upgrade_exchange.exchange_back(store, note) if note.exchange else []
     return but + upgrade_files.put_back(store, upgrade_files.note_of(store, note.flow, note.group))
 

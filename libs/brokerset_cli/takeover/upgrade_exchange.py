@@ -45,12 +45,20 @@ def new_of(store: Path) -> Path:
 
 
 def forget_new(store: Path) -> None:
-    """Remove what the migration has made, whole or not; all of it can be made again."""
+    """Remove what the migration has made, whole or not; all of it can be made again.
+
+    Ends the command when the folder is somebody else's: a migration leaves its record before it.
+    """
     new = new_of(store)
+    record = new.with_name(f"{new.name}.brokerset-migration.json")
+    if new.exists() and not record.exists():
+        raise CommandFailed(
+            f"{new} is in the way: what {store} becomes is made there", "move it elsewhere; then repeat this"
+        )
     for folder in (new, new.with_name(f"{new.name}.brokerset-staging")):
         if folder.exists():
             shutil.rmtree(folder)
-    new.with_name(f"{new.name}.brokerset-migration.json").unlink(missing_ok=True)
+    record.unlink(missing_ok=True)
     sync_folder(store.parent)
 
 

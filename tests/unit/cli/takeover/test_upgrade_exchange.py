@@ -17,7 +17,7 @@ from brokerset_cli.takeover.log_compare import compare_logs
 from brokerset_cli.takeover.old_store import BACKUP, log_files, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_acts import UpgradeActs
 from brokerset_cli.takeover.upgrade_dledger import BACK, DONE
-from brokerset_cli.takeover.upgrade_exchange import STAMP, exchange, new_of, state_of_files
+from brokerset_cli.takeover.upgrade_exchange import STAMP, exchange, forget_new, new_of, state_of_files
 from brokerset_cli.takeover.upgrade_facts import (
     Comparison,
     Exchange,
@@ -53,6 +53,7 @@ def migrated(store: Path) -> Path:
     for name in ("config/topics.json", "config/new.json", "consumequeue/orders/0/others", "lock"):
         (new / name).parent.mkdir(parents=True, exist_ok=True)
         (new / name).write_text("new")
+    new.with_name(f"{new.name}.brokerset-migration.json").write_text("{}")
     return new
 
 
@@ -172,6 +173,17 @@ def test_a_way_back_that_was_cut_off_is_finished_first(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "`--back` was interrupted" in result.output
+
+
+def test_a_folder_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    """It may have the name of the one that the migration makes."""
+    store = tmp_path / "a"
+    new_of(store).mkdir()
+
+    with pytest.raises(CommandFailed, match="is in the way"):
+        forget_new(store)
+
+    assert new_of(store).exists()
 
 
 # -- logs -------------------------------------------------------------------------------------------------
