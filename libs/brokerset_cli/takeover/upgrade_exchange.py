@@ -144,6 +144,9 @@ def exchange_back(store: Path, note: Note) -> list[str]:
                 _move(store / name, kept / name)
             if name in note.moved:
                 move(backup, store / name)
+        folder = (store / BACKUP / STAMP).parent
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()  # else another `config` could not be moved there
         rest = [tuple(name for name in names if name in others) for names in (note.moved, note.made)]
         write_note(store, replace(note, exchange="", chosen=None, moved=rest[0], made=rest[1]))
     if not any((store / BACKUP).glob(f"{EXCHANGED}.*")):

@@ -97,6 +97,9 @@ def test_content_is_exchanged_through_a_crash_at_every_change_and_comes_back(
     assert tree(store) == before
     assert read_note(store) is None
     assert chosen == ((store / BACKUP / "exchanged.1").exists())
+    exchange(store, noted(store), migrated(store), chosen=LAST)  # now it is the other way round, or again
+    assert put_back(store)
+    assert tree(store) == before
 
 
 def test_nothing_is_exchanged_when_a_broker_has_run_since(tmp_path: Path) -> None:
