@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from brokerset_cli.main import main
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.takeover import upgrade_acts, upgrade_back, upgrade_exchange, upgrade_files
-from brokerset_cli.takeover.log_compare import compare_logs
+from brokerset_cli.takeover.host_facts import facts_of, read_facts
+from brokerset_cli.takeover.log_compare import compare_digests, compare_logs
 from brokerset_cli.takeover.old_store import BACKUP, log_files, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_acts import UpgradeActs
 from brokerset_cli.takeover.upgrade_dledger import BACK, DONE
@@ -253,3 +254,20 @@ def test_entries_of_an_older_term_behind_the_end_are_left_out(tmp_path: Path) ->
 
     assert found.last == (1, COUNT - 4)
     assert found.end == found.until == places[-3].offset - ENTRY_HEAD.size
+
+
+def test_another_host_learns_which_entry_was_the_last_and_what_was_exchanged(tmp_path: Path) -> None:
+    """By these it chooses, and empties its own stores."""
+    one, other = tmp_path / "a", tmp_path / "b"
+    member(one)
+    member(other, count=30)
+    upgrade_files.write_note(one, replace(noted(one), exchange=DONE, chosen=LAST))
+    stores = tuple(StoreSeen(read_old_store(each), read_note(each)) for each in (one, other))
+
+    facts = read_facts(facts_of("h", World(Origin.DLEDGER, "g", stores), str(one)))
+
+    assert [each.store.last for each in facts.stores] == [LAST, (1, 29)]
+    assert [each.store.ledger for each in facts.stores] == ["dledger-n0"] * 2
+    assert facts.stores[0].note == stores[0].note
+    found = compare_digests(one, extent(one), extent(other), facts.digests[f"h:{other}"])
+    assert found == Comparison(Likeness.PREFIX, extent(other).end)
