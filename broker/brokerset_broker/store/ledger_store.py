@@ -373,7 +373,7 @@ class LedgerStore(MessageStore):
         if ledger.end_index >= 0:
             begins = self._is_empty and ledger.files.start != self.log.max_offset
             if begins or ledger.generation != self._generation:
-                self._begin_anew()
+                self._drop_all()
             self._is_empty, self._generation = False, ledger.generation
         if ledger.committed_position < self.log.max_offset:
             self._truncate_dispatched(ledger.committed_position)
@@ -418,10 +418,10 @@ class LedgerStore(MessageStore):
             self.index.truncate(offset)
         self._truncated(offset)
 
-    def _begin_anew(self) -> None:
+    def _drop_all(self) -> None:
         """Nothing of the log that this store had is there any more: the leader's begins elsewhere."""
         begin = self.ledger.files.start
-        log.warning("the log begins anew, as the leader's does", end=self.log.max_offset, begin=begin)
+        log.warning("the log begins elsewhere, as that of the leader does", end=self.log.max_offset, begin=begin)
         self._lower_checkpoint(0)
         self.log.forget_old_files()
         self.log.begin_at(begin, self.log.store_timestamp)
