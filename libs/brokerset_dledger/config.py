@@ -95,13 +95,13 @@ class NodeConfig:
             peers=peers,
             alone=True,
             heartbeat=40,
-            heartbeats_missed_max=10,
+            heartbeats_missed_max=15,
             promise_heartbeats=5,
             vote_interval=(5, 35),
             vote_timeout=300,
             push_retry=200,
             commit_interval=100,
-            pushes_in_flight_max=8,
+            pushes_in_flight_max=4,
         )
 
     @property
