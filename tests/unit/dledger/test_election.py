@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.election import Ballot, Verdict
 from brokerset_dledger.node import Node, Role
 from brokerset_formats.dledger import CurrentTerm
@@ -317,6 +318,38 @@ def test_more_than_half_elect(size: int, votes: int) -> None:
         ballot.answers[f"n{number}"] = VoteResponse(term=6, vote_result=ACCEPT)
 
     assert ballot.judge(expired=False) is Verdict.ELECTED
+
+
+@pytest.mark.parametrize(("alone", "pauses"), [(True, [350, 650, 1_250, 2_450, 2_450]), (False, [200] * 5)])
+def test_pauses_grow_with_lost_elections(alone: bool, pauses: list[int]) -> None:
+    """Their range doubles four times where all members are ours; it is Java's in a mixed group."""
+    node = member(alone=alone, size=3)
+    now, seen = LATER + 10_000, list[int]()
+    node.tick(now)
+    while len(seen) < len(pauses):
+        calls = node.take_ready().calls
+        assert calls, "a ballot asks for votes"
+        for call in calls:
+            pre = isinstance(call.request, VoteRequest) and bool(call.request.pre_vote)
+            result = VoteResult.ACCEPT if pre else VoteResult.REJECT_ALREADY_VOTED
+            vote = VoteResponse(term=node.term, vote_result=result, brokerset=OWN_VERSION if alone else None)
+            node.answered(now, call.call_id, vote)
+        if any(not getattr(call.request, "pre_vote", None) for call in calls):
+            seen.append(node.deadline() - now + 1)
+            now = node.deadline()
+            node.tick(now)
+
+    assert seen == pauses
+
+
+def test_times_of_groups_of_ours_alone() -> None:
+    """A lease ends before the promise that it rests on; heartbeats renew it several times before."""
+    config = NodeConfig.for_group_alone("g", "n0", ("n0", "n1", "n2"))
+
+    assert config.alone
+    assert config.lease < config.promise < config.silence_max
+    assert 4 * config.heartbeat < config.lease
+    assert config.silence_max + config.vote_interval[1] < 1_000
 
 
 @pytest.mark.parametrize(("vote", "term"), [(None, 5), ("n0", 6), ("n1", 6)])
