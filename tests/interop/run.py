@@ -10,7 +10,7 @@ servers: two mixes of the day, all with `--size all`, those of `--mixes NAME,NAM
 gives it back, and leaves Java's controllers and name servers), `releases` (brokers, controllers and clients of RocketMQ 4.9.7, 5.1.0 and 5.1.1 next to ours: what is served, and what
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode),
 `dledger` (groups of DLedger members of both makes elect, replicate and fail over under load, and end with the same bytes),
-`dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata and delay messages while leaders are killed,
+`dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).

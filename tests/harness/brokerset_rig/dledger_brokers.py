@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from brokerset_rig import controller_parts, replication_checks, stack
+from brokerset_rig import controller_parts, dledger_admin, replication_checks, stack
 from brokerset_rig.controller_parts import Add, step
 from brokerset_rig.controllers import until
 from brokerset_rig.dledger_group import JAVA, OURS, Group, Member, group
@@ -38,18 +38,20 @@ DELIVERIES_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Who the members and the name server are, and which make leads before each kill."""
+    """Who the members and the name server are, which make leads before each kill, and which one goes on with a
+    store of the other."""
 
     name: str
     makes: tuple[str, ...]
     name_server: str
     kills: tuple[str, ...]
+    carries_on: str | None = None
 
 
 MIXES = (
-    Mix("ooo", (OURS, OURS, OURS), OURS, (OURS,) * 3),
-    Mix("joo", (JAVA, OURS, OURS), OURS, (OURS, JAVA)),
-    Mix("jjo", (JAVA, JAVA, OURS), JAVA, (JAVA, OURS)),
+    Mix("ooo", (OURS, OURS, OURS), OURS, (OURS,) * 2),
+    Mix("joo", (JAVA, OURS, OURS), OURS, (OURS, JAVA), JAVA),
+    Mix("jjo", (JAVA, JAVA, OURS), JAVA, (JAVA, OURS), OURS),
 )
 
 
@@ -91,19 +93,20 @@ def _run(add: Add, found: Group, mix: Mix) -> None:
         for number, make in enumerate(mix.kills):
             if kill(add, found, work, number, make):
                 return
-        if mix.name != "ooo" and carry_on(add, found, work):
+        if mix.carries_on is not None and carry_on(add, found, work, mix.carries_on):
             return
         ended(add, found, work)
 
 
 def start(found: Group) -> None:
-    """All members; then the topics."""
+    """All members; then the topics, and a message for `mqadmin`."""
     began = time.monotonic()
     found.start()
     leader = found.leader()
     note(f"{leader} leads, and all are registered, after {time.monotonic() - began:.1f} s")
     for topic in (TOPIC, FLOW_TOPIC, LATER_TOPIC, controller_parts.TOPIC):
         until(f"the topic {topic} is made", partial(made, found, topic), CLIENT_SECONDS_MAX)
+    dledger_admin.prepare(found)
 
 
 def made(found: Group, topic: str) -> bool:
@@ -200,24 +203,22 @@ def kill(add: Add, found: Group, work: Work, number: int, make: str) -> list[str
     return problems
 
 
-def carry_on(add: Add, found: Group, work: Work) -> list[str]:
-    """A member of each make ends in order, and the other make goes on with its store, follows, and leads."""
-    java = next(member for member in found.members if not member.is_ours)
-    ours = next(member for member in reversed(found.members) if member.is_ours)
-    for member, make in ((java, OURS), (ours, JAVA)):
-        with step(add, f"the make {make} goes on with the store of {member}, and leads") as problems:
-            keep(found, work, found.leader())
-            member.server.stop()
-            found.replace(member, make)
-            member.server.start()
-            found.wait_registered()
-            found.transfer(member)
-            found.wait_registered()
-            go_on(work)
-            problems += metadata_problems(found, work)
-        if problems:
-            return problems
-    return []
+def carry_on(add: Add, found: Group, work: Work, make: str) -> list[str]:
+    """A leader of the other make ends in order, and this make goes on with its store, follows, and leads."""
+    with step(
+        add, f"the make {make} goes on with the store of a leader of the other make, and leads"
+    ) as problems:
+        leader = lead(found, OURS if make == JAVA else JAVA)
+        keep(found, work, leader)
+        leader.server.stop()
+        found.replace(leader, make)
+        leader.server.start()
+        found.wait_registered()
+        found.transfer(leader)
+        found.wait_registered()
+        go_on(work)
+        problems += metadata_problems(found, work)
+    return problems
 
 
 def ended(add: Add, found: Group, work: Work) -> None:
@@ -240,6 +241,7 @@ def ended(add: Add, found: Group, work: Work) -> None:
         problems += [
             f"{body!r} came {count} times" for body, count in counts.items() if count > DELIVERIES_MAX
         ]
+    shown: set[str] = set()
     for member in found.members:
         with step(
             add, f"{member} leads: each acknowledged message is where it was acknowledged, once"
@@ -249,6 +251,9 @@ def ended(add: Add, found: Group, work: Work) -> None:
             problems += work.load.problems(member)
             problems += flow_problems(member, work)
             problems += metadata_problems(found, work)
+        if member.make not in shown:
+            shown.add(member.make)
+            dledger_admin.run(add, found, member)
     with step(add, "data and index of all members are equal byte for byte") as problems:
         differ, size, entries = found.compare()
         problems += differ
