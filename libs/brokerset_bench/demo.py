@@ -20,10 +20,12 @@ from brokerset_bench.history import body_of, number_of
 from brokerset_cli.client_session import run
 from brokerset_cli.consuming import Taken, parse_start, take
 from brokerset_cli.folder import DataFolder
+from brokerset_cli.options import mode_option
 from brokerset_cli.output import fail, progress
 from brokerset_cli.scaling import running_state
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView
+from brokerset_spec.set_parts import DLEDGER
 
 TOPIC: Final = "demo"
 BODY_BYTES: Final = 1024
@@ -40,9 +42,10 @@ kind: BrokerSet
 metadata: {name: demo}
 spec:
   replicas: 3
-  controllers: {replicas: 3}
+  replication: {mode: %s}
   config: {mappedFileSizeCommitLog: 67108864}
 """
+"""With the mode in its place; controllers are three where the mode has any."""
 
 
 @click.command()
@@ -54,13 +57,15 @@ spec:
     show_default=True,
     help="Number of messages.",
 )
-def demo(count: int) -> None:
+@mode_option
+def demo(count: int, mode: str) -> None:
     """Run a set in a temporary folder on free ports, send messages, kill parts of it, compare, clean up.
 
     Three controllers and three brokers run. The master is killed under load, then the leading controller,
-    then every broker; each comes back at another port with the id that it had. It fails when a message that
-    was acknowledged is missing or differs, when an id changes, or when the brokers' logs are not the same. It
-    touches neither running sets nor their data.
+    then every broker; each comes back at another port with the id that it had. With --mode dledger there are
+    no controllers, and the leadership is transferred instead. It fails when a message that was acknowledged
+    is missing or differs, when an id changes, or when the brokers' logs are not the same. It touches neither
+    running sets nor their data.
     """
     began = time.perf_counter()
     # A shell lets what it runs in the background ignore Ctrl-C.
@@ -69,16 +74,22 @@ def demo(count: int) -> None:
     top = Path(tempfile.mkdtemp(prefix="brokerset-demo-"))
     folder = top / "data"
     try:
-        _step("1. Start three controllers with name servers, and a group of three brokers, in " + str(folder))
-        (top / "demo.yaml").write_text(MANIFEST)
+        ledger = mode == DLEDGER
+        first = "a name server, and a DLedger" if ledger else "three controllers with name servers, and a"
+        _step(f"1. Start {first} group of three brokers, in {folder}")
+        (top / "demo.yaml").write_text(MANIFEST % mode)
         ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
         _command("up", "--detach", "-f", str(top / "demo.yaml"), "--data", str(folder), *ports)
         last = max(1, count // CRASH_SHARE)
         _step("2. Kill the master (kill -9) while a writer writes and a reader reads")
         demo_failover.kill_master(DataFolder(folder), TOPIC, list(_messages(range(count - last))))
-        _step("3. Kill the leading controller; sending goes on")
         rest = list(_messages(range(count - last, count)))
-        demo_faults.kill_leading_controller(DataFolder(folder), rest)
+        if ledger:
+            _step("3. Transfer the leadership; sending goes on")
+            demo_faults.transfer_leadership(DataFolder(folder), rest)
+        else:
+            _step("3. Kill the leading controller; sending goes on")
+            demo_faults.kill_leading_controller(DataFolder(folder), rest)
         _step("4. Kill every broker; each comes back with the same id, at another port")
         demo_faults.kill_brokers(DataFolder(folder))
         _step("5. Read all messages as another consumer group, and compare every one with what was sent")

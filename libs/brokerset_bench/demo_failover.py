@@ -15,6 +15,7 @@ import click
 from brokerset_bench.demo_faults import REPORT, RETURN_SECONDS_MAX, kill, process_now
 from brokerset_cli import client_session
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.ledger_session import LedgerAdmin, group_admin
 from brokerset_cli.output import fail, progress
 from brokerset_cli.scaling import running_state
 from brokerset_cli.switchover import address_of
@@ -188,7 +189,7 @@ async def _kill_master(
     )
     consumer.subscribe(topic)
     async with (
-        ControllerAdmin(state.controllers) as admin,
+        group_admin(folder.path, state) as admin,
         Producer("brokerset-demo", instance=instance, retry=RETRY) as producer,
     ):
         writer = Writer(producer, messages, per_second, done)
@@ -226,7 +227,7 @@ def _master_process(state: SetState, group: GroupState) -> ProcessState:
     return found
 
 
-async def _next_master(admin: ControllerAdmin, before: GroupState) -> GroupState:
+async def _next_master(admin: ControllerAdmin | LedgerAdmin, before: GroupState) -> GroupState:
     while True:
         (group,) = await admin.groups()
         if group.master_id not in (None, before.master_id) and group.master_epoch > before.master_epoch:
@@ -235,7 +236,7 @@ async def _next_master(admin: ControllerAdmin, before: GroupState) -> GroupState
 
 
 async def _in_sync(
-    admin: ControllerAdmin, folder: DataFolder, killed: ProcessState, broker_id: int | None
+    admin: ControllerAdmin | LedgerAdmin, folder: DataFolder, killed: ProcessState, broker_id: int | None
 ) -> None:
     """Wait until the killed process runs again, with the id that it had, and is in sync."""
 

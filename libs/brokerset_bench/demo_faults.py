@@ -13,18 +13,21 @@ import click
 
 from brokerset_cli import client_session, controller_session
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
+from brokerset_cli.ledger_session import LedgerAdmin, group_admin
 from brokerset_cli.output import counted, fail, write_table
 from brokerset_cli.processes import send_signal
 from brokerset_cli.readiness import broker_is_ready
 from brokerset_cli.scaling import running_state
 from brokerset_cli.sending import Sent, check_statuses
+from brokerset_cli.switchover import hand_over
 from brokerset_cli.waiting import until
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message
 from brokerset_client.producer import Producer
-from brokerset_protocol.bodies.controllers import ControllerStatus
+from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
+from brokerset_protocol.headers.controller import SwitchOverResponse
 
 CRASH_SECONDS: Final = 2.0
 """Time over which messages are sent one by one while the leading controller dies."""
@@ -37,7 +40,7 @@ REPORT: Final = "please report this, with the logs"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a broker process is to the controllers."""
+    """Who a broker process is to the controllers, or to the other members of a DLedger."""
 
     broker_id: int
     address: str
@@ -75,12 +78,41 @@ def kill_leading_controller(folder: DataFolder, messages: Sequence[Message]) -> 
         f"{leader.name} (process {leader.pid}) led in term {before.term} and was killed; after "
         f"{led_after:.2f} s {_controller(state, after).name} leads in term {after.term}."
     )
-    click.echo(
-        f"{counted(len(messages), 'message')} went out one by one around that, over {CRASH_SECONDS:g} s; all "
-        f"were acknowledged, the slowest after {sent.longest * 1000:.0f} ms."
-    )
+    _say_sent(sent, len(messages))
     _wait(lambda: _runs_again(folder, leader), f"{leader.name} runs again")
     click.echo(f"{leader.name} runs again, as process {process_now(folder, leader.name).pid}.")
+
+
+def transfer_leadership(folder: DataFolder, messages: Sequence[Message]) -> None:
+    """Let another broker lead a DLedger while `messages` are sent one by one; all must be acknowledged."""
+    state = running_state(folder)
+
+    async def work(instance: ClientInstance) -> tuple[Slowly, GroupState, SwitchOverResponse]:
+        async with (
+            Producer("brokerset-demo", instance=instance) as producer,
+            LedgerAdmin(folder.path) as admin,
+        ):
+            (before,) = await admin.groups()
+            sending = asyncio.create_task(_send_slowly(producer, messages))
+            await asyncio.sleep(CRASH_SECONDS / 10)
+            done = await hand_over(admin, before, None)
+            return await sending, before, done
+
+    sent, before, done = client_session.run(state.namesrv, work)
+    check_statuses(sent.results)
+    pause = "" if done.pause_ms is None else f"; sends waited {done.pause_ms} ms"
+    click.echo(
+        f"{before.broker_name}/{before.master_id} led in term {before.master_epoch}; "
+        f"{before.broker_name}/{done.master_broker_id} leads in term {done.master_epoch}{pause}."
+    )
+    _say_sent(sent, len(messages))
+
+
+def _say_sent(sent: Slowly, count: int) -> None:
+    click.echo(
+        f"{counted(count, 'message')} went out one by one around that, over {CRASH_SECONDS:g} s; all "
+        f"were acknowledged, the slowest after {sent.longest * 1000:.0f} ms."
+    )
 
 
 @dataclass(slots=True)
@@ -119,16 +151,16 @@ async def _next_leader(addresses: Sequence[str], before: int) -> ControllerStatu
 def kill_brokers(folder: DataFolder) -> None:
     """Kill every broker with SIGKILL; ends the command when one does not come back with the id it had."""
     state = running_state(folder)
-    before = _identities(state)
+    before = _identities(folder, state)
     if missing := [process.name for process in brokers_of(state) if process.name not in before]:
-        fail(f"the controllers do not know {', '.join(missing)}", REPORT)
+        fail(f"nobody knows {', '.join(missing)}", REPORT)
     for process in brokers_of(state):
         kill(process)
     _wait(
         lambda: _all_back(folder, state, before),
         "every broker is back, in sync, with a master",
     )
-    after = _identities(running_state(folder))
+    after = _identities(folder, running_state(folder))
     write_table(
         ("process", "id before", "id after", "address before", "address after", "starts"),
         [
@@ -148,12 +180,17 @@ def kill_brokers(folder: DataFolder) -> None:
             fail(f"{name} came back with another id, or at its old port", REPORT)
 
 
-def _identities(state: SetState) -> dict[str, Identity]:
-    """By name of the process; only brokers whose present address the controllers know."""
-    return controller_session.run(state.controllers, lambda admin: identities(admin, state))
+def _identities(folder: DataFolder, state: SetState) -> dict[str, Identity]:
+    """By name of the process; only brokers whose present address the controllers, or other members, know."""
+
+    async def found() -> dict[str, Identity]:
+        async with group_admin(folder.path, state) as admin:
+            return await identities(admin, state)
+
+    return asyncio.run(found())
 
 
-async def identities(admin: ControllerAdmin, state: SetState) -> dict[str, Identity]:
+async def identities(admin: ControllerAdmin | LedgerAdmin, state: SetState) -> dict[str, Identity]:
     """Who the broker processes of a set are, by name; those that have not registered are left out."""
     names = {process.address: process.name for process in brokers_of(state)}
     found = {
@@ -175,7 +212,7 @@ async def _all_back(folder: DataFolder, state: SetState, before: dict[str, Ident
     found = folder.read_state()
     if found is None or any(p.state != "running" for p in brokers_of(found)):
         return False
-    async with ControllerAdmin(state.controllers) as admin:
+    async with group_admin(folder.path, state) as admin:
         try:
             now = await identities(admin, found)
         except ClientError:

@@ -20,14 +20,17 @@ import click
 import uvloop
 
 from brokerset_bench import network
-from brokerset_bench.faults import KINDS, Kind
+from brokerset_bench.faults import KINDS_OF_MODE, Kind
 from brokerset_bench.measurements import KindResult
 from brokerset_bench.network import INSIDE, OwnNetwork
 from brokerset_bench.runs import Load, run_kind
 from brokerset_bench.sets import BenchSet, java_set, our_set
-from brokerset_cli.options import json_option, number_option
+from brokerset_cli.options import json_option, mode_option, number_option
 from brokerset_cli.output import fail, progress, write_json, write_table
 from brokerset_runtime.logs import configure_logs
+from brokerset_spec.dledger_mode import LEDGER_REPLICAS
+from brokerset_spec.set_memory import CONTROLLER
+from brokerset_spec.set_parts import DLEDGER
 
 OUR_TAKEOVER_SECONDS: Final = 30.0
 JAVA_TAKEOVER_SECONDS: Final = 60.0
@@ -54,11 +57,13 @@ class Wish:
     settings: tuple[str, ...]
     port: int | None
     keep: Path | None
+    mode: str = CONTROLLER
 
     def arguments(self, kind: Kind) -> list[str]:
         """How this command is asked for the same with one kind."""
         keep = [] if self.keep is None else [f"--keep-history={self.keep}"]
-        numbers = [f"--{name}={getattr(self, name)}" for name in ("runs", "rate", "size", "replicas")]
+        same = ("mode", "runs", "rate", "size", "replicas")
+        numbers = [f"--{name}={getattr(self, name)}" for name in same]
         return [f"--kinds={kind.name}", *numbers, *(f"--set={one}" for one in self.settings), *keep]
 
     def load(self, *, java: bool) -> Load:
@@ -73,11 +78,12 @@ class Wish:
         )
 
 
-def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> tuple[Kind, ...]:
-    names = [name.strip() for name in (value or ",".join(KINDS)).split(",") if name.strip()]
-    if unknown := [name for name in names if name not in KINDS]:
-        raise click.BadParameter(f"there is no kind {unknown[0]!r}; there are {', '.join(KINDS)}")
-    return tuple(KINDS[name] for name in dict.fromkeys(names))
+def _kinds(context: click.Context, _: click.Parameter, value: str | None) -> tuple[Kind, ...]:
+    kinds = KINDS_OF_MODE[context.params["mode"]]
+    names = [name.strip() for name in (value or ",".join(kinds)).split(",") if name.strip()]
+    if unknown := [name for name in names if name not in kinds]:
+        raise click.BadParameter(f"there is no kind {unknown[0]!r}; there are {', '.join(kinds)}")
+    return tuple(kinds[name] for name in dict.fromkeys(names))
 
 
 def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -87,9 +93,15 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
 
 
 @click.command("failover", short_help="Break parts of a set under load; show pauses and losses.")
+@mode_option
 @number_option("--runs", "Runs of each kind.", 1, default=5)
 @click.option(
-    "--kinds", callback=_kinds, metavar="KIND,…", help=f"Kinds of faults. [default: {','.join(KINDS)}]"
+    "--kinds",
+    callback=_kinds,
+    metavar="KIND,…",
+    help="Kinds of faults. [default: all of the mode: "
+    + "; ".join(f"{mode}: {','.join(kinds)}" for mode, kinds in KINDS_OF_MODE.items())
+    + "]",
 )
 @number_option("--rate", "Messages sent in a second.", 1, 20_000, default=2000)
 @number_option("--size", "Bytes of a body.", 32, 1024 * 1024, metavar="B", default=1024)
@@ -124,15 +136,19 @@ def failover(java: Path | None, java_only: bool, as_json: bool, **wished: Any) -
     """Break parts of a set under load, again and again; show for how long nothing was acknowledged, and
     what was lost.
 
-    Three controllers and one group of brokers run for each kind in a temporary folder, on free ports; sets
-    that run are not touched. A raw client sends at a steady rate, reads the route every 10 ms while sends
-    fail, and goes on sending to masters of before; a consumer reads everything. The gap is from the last
-    acknowledgement by the old master to the first by the new one, for the kinds without a new master the
-    longest time without any. Every message that was acknowledged must be in its place at the end, and must
-    have been consumed. Exit code 1 when one is not.
+    Three controllers and one group of brokers, or a DLedger group and a name server, run for each kind in a
+    temporary folder, on free ports; sets that run are not touched. A raw client sends at a steady rate,
+    reads the route every 10 ms while sends fail, and goes on sending to masters of before; a consumer reads
+    everything. The gap is from the last acknowledgement by the old master to the first by the new one, for
+    the kinds without a new master the longest time without any. Every message that was acknowledged must be
+    in its place at the end, and must have been consumed. Exit code 1 when one is not.
     """
     if java_only and java is None:
         raise click.UsageError("--java-only needs --java DIR")
+    if wished["mode"] == DLEDGER and java is not None:
+        raise click.UsageError("Java is measured with controllers only: leave --mode dledger or --java out")
+    if wished["mode"] == DLEDGER and wished["replicas"] not in LEDGER_REPLICAS:
+        raise click.UsageError("a DLedger group has 3 or 5 brokers, see --replicas")
     wish = Wish(**wished)
     # A shell lets what it runs in the background ignore Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,7 +160,7 @@ def failover(java: Path | None, java_only: bool, as_json: bool, **wished: Any) -
     if as_json:
         write_json({**ours, **({"java": javas} if javas else {})})
     else:
-        _show(ours, javas)
+        _show(wish.mode, ours, javas)
     broken = [name for name, found in ours.items() if found["violations"] or "problem" in found]
     if broken:
         texts = [
@@ -170,6 +186,7 @@ def _measure_ours(wish: Wish, kind: Kind) -> dict[str, Any]:
             settings=wish.settings,
             port=wish.port or 0,
             network=OwnNetwork(folder) if inside else None,
+            mode=wish.mode,
         )
 
     return _measure(kind, wish, wish.load(java=False), make).to_object()
@@ -282,8 +299,9 @@ COLUMNS: Final = {
 """The table's columns, and what each is in JSON; `goal` and `broken` are made for people."""
 
 
-def _show(ours: Mapping[str, Any], javas: Mapping[str, Mapping[str, Any]]) -> None:
-    measured = [("brokerset", name, found, f"≤ {KINDS[name].goal_ms:,}") for name, found in ours.items()]
+def _show(mode: str, ours: Mapping[str, Any], javas: Mapping[str, Mapping[str, Any]]) -> None:
+    goals = {name: f"≤ {kind.goal_ms:,}" for name, kind in KINDS_OF_MODE[mode].items()}
+    measured = [("brokerset", name, found, goals[name]) for name, found in ours.items()]
     for variant, kinds in javas.items():
         measured += [(f"Java, {variant}", name, found, "") for name, found in kinds.items()]
     rows = []

@@ -15,6 +15,8 @@ from typing import Final
 from brokerset_bench.network import HOST
 from brokerset_bench.probes import GroupView
 from brokerset_bench.sets import BenchSet
+from brokerset_spec.set_memory import CONTROLLER
+from brokerset_spec.set_parts import DLEDGER
 
 SenderAndReceiver = tuple[str, str]
 
@@ -123,10 +125,18 @@ class Kind:
     cut: Cut | None = None
     """Which part of the network is cut."""
 
+    makes: str = ""
+    """The fault that is made, where that has a name of its own: a DLedger's leader is the master."""
+
+    @property
+    def fault(self) -> str:
+        """The fault that is made."""
+        return self.makes or self.name
+
     @property
     def needs_network(self) -> bool:
         """Whether it is made in a network of the set's own."""
-        return self.name == "cutMaster" or self.cut is not None
+        return self.fault == "cutMaster" or self.cut is not None
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -151,16 +161,73 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 """By name. docs/benchmarks.md has the goals; that of `killLeader` is that the data path does not notice."""
 
+LEDGER_KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        Kind("killLeader", "the leading broker is killed", True, 3.0, 1000, makes="killMaster"),
+        Kind(
+            "stopLeader", "the leading broker is ended in order (SIGTERM)", True, 3.0, 1000, makes="endMaster"
+        ),
+        Kind(
+            "hangLeader",
+            "the leading broker stops for 10 s (SIGSTOP), then goes on",
+            True,
+            10.0,
+            3000,
+            makes="stopMaster",
+        ),
+        Kind(
+            "cutLeader", "the leading broker's network is cut for 10 s", True, 10.0, 3000, makes="cutMaster"
+        ),
+        Kind(
+            "cutFollowers",
+            "leader and followers are cut off from each other for 10 s, and from nobody else",
+            True,
+            10.0,
+            3000,
+            cut=Cut(Part.MASTER, Part.SLAVES),
+        ),
+        Kind(
+            "cutLeaderIn",
+            "what followers send to the leader vanishes for 10 s",
+            True,
+            10.0,
+            3000,
+            cut=Cut(Part.MASTER, Part.SLAVES, Way.IN),
+        ),
+        Kind(
+            "cutLeaderOut",
+            "what the leader sends to followers vanishes for 10 s",
+            True,
+            10.0,
+            3000,
+            cut=Cut(Part.MASTER, Part.SLAVES, Way.OUT),
+        ),
+        Kind("transfer", "the leadership is transferred", False, 0.0, 200, makes="switchover"),
+    )
+}
+"""The kinds for a set in mode dledger, by name."""
+
+KINDS_OF_MODE: Final[Mapping[str, Mapping[str, Kind]]] = {CONTROLLER: KINDS, DLEDGER: LEDGER_KINDS}
+
 
 def inject(kind: Kind, bench: BenchSet, view: GroupView) -> Mend:
     """Make the fault now; returns what mends it. `switchover` is no fault: there is nothing to do here."""
     master, leader = bench.process(view.master), bench.process(view.leader)
     if kind.cut is not None:
         return _cut(kind.cut, bench, view)
-    match kind.name:
+    match kind.fault:
         case "killMaster":
             master.send(signal.SIGKILL)
             return master.start
+        case "endMaster":
+            master.send(signal.SIGTERM)
+
+            def start_again() -> None:
+                master.end()
+                master.start()
+
+            return start_again
         case "killLeader":
             leader.send(signal.SIGKILL)
             return leader.start

@@ -81,7 +81,9 @@ async def _confirmed_logs(state: SetState) -> list[ReplicaLog]:
 
 
 def _replica_log(process: ProcessState, facts: BrokerFacts) -> ReplicaLog:
-    log = Path(process.folder) / "store" / "commitlog"
+    store = Path(process.folder) / "store"
+    ledger = facts.ledger
+    log = store / "commitlog" if ledger is None else store / f"dledger-{ledger.member}" / "data"
     start = min((int(path.name) for path in _files(log)), default=0)
     return ReplicaLog(process.name, facts.role, start, facts.confirmed_offset or 0, log)
 

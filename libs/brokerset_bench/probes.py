@@ -41,10 +41,10 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A broker group as the leading controller knows it."""
+    """A broker group as the leading controller knows it, or a DLedger's leader."""
 
     leader: str
-    """Address of the leading controller."""
+    """Address of the leading controller, or of a DLedger's leader."""
 
     master: str
     """Address of the master; empty when there is none."""
@@ -108,8 +108,10 @@ class Prober:
                 problems.append(str(error))
         raise NoAnswer("; ".join(problems) or "no controller leads")
 
-    async def group(self, controllers: Sequence[str], name: str) -> GroupView:
-        """A group, as the leading controller knows it."""
+    async def group(self, controllers: Sequence[str], name: str, brokers: Sequence[str] = ()) -> GroupView:
+        """A group, as the leading controller knows it; without controllers the brokers are asked."""
+        if not controllers:
+            return await self.ledger_group(brokers)
         leader = await self.leader(controllers)
         header = fields.GetReplicaInfo(broker_name=name)
         answer = await self.request(leader, RequestCode.CONTROLLER_GET_REPLICA_INFO, header.to_ext())
@@ -117,13 +119,34 @@ class Prober:
         members = _decoded(leader, SyncStateSet.from_json, answer.body).sync_state_set if answer.body else ()
         return GroupView(leader, found.master_address or "", found.master_epoch or 0, tuple(sorted(members)))
 
+    async def ledger_group(self, brokers: Sequence[str]) -> GroupView:
+        """A DLedger group, as the member knows it that leads in the highest term and serves."""
+        found, problems = [], []
+        for address in brokers:
+            try:
+                table = await self._facts(address)
+            except NoAnswer as error:
+                problems.append(str(error))
+                continue
+            if table.get("brokersetRole") == "master" and table.get("brokersetDLedgerTerm", "").isdigit():
+                in_sync = [int(one) for one in table.get("brokersetInSync", "").split(",") if one.isdigit()]
+                term = int(table["brokersetDLedgerTerm"])
+                found.append(GroupView(address, address, term, tuple(sorted(in_sync))))
+        if not found:
+            raise NoAnswer("; ".join(problems) or "no member leads and serves")
+        return max(found, key=lambda view: view.epoch)
+
     async def log_end(self, address: str) -> int:
         """Where a broker's commit log ends (28)."""
-        answer = await self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         try:
-            return int(KVTable.from_json(answer.body).table["commitLogMaxOffset"])
-        except (Rejected, KeyError, ValueError) as error:
+            return int((await self._facts(address))["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
             raise NoAnswer(f"{address}: unreadable answer to request 28: {error!r}") from error
+
+    async def _facts(self, address: str) -> Mapping[str, str]:
+        """What a broker says about itself (28)."""
+        answer = await self.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return _decoded(address, KVTable.from_json, answer.body).table
 
     async def until_whole(
         self,
@@ -141,7 +164,7 @@ class Prober:
         deadline = time.monotonic() + seconds_max
         while True:
             try:
-                view = await self.group(controllers, group)
+                view = await self.group(controllers, group, brokers)
                 if view.master not in brokers or len(view.in_sync) < len(brokers):
                     problem = f"master {view.master or 'none'}, in sync {view.in_sync}"
                 else:

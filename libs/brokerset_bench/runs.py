@@ -131,7 +131,9 @@ class _Run:
             await asyncio.sleep(self.load.warm)
             if not self.history.acks:
                 raise RunFailed(f"nothing was acknowledged in {self.load.warm:g} s: {writer.reasons}")
-            view = await self.prober.group(self.bench.controller_addresses, self.bench.group)
+            view = await self.prober.group(
+                self.bench.controller_addresses, self.bench.group, self.bench.broker_addresses
+            )
             fault = time.monotonic()
             gap = await self._fault(view)
             acks, loaded_until = self.history.acks, time.monotonic()
@@ -185,7 +187,7 @@ class _Run:
         fault = time.monotonic()
         mend = inject(kind, self.bench, view)
         try:
-            if kind.name == "switchover":
+            if kind.fault == "switchover":
                 answer = await self.prober.switch_over(view.master, self.bench.group, SWITCH_MS_MAX)
                 self.switch_pause_ms = answer.pause_ms
             if kind.takeover:
@@ -197,7 +199,7 @@ class _Run:
         if kind.takeover:
             await asyncio.sleep(FOLLOW_SECONDS)
             return takeover_gap(history.acks, fault, view.master)
-        watched = FOLLOW_SECONDS if kind.name == "switchover" else PAUSE_SECONDS - kind.mend_after
+        watched = FOLLOW_SECONDS if kind.fault == "switchover" else PAUSE_SECONDS - kind.mend_after
         await asyncio.sleep(watched)
         return longest_pause(history.acks, fault, time.monotonic())
 

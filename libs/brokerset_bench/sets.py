@@ -1,4 +1,5 @@
-"""The set that a failover measurement runs: three controllers and one group of brokers, ours or Java's."""
+"""The set that a failover measurement runs: one group of brokers, ours or Java's, with three controllers or
+as a DLedger."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from brokerset_spec.plan import (
     ProcessPlan,
     plan_local,
 )
-from brokerset_spec.set_memory import SetMemory
+from brokerset_spec.set_memory import CONTROLLER, SetMemory
 from brokerset_spec.setting_fields import SettingValue, setting_fields
 
 CONTROLLERS: Final = 3
@@ -103,14 +104,20 @@ class BenchSet:
 
 
 def our_set(
-    folder: Path, *, replicas: int, settings: Sequence[str], port: int, network: OwnNetwork | None
+    folder: Path,
+    *,
+    replicas: int,
+    settings: Sequence[str],
+    port: int,
+    network: OwnNetwork | None,
+    mode: str = CONTROLLER,
 ) -> BenchSet:
-    """Plan a set of ours under `folder`, all new; `port` 0 takes free ports."""
+    """Plan a set of ours under `folder`, all new; `port` 0 takes free ports. A DLedger has no controllers."""
     host = HOST if network is not None else "127.0.0.1"
     chosen = PortWishes(port, port + PORTS_APART, port + 2 * PORTS_APART) if port else PortWishes(0, 0, 0)
     try:
         plan = plan_local(
-            _manifest(replicas),
+            _manifest(replicas, mode),
             folder,
             memory=SetMemory(uid="bench"),
             is_free=lambda one: port_is_free(host, one),
@@ -130,17 +137,22 @@ def our_set(
         group=plan.brokers[0].group or "",
         controllers=tuple(_ours(process, before.get(process.name, ())) for process in plan.controllers),
         brokers=tuple(_ours(process, before.get(process.name, ())) for process in plan.brokers),
-        others=(),
-        name_servers=tuple(process.namesrv_address for process in plan.controllers),
+        others=tuple(
+            _ours(process, before.get(process.name, ()))
+            for process in plan.processes
+            if process.kind == "namesrv"
+        ),
+        name_servers=tuple(each.namesrv_address for each in plan.processes if each.namesrv_address),
         network=network,
         members=members,
     )
 
 
-def _manifest(replicas: int) -> BrokerSet:
+def _manifest(replicas: int, mode: str) -> BrokerSet:
+    controllers = f"  controllers: {{replicas: {CONTROLLERS}}}\n" if mode == CONTROLLER else ""
     text = (
         "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: bench}\nspec:\n"
-        f"  replicas: {replicas}\n  controllers: {{replicas: {CONTROLLERS}}}\n"
+        f"  replicas: {replicas}\n  replication: {{mode: {mode}}}\n{controllers}"
         f"  config: {{mappedFileSizeCommitLog: {LOG_FILE_BYTES}}}\n"
     )
     return read_manifest_text(text)

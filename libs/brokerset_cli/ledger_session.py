@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brokerset_cli.folder import DataFolder
+from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.ledger_view import LedgerGroup, fetch_ledger_groups, no_leader
 from brokerset_cli.output import CommandFailed
-from brokerset_client.controller_admin import SWITCH_OVER_SECONDS
+from brokerset_client.controller_admin import SWITCH_OVER_SECONDS, ControllerAdmin
 from brokerset_client.errors import ClientError, NameServerUnavailable, RequestRefused
 from brokerset_client.instance import name_server_list, readable
 from brokerset_client.server_requests import ASK_SECONDS, ServerRequests
@@ -16,6 +16,11 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
+
+
+def group_admin(folder: Path, state: SetState) -> ControllerAdmin | LedgerAdmin:
+    """Who tells the groups of a set that runs in a folder: its controllers, or the members themselves."""
+    return LedgerAdmin(folder) if state.is_dledger else ControllerAdmin(state.controllers)
 
 
 class LedgerAdmin(ServerRequests):

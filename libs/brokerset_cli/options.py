@@ -11,6 +11,8 @@ from click.core import ParameterSource
 
 from brokerset_cli.folder import DEFAULT_DATA, DataFolder
 from brokerset_cli.output import fail
+from brokerset_spec.set_memory import CONTROLLER
+from brokerset_spec.set_parts import DLEDGER
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 DEFAULT_CONTROLLER: Final = "127.0.0.1:9878"
@@ -22,6 +24,16 @@ yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask.")
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Write JSON for scripts.")
 """`--json`: one JSON document instead of a table."""
+
+mode_option: Final = click.option(
+    "--mode",
+    type=click.Choice([CONTROLLER, DLEDGER]),
+    default=CONTROLLER,
+    show_default=True,
+    is_eager=True,
+    help="`replication.mode` of the set: controllers give the roles, or each group is a DLedger.",
+)
+"""`--mode`: known before other options are read."""
 
 data_option: Final = click.option(
     "--data",

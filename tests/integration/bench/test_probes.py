@@ -24,6 +24,8 @@ class FakeGroup:
     def __init__(self) -> None:
         self.in_sync: tuple[int, ...] = (1, 2)
         self.ends = [100, 100]
+        self.ledger: list[dict[str, str]] = [{}, {}]
+        """What brokers say as members of a DLedger."""
         self.servers: list[RemotingServer] = []
         self.controllers: list[str] = []
         self.brokers: list[str] = []
@@ -67,7 +69,7 @@ class FakeGroup:
 
     def _facts(self, number: int, _: Connection, command: Command) -> Reply:
         answer = command.reply()
-        answer.body = KVTable({"commitLogMaxOffset": str(self.ends[number])}).to_json()
+        answer.body = KVTable({"commitLogMaxOffset": str(self.ends[number]), **self.ledger[number]}).to_json()
         return answer
 
 
@@ -95,6 +97,26 @@ def test_a_group_is_whole_when_all_are_in_sync_and_have_the_same_log() -> None:
         look = await waiting
         assert (look.leader, look.master) == (group.controllers[1], group.brokers[0])
         assert (look.epoch, look.in_sync) == (7, (1, 2))
+
+    play(scene)
+
+
+def _member(role: str, term: int, in_sync: str = "") -> dict[str, str]:
+    return {"brokersetRole": role, "brokersetDLedgerTerm": str(term), "brokersetInSync": in_sync}
+
+
+def test_members_of_a_dledger_tell_the_group_where_there_are_no_controllers() -> None:
+    """One that led an older term, and has not heard of its end, is not the master."""
+
+    async def scene(group: FakeGroup, prober: Prober) -> None:
+        group.ledger = [_member("slave", 3), _member("slave", 3)]
+        with pytest.raises(NoAnswer, match="no member leads and serves"):
+            await prober.group((), "g", group.brokers)
+        group.ledger = [_member("master", 3, "1,2"), _member("master", 4, "2")]
+        view = await prober.group((), "g", group.brokers)
+        assert (view.leader, view.master, view.epoch, view.in_sync) == (*[group.brokers[1]] * 2, 4, (2,))
+        group.ledger = [_member("slave", 4), _member("master", 4, "1,2")]
+        assert (await prober.until_whole((), "g", group.brokers, 1.0)).in_sync == (1, 2)
 
     play(scene)
 

@@ -7,11 +7,12 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from brokerset_bench import failover
-from brokerset_bench.faults import KINDS, inject
+from brokerset_bench.faults import KINDS, LEDGER_KINDS, inject
 from brokerset_bench.history import Ack, History, Verdict, body_of, checksum, number_of, read_events
 from brokerset_bench.measurements import (
     KindResult,
@@ -23,6 +24,7 @@ from brokerset_bench.measurements import (
     takeover_gap,
 )
 from brokerset_bench.probes import GroupView
+from brokerset_bench.server_process import ServerProcess
 from brokerset_bench.sets import BenchSet, our_set
 from brokerset_cli.main import main
 
@@ -256,9 +258,54 @@ def test_the_logs_of_all_processes_are_kept(tmp_path: Path) -> None:
 
 
 def test_kinds_are_chosen_by_name_in_the_order_given() -> None:
-    wished = failover._kinds(None, None, "killBoth, killMaster,killBoth")  # type: ignore[arg-type]  # unused
+    context = click.Context(failover.failover)
+    context.params["mode"] = "controller"
+    wished = failover._kinds(context, failover.failover.params[0], "killBoth, killMaster,killBoth")
 
     assert [kind.name for kind in wished] == ["killBoth", "killMaster"]
+
+
+def test_a_dledger_is_planned_without_controllers(tmp_path: Path) -> None:
+    bench = our_set(tmp_path, replicas=3, settings=(), port=23_500, network=None, mode="dledger")
+
+    assert bench.broker_addresses == ("127.0.0.1:23600", "127.0.0.1:23610", "127.0.0.1:23620")
+    assert (bench.controllers, bench.name_servers) == ((), ("127.0.0.1:23500",))
+    assert [process.name for process in bench.others] == ["namesrv-0"]
+    conf = (tmp_path / "brokers" / "bench-0-2" / "broker.conf").read_text()
+    assert "dLegerPeers=n0-127.0.0.1:23601;n1-127.0.0.1:23611;n2-127.0.0.1:23621\n" in conf
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("killLeader", "killMaster"),
+        ("hangLeader", "stopMaster"),
+        ("cutLeader", "cutMaster"),
+        ("transfer", "switchover"),
+    ],
+)
+def test_the_leader_of_a_dledger_is_hurt_as_a_master_is(kind: str, fault: str) -> None:
+    wished = LEDGER_KINDS[kind]
+
+    assert (wished.fault, wished.takeover, wished.mend_after) == (
+        fault, KINDS[fault].takeover, KINDS[fault].mend_after
+    )  # fmt: skip
+    assert wished.needs_network == KINDS[fault].needs_network
+
+
+def test_a_leader_that_is_ended_in_order_is_started_again(tmp_path: Path) -> None:
+    """It is no fault to be too quick for: the process has ended before it is started."""
+    broker = ServerProcess("b", ("sleep", "60"), "h:1", tmp_path / "b.log")
+    broker.start()
+    first = broker.pid
+    view = GroupView("h:1", "h:1", 3, (1,))
+    try:
+        inject(LEDGER_KINDS["stopLeader"], BenchSet("g", (), (broker,), (), ()), view)()
+
+        assert broker.running
+        assert broker.pid != first
+    finally:
+        broker.end()
 
 
 @pytest.mark.parametrize(
@@ -267,6 +314,15 @@ def test_kinds_are_chosen_by_name_in_the_order_given() -> None:
         (["--kinds", "killEverybody"], "there is no kind 'killEverybody'; there are killMaster, stopMaster"),
         (["--set", "x"], "'x' is not NAME=VALUE"),
         (["--java-only"], "--java-only needs --java DIR"),
+        (
+            ["--mode", "dledger", "--kinds", "killMaster"],
+            "there is no kind 'killMaster'; there are killLeader",
+        ),
+        (
+            ["--kinds", "transfer", "--mode", "dledger", "--replicas", "4"],
+            "a DLedger group has 3 or 5 brokers",
+        ),
+        (["--mode", "dledger", "--java", "."], "Java is measured with controllers only"),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_is_refused_before_anything_starts(
@@ -292,7 +348,7 @@ def test_figures_are_shown_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
     ours = KindResult([RunResult(0.0987, Verdict(acked=9), 2, 0, {}, 0.0)]).to_object()
     java = KindResult([RunResult(0.3, Verdict(acked=9), 2, 0, {}, 0.0)]).to_object()
 
-    failover._show({"killMaster": ours}, {"default": {"killMaster": java}})
+    failover._show("controller", {"killMaster": ours}, {"default": {"killMaster": java}})
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["SERVERS", "FAULT", "RUNS"]
