@@ -19,7 +19,7 @@ class LedgerRefused(Exception):
 class Ledger(Protocol):
     """The log of one member: entries from `begin_index` to `end_index`, both -1 when it is empty.
 
-    Every call but `truncate` returns at once: what is written is in the page cache, and `synced_index` follows.
+    Every call but `truncate` returns at once: what is written is in the page cache, `synced_index` follows.
     """
 
     @property

@@ -19,6 +19,10 @@ class MemberLease(Protocol):
     def ends_at(self) -> float:
         """When it ends, or has to be looked at again."""
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the master has given it up on purpose, to hand over."""
+
     def valid(self, now: float, epoch: int) -> bool:
         """Whether the master of `epoch` may serve at `now`."""
 
@@ -55,6 +59,11 @@ class Lease:
         """Do not serve until a lease comes that a later heartbeat asked for."""
         self._counts_from = now
         self._given_up = True
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was given up, and none has come since."""
+        return self._given_up
 
     @property
     def epoch(self) -> int:

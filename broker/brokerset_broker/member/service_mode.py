@@ -108,6 +108,9 @@ class ServiceFacts:
     lease_valid: bool = True
     """Whether the lease has not run out; True when none is required."""
 
+    lease_given_up: bool = False
+    """Whether it has ended because this master hands over."""
+
     lease_lost_for_ms: int = 0
     enough_in_sync: bool = True
     not_enough_for_ms: int = 0
@@ -270,8 +273,10 @@ def _without_lease(facts: ServiceFacts) -> Modes:
             reads=refused,
             for_ms=left_ms or None,
         )
-    # Given up on purpose: this broker is as good as a slave. After a refusal consumers would rest 3 s.
-    return Modes(writes=held, commits=held, locks=held, progress=held, ends=held, for_ms=left_ms)
+    # Given up on purpose, this broker is as good as a slave. One that slept over its lease is so only when
+    # the change of role is done; until then reads wait, for after a refusal consumers would rest 3 s.
+    reads = SERVE if facts.lease_given_up else held
+    return Modes(writes=held, commits=held, locks=held, progress=held, ends=held, reads=reads, for_ms=left_ms)
 
 
 def _by_in_sync(facts: ServiceFacts) -> tuple[Mode, int | None]:

@@ -421,7 +421,7 @@ class LedgerStore(MessageStore):
     def _drop_all(self) -> None:
         """Nothing of the log that this store had is there any more: the leader's begins elsewhere."""
         begin = self.ledger.files.start
-        log.warning("the log begins elsewhere, as that of the leader does", end=self.log.max_offset, begin=begin)
+        log.warning("the log begins elsewhere, as the leader's does", end=self.log.max_offset, begin=begin)
         self._lower_checkpoint(0)
         self.log.forget_old_files()
         self.log.begin_at(begin, self.log.store_timestamp)

@@ -77,6 +77,11 @@ class LedgerLease:
         """When it ends, or has to be asked for again."""
         return min(self.serves_until(), self.now() + LEASE_SECONDS_MAX)
 
+    @property
+    def given_up(self) -> bool:
+        """A transfer ends it without being asked."""
+        return False
+
     def valid(self, now: float, epoch: int) -> bool:
         """Whether this member leads in that epoch, and certainly nobody else in a newer one."""
         return epoch == self.epoch and self.may_serve()

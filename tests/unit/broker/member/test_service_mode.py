@@ -48,7 +48,13 @@ def shown(modes: Modes) -> str:
             dataclasses.replace(MASTER, lease_valid=False, enough_in_sync=False, not_enough_for_ms=2000),
             "RSRRRR",
         ),
-        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5), "HHHHHS"),
+        (
+            dataclasses.replace(
+                MASTER, lease_valid=False, lease_given_up=True, switching=True, lease_lost_for_ms=5
+            ),
+            "HHHHHS",
+        ),
+        (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5), "HHHHHH"),
         (dataclasses.replace(MASTER, lease_valid=False, switching=True, lease_lost_for_ms=5000), "RRRRRR"),
         (SLAVE, "FFFFFS"),
         (dataclasses.replace(SLAVE, switching=True), "HHHHHS"),
