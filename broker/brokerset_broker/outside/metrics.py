@@ -21,9 +21,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.group_member import GroupMember
 from brokerset_broker.member.membership.diagnosis import ProblemKind
 from brokerset_broker.member.role import Role
+from brokerset_broker.outside.ledger_metrics import ledger_families
 from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.outside.replication_metrics import replication_families
 from brokerset_broker.requests.admission import Admission
@@ -82,6 +84,9 @@ class MetricSources:
     connections: ConnectionCounts
     member: GroupMember | None
     """None without controllers."""
+
+    ledger: LedgerMember | None
+    """None where the broker is no member of a DLedger group."""
 
 
 class ConnectionCounts(Protocol):
@@ -197,6 +202,8 @@ class BrokerCollector(Collector):
         yield from self._membership()
         if self._broker.member is not None:
             yield from replication_families(self._broker.member, self._labels)
+        if self._broker.ledger is not None:
+            yield from ledger_families(self._broker.ledger, self._labels)
 
     def _membership(self) -> Iterator[Metric]:
         """What controllers say of this broker; nothing without them."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.group_member import GroupMember
 from brokerset_broker.member.service_mode import ModeKind
 from brokerset_broker.requests.request_classes import RequestClass
@@ -16,7 +17,7 @@ PREFIX: Final = "brokerset_broker_"
 FOLLOWING_STATES: Final = ("off", "looking", "connecting", "handshake", "transfer", "refused")
 
 
-class _Families:
+class Families:
     """Makes families with the labels that every sample has."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
@@ -42,7 +43,7 @@ class _Families:
 
 def replication_families(member: GroupMember, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Everything that there is to show of a group member."""
-    make = _Families(labels)
+    make = Families(labels)
     status = member.replication.status()
     replicas = status.replicas
     yield make.gauge("max_offset", "End of the commit log, in bytes.", status.max_offset)
@@ -110,10 +111,19 @@ def replication_families(member: GroupMember, labels: Mapping[str, str]) -> Iter
     yield make.counter(
         "replica_connections_refused", "Connections of slaves that were refused.", status.connections_refused
     )
-    yield from _service(member, make)
+    yield make.counter(
+        "unserved_seconds",
+        "Time in which this broker was no slave and did not take writes.",
+        member.unserved_seconds(),
+    )
+    yield make.gauge(
+        "fenced", "Whether an administrator took this broker out of service.", member.membership.fenced
+    )
+    yield from service_families(member, make)
 
 
-def _service(member: GroupMember, make: _Families) -> Iterator[Metric]:
+def service_families(member: GroupMember | LedgerMember, make: Families) -> Iterator[Metric]:
+    """Gateway, changes of role and metadata, of a member of a group of either kind."""
     gateway, forwarder = member.gateway, member.forwarder
     held, forwarded = gateway.holding, forwarder.counters
     writes = gateway.mode_of(RequestClass.WRITE).kind
@@ -122,11 +132,6 @@ def _service(member: GroupMember, make: _Families) -> Iterator[Metric]:
         "What happens to writes now.",
         "mode",
         {kind.value: writes is kind for kind in ModeKind},
-    )
-    yield make.counter(
-        "unserved_seconds",
-        "Time in which this broker was no slave and did not take writes.",
-        member.unserved_seconds(),
     )
     yield make.counter(
         "requests_refused", "Requests refused because of role, lease or in-sync set.", gateway.refused
@@ -154,7 +159,4 @@ def _service(member: GroupMember, make: _Families) -> Iterator[Metric]:
     )
     yield make.gauge(
         "metadata_waiting", "Changes of metadata that wait for their confirmation.", metadata.waiting
-    )
-    yield make.gauge(
-        "fenced", "Whether an administrator took this broker out of service.", member.membership.fenced
     )

@@ -113,6 +113,10 @@ class LedgerMember:
         self._closing = False
         self._stopped = asyncio.Event()
         store.on_stopped = self._stopped.set
+
+        self.elections = 0
+        """Terms since the start in which this member came to know a leader."""
+        self._known_term = -1
         self._own_id = broker_id_of(settings.dledger_self_id)
         self._named_masters: str | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -285,10 +289,10 @@ class LedgerMember:
         """The role, the term, the leader, or whether it serves, is another one."""
         self._check_leadership()
         self.replication.news()
-        if (
-            not self.switch_over.running
-        ):  # whoever else wants another leader: DLedger's own client, a preference
+        if not self.switch_over.running:  # DLedger's own client, or a preference, may want another leader
             self.shell.hand_over(status.transferee is not None)
+        if status.leader_id is not None and status.term > self._known_term:
+            self._known_term, self.elections = status.term, self.elections + 1
         now = self.core.role
         leads = status.role is LedgerRole.LEADER
         if now.role is Role.MASTER and not leads and epoch_of(status.term) == now.epoch:
@@ -419,6 +423,10 @@ class LedgerMember:
     def end_of_log(self) -> int:
         """End of the log."""
         return self._store.ledger.write_position
+
+    def confirmed_offset(self) -> int:
+        """Consumers read below this: the end of what is committed and dispatched."""
+        return self._store.max_offset
 
     def waiting(self) -> int:
         """Sends that are stored and not answered."""
