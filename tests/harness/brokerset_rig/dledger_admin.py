@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from brokerset_rig import mqadmin, wire
 from brokerset_rig.controller_parts import Add, create_topic, step
@@ -47,19 +48,22 @@ def forms(found: Group, leader: Member) -> tuple[dict[str, list[str]], dict[str,
     names, topic = ("-n", found.name_server.address), ("-t", TOPIC)
     key = f"{KEY}-{leader.member_id}"
     said(found, "sendMessage", "SEND_OK", *topic, "-p", "hello", "-k", key, "-c", "admin-tag")
-    texts = {
-        name: mqadmin.text_of(found.env, name, *names, *arguments)
-        for name, arguments in (
-            ("clusterList", ()),
-            ("brokerStatus", ("-b", leader.server.address)),
-            ("topicRoute", topic),
-            ("topicStatus", topic),
-            ("queryMsgByKey", (*topic, "-k", key)),
-        )
+    commands: dict[str, tuple[str, ...]] = {
+        "clusterList": (),
+        "brokerStatus": ("-b", leader.server.address),
+        "topicRoute": topic,
+        "topicStatus": topic,
+        "queryMsgByKey": (*topic, "-k", key),
     }
+    with ThreadPoolExecutor(2) as side_by_side:
+        asked = {
+            name: side_by_side.submit(mqadmin.text_of, found.env, name, *names, *arguments)
+            for name, arguments in commands.items()
+        }
+        texts = {name: text.result() for name, text in asked.items()}
     found_id = re.search(r"\b[0-9A-F]{32,56}\b", texts["queryMsgByKey"])
-    asked = found_id[0] if found_id else "none"
-    texts["queryMsgById"] = mqadmin.text_of(found.env, "queryMsgById", *names, *topic, "-i", asked)
+    message_id = found_id[0] if found_id else "none"
+    texts["queryMsgById"] = mqadmin.text_of(found.env, "queryMsgById", *names, *topic, "-i", message_id)
     return {name: form(name, text) for name, text in texts.items()}, texts
 
 
