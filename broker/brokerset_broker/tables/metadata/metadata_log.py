@@ -7,7 +7,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from brokerset_broker.tables.metadata.records import (
     SnapshotEnd,
     TopicsPut,
 )
-from brokerset_broker.tables.metadata.snapshot import ChunkPacker
+from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
 from brokerset_broker.tables.metadata.stamp import Stamp, StampFile
 from brokerset_broker.tables.metadata.store_source import MetadataStore, Written
 from brokerset_broker.tables.metadata.tables import Tables
@@ -603,13 +603,18 @@ class MetadataLog:
             if polled.applied_offset < self._store.min_offset:
                 raise PollFailed(f"{master.address} has applied less than this log begins with")
             end = polled.applied_offset
-        self._tables.take_over(polled.state)
+        self._tables.take_over(polled.state if master.is_ours else self._with_own_offsets(polled.state))
         self._applier.begin_at(end, exact=False)
         self._must_ask = False
         self._polled = not master.is_ours
         if master.is_ours:
             log.info("metadata taken over from the master", master=master.address, applied=end)
         self._pump()
+
+    def _with_own_offsets(self, state: MetadataState) -> MetadataState:
+        """A Java master may lack offsets that it never got from its own master; its slaves merge, too."""
+        own = {key: dict(queues) for key, queues in self._tables.offsets.replicated.items()}
+        return replace(state, offsets={**own, **state.offsets})
 
     def answer_ext(self) -> dict[str, str]:
         """Fields for answers that carry a table: up to where the log is in it."""
