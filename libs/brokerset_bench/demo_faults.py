@@ -102,8 +102,8 @@ def transfer_leadership(folder: DataFolder, messages: Sequence[Message]) -> None
     check_statuses(sent.results)
     pause = "" if done.pause_ms is None else f"; sends waited {done.pause_ms} ms"
     click.echo(
-        f"{before.broker_name}/{before.master_id} led in term {before.master_epoch}; "
-        f"{before.broker_name}/{done.master_broker_id} leads in term {done.master_epoch}{pause}."
+        f"{before.broker_name}/{before.master_id} led in epoch {before.master_epoch}; "
+        f"{before.broker_name}/{done.master_broker_id} leads in epoch {done.master_epoch}{pause}."
     )
     _say_sent(sent, len(messages))
 

@@ -106,7 +106,7 @@ class LedgerGroup:
             expected_replicas=len(self.members),
             next_broker_id=len(self.members) + 1,
             master_id=None if master is None else master.broker_id,
-            master_epoch=self.term,
+            master_epoch=self.term + 1,  # as brokers count them: the first term is 0, the first epoch 1
             sync_state_set=self.in_sync,
             sync_state_set_epoch=0,
             suspects=(),

@@ -162,7 +162,7 @@ def test_every_key_is_always_there_for_scripts() -> None:
 def test_a_group_looks_to_commands_as_one_that_controllers_tell() -> None:
     state = _group(WHOLE[0], None, WHOLE[2]).state({"h:30": 4})
 
-    assert (state.broker_name, state.master_id, state.master_epoch) == ("orders-0", 1, 3)
+    assert (state.broker_name, state.master_id, state.master_epoch) == ("orders-0", 1, 4)
     assert [(each.broker_id, each.address, each.standing, each.incarnation) for each in state.replicas] == [
         (1, "h:10", "alive", 0), (2, "h:20", "dead", 0), (3, "h:30", "alive", 4),
     ]  # fmt: skip
