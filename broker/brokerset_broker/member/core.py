@@ -642,6 +642,7 @@ class Member:
             epoch=role.epoch,
             lease_required=self.lease.required,
             lease_valid=not leads or self.may_serve(self._now),
+            lease_is_short=self.lease.is_short,
             lease_given_up=self.lease.given_up,
             lease_lost_for_ms=self._ms_since(self._no_lease_since),
             enough_in_sync=self._enough,

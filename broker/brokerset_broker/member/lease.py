@@ -20,6 +20,10 @@ class MemberLease(Protocol):
         """When it ends, or has to be looked at again."""
 
     @property
+    def is_short(self) -> bool:
+        """Whether a pause of the machine may end it for a moment."""
+
+    @property
     def given_up(self) -> bool:
         """Whether the master has given it up on purpose, to hand over."""
 
@@ -59,6 +63,11 @@ class Lease:
         """Do not serve until a lease comes that a later heartbeat asked for."""
         self._counts_from = now
         self._given_up = True
+
+    @property
+    def is_short(self) -> bool:
+        """It lasts seconds."""
+        return False
 
     @property
     def given_up(self) -> bool:

@@ -108,6 +108,10 @@ class ServiceFacts:
     lease_valid: bool = True
     """Whether the lease has not run out; True when none is required."""
 
+    lease_is_short: bool = False
+    """Whether a pause of the machine may end it for a moment: then reads wait for it, too. After a refusal
+    consumers would rest 3 s."""
+
     lease_given_up: bool = False
     """Whether it has ended because this master hands over."""
 
@@ -258,9 +262,12 @@ def _without_lease(facts: ServiceFacts) -> Modes:
         # What all in-sync replicas have to acknowledge needs no lease: whoever of them has heard of a
         # newer master acknowledges nothing to this one.
         writes, for_ms = _by_in_sync(facts)
-        return Modes(
-            writes=writes, locks=refused, progress=refused, ends=refused, reads=refused, for_ms=for_ms
-        )
+        rest = refused
+        if facts.lease_is_short:
+            lease_ms = _left_ms(LEASE_HOLD_SECONDS, facts.lease_lost_for_ms)
+            rest = _hold(refused, lease_ms)
+            for_ms = min(filter(None, (for_ms, lease_ms)), default=None)
+        return Modes(writes=writes, locks=rest, progress=rest, ends=rest, reads=rest, for_ms=for_ms)
     left_ms = _left_ms(LEASE_HOLD_SECONDS, facts.lease_lost_for_ms)
     held = _hold(refused, left_ms)
     if not facts.switching or not left_ms:

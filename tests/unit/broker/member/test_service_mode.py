@@ -44,6 +44,11 @@ def shown(modes: Modes) -> str:
         (dataclasses.replace(ALONE, lease_valid=False), "HHRRRR"),
         (dataclasses.replace(ALONE, lease_valid=False, lease_lost_for_ms=1000), "RRRRRR"),
         (dataclasses.replace(MASTER, lease_required=True, lease_valid=False), "SSRRRR"),
+        (dataclasses.replace(MASTER, lease_valid=False, lease_is_short=True), "SSHHHH"),
+        (
+            dataclasses.replace(MASTER, lease_valid=False, lease_is_short=True, lease_lost_for_ms=1000),
+            "SSRRRR",
+        ),
         (
             dataclasses.replace(MASTER, lease_valid=False, enough_in_sync=False, not_enough_for_ms=2000),
             "RSRRRR",
