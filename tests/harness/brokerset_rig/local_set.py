@@ -124,7 +124,10 @@ class LocalSet:
             self("down")
         if (self.data / "state.json").exists():
             pids = [p["pid"] for p in self.state()["processes"] if p["pid"]]
-            assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+            deadline = time.monotonic() + WAIT_SECONDS  # orphans are reaped by a process that is not ours
+            while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+                assert time.monotonic() < deadline, f"processes {left} are left"
+                time.sleep(0.02)
 
 
 @contextlib.contextmanager

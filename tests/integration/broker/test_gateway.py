@@ -198,7 +198,12 @@ async def test_a_master_that_gave_up_its_lease_reads_on_for_a_moment() -> None:
     """A switchover gives the lease up: reads go on as a slave's do, until the role changes or time is up."""
 
     given_up = ServiceFacts(
-        role=Role.MASTER, lease_required=True, lease_valid=False, switching=True, lease_lost_for_ms=700
+        role=Role.MASTER,
+        lease_required=True,
+        lease_valid=False,
+        lease_given_up=True,
+        switching=True,
+        lease_lost_for_ms=700,
     )
 
     over = asyncio.Event()

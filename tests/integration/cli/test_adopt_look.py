@@ -127,7 +127,7 @@ def test_a_look_shows_the_replicas_and_changes_nothing(tmp_path: Path) -> None:
     [
         ({"enableControllerMode": "false"}, "brokerset upgrade classic"),
         ({"aclEnable": "true"}, "--accept acl"),
-        ({"enableDLegerCommitLog": "true"}, "brokerset store migrate"),
+        ({"enableDLegerCommitLog": "true"}, "brokerset upgrade dledger"),
     ],
 )
 def test_what_stands_against_it_is_said_at_once(tmp_path: Path, settings: dict[str, str], said: str) -> None:
