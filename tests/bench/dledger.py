@@ -84,7 +84,7 @@ def sends(who: str, size: Size, out: Path) -> None:
                 "dLegerSelfId": member,
                 "dLegerPeers": ";".join(f"{name}-127.0.0.1:{ledger}" for name, ledger in ledgers.items()),
                 "mappedFileSizeCommitLog": str(FILE_BYTES),
-                **({"dLegerBrokersetOnly": "true"} if who == "ours" else {"isEnableBatchPush": "true"}),
+                **({"dLegerBrokersetOnly": "true"} if who == "ours" else {}),
             }
             broker = start_broker(folder / member, port, f"127.0.0.1:{names}", settings)
             brokers[member] = running.enter_context(broker)

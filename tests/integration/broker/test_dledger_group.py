@@ -26,6 +26,8 @@ from brokerset_rig.stack import free_ports
 from brokerset_rig.waiting import until
 from brokerset_spec.broker_settings import BrokerSettings
 
+pytestmark = pytest.mark.long
+
 FILE_BYTES = 1 << 20
 
 
@@ -34,7 +36,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three brokers share one loop here, with whatever else the machine does: no pause costs a leader."""
 
     def longer(settings: BrokerSettings) -> NodeConfig:
-        return replace(node_config(settings), heartbeat=100, heartbeats_missed_max=30, promise_heartbeats=15)
+        return replace(node_config(settings), heartbeat=60, heartbeats_missed_max=25, promise_heartbeats=10)
 
     monkeypatch.setattr(ledger_member, "node_config", longer)
 
