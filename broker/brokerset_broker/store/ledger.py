@@ -219,8 +219,11 @@ class FileLedger:
 
     def write_checkpoint(self) -> None:
         """Note what is committed; a start knows it then without a leader. Blocks; raises OSError."""
+        self._note_committed(self.committed_index)
+
+    def _note_committed(self, index: int) -> None:
         with self._checkpoint_lock:
-            checkpoint = LedgerCheckpoint(self.committed_index, self.end_index)
+            checkpoint = LedgerCheckpoint(index, self.end_index)
             write_atomically(self.folder / "checkpoint", checkpoint.encode(), backup=True)
 
     def _read_term(self) -> CurrentTerm:
@@ -544,6 +547,8 @@ class FileLedger:
         position = entry.position + entry.size if known else entry.position
         index = entry.index + 1 if known else entry.index
         try:
+            if index <= self.committed_index:  # else a start after a crash would miss what was committed
+                self._note_committed(index - 1)
             if not known and not self._continues(entry):
                 self._begin_again(position)
             self._cut_files(position, index)

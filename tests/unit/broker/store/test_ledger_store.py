@@ -528,3 +528,18 @@ def test_it_is_known_who_led_last(stores: Stores, entries: int) -> None:
     assert not store.java_led_last
     store.ledger.append_body(TERM + 2, b"x" * 100)
     assert store.java_led_last
+
+
+def test_a_crash_after_a_truncation_of_what_was_committed_finds_no_damage(stores: Stores) -> None:
+    """A leader of Java asked for it; the checkpoint must not name entries that are gone."""
+    store = stores.open()
+    for number in range(10):
+        append(store, b"%d" % number)
+    commit(store)
+    store.ledger.write_checkpoint()
+    store.ledger.truncate(store.ledger.entry(4))
+    store = stores.open()
+    assert not store.closed_cleanly
+    assert store.ledger.end_index == 4
+    commit(store)
+    assert bodies(store) == [b"%d" % number for number in range(5)]
