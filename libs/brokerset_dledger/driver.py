@@ -230,6 +230,11 @@ class Driver:
         )
 
     @property
+    def leads(self) -> bool:
+        """Whether this member leads its term, whether it serves (yet) or not."""
+        return self._node.role is Role.LEADER
+
+    @property
     def term(self) -> int:
         """The newest term that this member has taken."""
         return self._node.term

@@ -216,6 +216,7 @@ class LedgerMember:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._end_when_stopped())
             tasks.create_task(self._run_driver())
+            tasks.create_task(self._server.sweep_idle())
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._steps.run())
             tasks.create_task(self.shell.run())
@@ -315,8 +316,7 @@ class LedgerMember:
         return named if named != self._parts.own_address() else None
 
     def _leads(self, epoch: int) -> bool:
-        status = self.driver.status
-        return status.role is LedgerRole.LEADER and epoch_of(status.term) == epoch
+        return self.driver.leads and epoch_of(self.driver.term) == epoch
 
     def _check_leadership(self) -> None:
         """What waits for this leadership is told at once when it has ended, before anything is dispatched."""
