@@ -24,7 +24,7 @@ DLEDGER = (
         path="broker/brokerset_broker/store/ledger_store.py",
         old="        while waiting and waiting[0].term != term:\n",
         new="        while waiting and term is None:\n",
-        caught_by=f"{STORE}::test_who_waits_is_not_told_that_another_leaders_entry_was_theirs",
+        caught_by=f"{STORE}::test_no_send_is_acknowledged_for_the_entry_of_another_leader",
     ),
     Mutation(
         name="numbers-of-lost-messages-stay",

@@ -13,7 +13,7 @@ from brokerset_rig.dledger_group import count_entries
 from brokerset_rig.dledger_load import Place, Stored, gaps
 
 
-def test_a_queue_with_a_gap_or_a_number_twice_is_told() -> None:
+def test_a_queue_with_a_gap_or_a_number_twice_is_reported() -> None:
     """Offsets of a queue are dense from 0 on."""
     whole = [Stored(Place(queue, number, 0), b"") for queue in (0, 1) for number in (0, 1, 2)]
 

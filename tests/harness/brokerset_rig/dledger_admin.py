@@ -1,6 +1,6 @@
 """What mqadmin shows of a group on the log of a DLedger, compared with what it shows of one of Java's brokers alone.
 
-`python -m brokerset_rig.dledger_admin` writes the golden file anew, from such a group.
+`python -m brokerset_rig.dledger_admin` writes the golden file again, from such a group.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def broker_problems(found: Group, leader: Member, texts: dict[str, str]) -> list
 
 
 def main() -> None:
-    """Write the golden file anew."""
+    """Write the golden file again."""
     os.environ.setdefault("JAVA_OPT_EXT", "-XX:TieredStopAtLevel=1")
     with group("dledger-admin", (JAVA,) * 3, JAVA) as found:
         found.start()

@@ -156,12 +156,12 @@ def keep(found: Group, work: Work, leader: Member) -> None:
     work.kept[name] = OFFSET if sum(not member.is_ours for member in found.members) < 2 else None
     began = time.monotonic()
 
-    def look() -> bool:
+    def observe() -> bool:
         if problems := metadata_problems(found, work):
             raise ValueError(problems[:SHOWN])
         return True
 
-    until(f"{name} is everywhere", look, METADATA_SECONDS_MAX)
+    until(f"{name} is everywhere", observe, METADATA_SECONDS_MAX)
     note(f"topic, group and offset made at {leader} were everywhere after {time.monotonic() - began:.1f} s")
 
 

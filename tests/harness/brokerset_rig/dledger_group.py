@@ -146,7 +146,7 @@ class Group:
             answer = client.call(DLedgerRequestCode.METADATA, {}, request.to_json())
         return MetadataResponse.from_json(answer.body).leader_id == member.member_id
 
-    def look_for_leader(self, *, other_than: Member | None = None) -> Member | None:
+    def find_leader(self, *, other_than: Member | None = None) -> Member | None:
         """The member that says now that it leads."""
         for member in self.members:
             if member.server.running and member is not other_than:
@@ -159,9 +159,7 @@ class Group:
 
     def leader(self, *, other_than: Member | None = None) -> Member:
         """The member that says that it leads, as soon as there is one."""
-        return until(
-            "a member leads", lambda: self.look_for_leader(other_than=other_than), LEADER_SECONDS_MAX
-        )
+        return until("a member leads", lambda: self.find_leader(other_than=other_than), LEADER_SECONDS_MAX)
 
     def registered(self) -> dict[str, str]:
         """Broker id -> address, as the name server tells it."""
@@ -173,8 +171,8 @@ class Group:
     def wait_registered(self) -> Member:
         """Until the name server has who leads as 0 and each other member that runs under its own id; the leader."""
 
-        def look() -> Member | None:
-            leader = self.look_for_leader()
+        def observe() -> Member | None:
+            leader = self.find_leader()
             wanted = {
                 "0" if member is leader else str(member.follower_id): member.server.address
                 for member in self.members
@@ -185,7 +183,7 @@ class Group:
                 return leader
             raise ValueError(f"{leader} leads, the name server has {table}")
 
-        return until("the name server knows all members", look, REGISTERED_SECONDS_MAX)
+        return until("the name server knows all members", observe, REGISTERED_SECONDS_MAX)
 
     def transfer(self, to: Member) -> None:
         """LEADERSHIP_TRANSFER (51005), until that member leads."""
@@ -216,14 +214,14 @@ class Group:
         """Until the committed logs of all members end at the same offset and stay so; that offset."""
         last: dict[str, int] = {}
 
-        def look() -> int | None:
+        def observe() -> int | None:
             nonlocal last
             now = {str(member): member.log_end() for member in self.members}
             same, last = len(set(now.values())) == 1 and now == last, now
             return next(iter(now.values())) if same else None
 
         try:
-            return until("all logs end at the same offset", look, SETTLE_SECONDS_MAX)
+            return until("all logs end at the same offset", observe, SETTLE_SECONDS_MAX)
         except stack.StackError as error:
             raise stack.StackError(f"{error}; ends {last}") from None
 

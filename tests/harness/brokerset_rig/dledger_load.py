@@ -98,7 +98,7 @@ class Load:
         numbers = itertools.count()
         while not self._ending.wait(PAUSE_SECONDS):
             try:
-                leader = self.target.look_for_leader()
+                leader = self.target.find_leader()
                 if leader is not None:
                     self._send(leader.port, number, numbers)
             except (OSError, ValueError) as error:

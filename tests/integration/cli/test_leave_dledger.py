@@ -87,7 +87,7 @@ class Place:
                 await self.start_replica(n, **changes)
         await until(lambda: not first.admission.refuses_writes)
         for _ in range(STEPS_MAX):
-            if (await self.look())["done"]:
+            if (await self.observe())["done"]:
                 return first
             await asyncio.sleep(0.5)
         raise AssertionError("not all are in sync")
@@ -121,7 +121,7 @@ class Place:
         assert process.returncode is not None
         return process.returncode, (out if process.returncode in (0, PENDING_EXIT) else out + err).decode()
 
-    async def look(self) -> dict[str, Any]:
+    async def observe(self) -> dict[str, Any]:
         process = await asyncio.create_subprocess_exec(
             *self.command("--look", "--json"), stdout=asyncio.subprocess.PIPE
         )
@@ -136,7 +136,7 @@ class Place:
             early = kill_after if number == 1 else None
             code, said = await self.call("--yes", "--wait", "0", "--json", kill_after=early)
             assert code in (0, PENDING_EXIT, -signal.SIGKILL), said
-            seen = json.loads(said) if code != -signal.SIGKILL else await self.look()
+            seen = json.loads(said) if code != -signal.SIGKILL else await self.observe()
             now = next(each for each in seen["steps"] if each["state"] != "done")
             if now["name"] == step:
                 return dict(now)

@@ -210,7 +210,7 @@ async def test_everybody_knows_where_clients_find_the_leader(tmp_path: Path) -> 
         assert all(each.changes[-1].leader_address == address for each in members.values())
 
 
-async def test_end_of_a_lease_is_told_when_nothing_else_happens(tmp_path: Path) -> None:
+async def test_end_of_a_lease_is_reported_when_nothing_else_happens(tmp_path: Path) -> None:
     """The leader has lost everybody: it ends to serve before it ends to lead."""
     async with group(tmp_path) as members:
         leader = await leader_of(members)

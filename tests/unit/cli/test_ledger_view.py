@@ -159,7 +159,7 @@ def test_every_key_is_always_there_for_scripts() -> None:
     assert [member["answers"] for member in found["members"]] == [True, False, True]
 
 
-def test_a_group_looks_to_commands_as_one_that_controllers_tell() -> None:
+def test_commands_get_a_group_in_the_form_of_the_controllers() -> None:
     state = _group(WHOLE[0], None, WHOLE[2]).state({"h:30": 4})
 
     assert (state.broker_name, state.master_id, state.master_epoch) == ("orders-0", 1, 4)

@@ -73,7 +73,7 @@ def test_followers_learn_where_clients_find_the_leader() -> None:
     assert net["n1"].node.leader_address == "n2.example:10911"
 
 
-def test_no_address_is_told_to_members_of_java() -> None:
+def test_members_of_java_get_no_address() -> None:
     """What they send and hear is what Java's members send and hear; nor do we believe one of theirs."""
     net = DLedgerNet(alone=False)
     heartbeats: list[HeartbeatRequest] = []

@@ -322,7 +322,7 @@ def test_who_waits_is_answered_when_it_is_committed_and_dispatched(stores: Store
     assert asyncio.run(wait()) == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
 
 
-def test_who_waits_is_not_told_that_another_leaders_entry_was_theirs(stores: Stores) -> None:
+def test_no_send_is_acknowledged_for_the_entry_of_another_leader(stores: Stores) -> None:
     """The leadership has ended, and what stands in the place of the send is committed."""
 
     async def wait() -> list[PutStatus]:
