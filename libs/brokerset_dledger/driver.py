@@ -95,6 +95,9 @@ class DurableLedger(Ledger, Protocol):
     def write_checkpoint(self) -> None:
         """Note what is committed. Blocks; raises OSError."""
 
+    def end_recovery(self) -> None:
+        """Forget on the disk that this member is recovering. Blocks; raises OSError."""
+
     def begin_sync(self) -> Sync | None:
         """What is not on the disk yet; None if there is nothing."""
 
@@ -117,6 +120,9 @@ class MemberStatus:
     leader_address: str | None
     """Where clients find the leader, if that is known: only members of ours alone say so."""
 
+    recovering: bool
+    """Whether it may lack entries that it has acknowledged, so that its vote rarely counts."""
+
 
 class Driver:
     """One member of a group. Its `handlers` belong to a remoting server; keep `run` running."""
@@ -133,11 +139,14 @@ class Driver:
         run_blocking: RunBlocking,
         random_source: random.Random,
         own_address: str | None = None,
+        recovering: bool = False,
         sync_seconds: float = 0.0,
         on_commit: Callable[[], None] | None = None,
         on_change: Callable[[MemberStatus], None] | None = None,
     ) -> None:
         """`addresses` are those of all members, by id; `own_address` is where clients find this one.
+
+        A member is `recovering` if the log notes it, until the driver calls `end_recovery`.
 
         Entries wait `sync_seconds` for the disk where they count before (`sync_before_ack` is False).
         `on_commit` hears that `committed_index` of the log has changed: risen, or fallen where a leader of
@@ -160,7 +169,11 @@ class Driver:
             random_source=random_source,
             now=self._now(),
             own_address=own_address,
+            recovering=recovering,
         )
+        self._recovering = self._node.recovering
+        """Whether the disk says so."""
+
         self._leader_connection: Connection | None = None
         """Over which the leader was heard last."""
 
@@ -227,6 +240,7 @@ class Driver:
             node.watermarks(),
             node.transferee,
             node.leader_address,
+            node.recovering,
         )
 
     @property
@@ -254,6 +268,10 @@ class Driver:
         return math.inf if until >= NEVER else until / 1_000
 
     # Life.
+
+    def begin_group(self) -> None:
+        """It is known that nobody has acknowledged anything yet: this member lacks nothing."""
+        self._node.begin_group()
 
     async def run(self) -> None:
         """Take part until cancelled. Raises what the disk raised; the member must not go on after that."""
@@ -325,6 +343,9 @@ class Driver:
             self._committed_index = self._ledger.committed_index
             if self._on_commit is not None:
                 self._on_commit()
+        if self._recovering and not self._node.recovering:
+            self._recovering = False
+            self._start(self._end_recovery())
         self._report()
         if self._deadline() < self._timer_at:  # e.g. entries that may have to be pushed again
             self._wake.set()
@@ -350,6 +371,9 @@ class Driver:
         self._send(ready)
         self._carry_out()
         self._wake.set()
+
+    async def _end_recovery(self) -> None:
+        await self._run_blocking(self._ledger.end_recovery)
 
     async def _sync(self, sync: Sync) -> None:
         await self._run_blocking(sync.run)
@@ -390,7 +414,15 @@ class Driver:
     def _report(self) -> None:
         node = self._node
         serves = node.may_serve(self._now())
-        now = (node.role, node.term, node.leader_id, node.leader_address, node.transferee, serves)
+        now = (
+            node.role,
+            node.term,
+            node.leader_id,
+            node.leader_address,
+            node.transferee,
+            serves,
+            node.recovering,
+        )
         if now != self._reported:
             self._reported, self._reported_serving = now, serves
             log.info(
@@ -401,6 +433,7 @@ class Driver:
                 leader=node.leader_id,
                 serves=serves,
                 transferee=node.transferee,
+                recovering=node.recovering,
             )
             if self._on_change is not None:
                 self._on_change(self.status)

@@ -28,7 +28,7 @@ class Verdict(Enum):
     """Somebody follows a leader."""
 
     TOO_FEW = auto()
-    """Less than a quorum answered: vote again in the same term."""
+    """Less than a quorum answered, or too many of it are recovering: vote again in the same term."""
 
     LONGER_LOGS = auto()
     """Others have more: let them be elected first."""
@@ -67,22 +67,28 @@ class Ballot:
         ]
 
     def judge(self, *, expired: bool) -> Verdict:
-        """What the answers so far mean; with `expired`, or when all have answered, it is never `OPEN`."""
+        """What the answers so far mean; with `expired`, or when all have answered, it is never `OPEN`.
+
+        Who is recovering may lack what a quorum has: its vote counts only where all members vote so.
+        """
         results = [each.vote_result for each in self._valid]
         accepted = results.count(VoteResult.ACCEPT)
+        counted = sum(
+            each.vote_result is VoteResult.ACCEPT and each.recovering is None for each in self._valid
+        )
         longer = sum(map(results.count, _LONGER_LOG))
         not_ready = results.count(VoteResult.REJECT_TERM_NOT_READY)
-        if accepted >= self.quorum:
+        if counted >= self.quorum or accepted == self.members:
             return Verdict.ELECTED
         if self.term_max > (self.term - 1 if self.pre else self.term):
             return Verdict.HIGHER_TERM
         if VoteResult.REJECT_ALREADY_HAS_LEADER in results:
             return Verdict.HAS_LEADER
-        if accepted + not_ready >= self.quorum:
+        if not_ready and accepted + not_ready >= self.quorum:
             return Verdict.NOT_READY
         if not expired and len(self.answers) < self.members:
             return Verdict.OPEN
-        if len(results) < self.quorum:
+        if len(results) < self.quorum or accepted >= self.quorum:
             return Verdict.TOO_FEW
         if len(results) - longer < self.quorum:
             return Verdict.LONGER_LOGS

@@ -122,10 +122,13 @@ class Node:
         random_source: random.Random,
         now: int,
         own_address: str | None = None,
+        recovering: bool = False,
     ) -> None:
         """Start as a candidate with what the disk has; `now` is a monotonic clock's milliseconds.
 
-        `own_address` is where clients find this member; it tells the others while it leads.
+        `own_address` is where clients find this member; it tells the others while it leads. A `recovering`
+        member may lack votes or entries that it has acknowledged: its disk is new, or lost unsynced pages.
+        Ignored where Java's members, which do not know of it, are in the group.
         """
         self.config = config
         self.ledger = ledger
@@ -139,6 +142,15 @@ class Node:
 
         self._own_address = own_address
         self._random = random_source
+        self._recovery = random_source.getrandbits(62) if recovering and config.alone else None
+        """While this member is recovering, the number that tells this start from earlier ones."""
+
+        self._recovery_index: int | None = None
+        """What a leader that knew of this start had committed, if it may be all that was acknowledged."""
+
+        self._recoveries: dict[str, int] = {}
+        """The numbers of other members that are recovering."""
+
         self._handed = current_term
         # The log may have entries of a term whose file a power failure took: their leader was elected.
         self._current = max(current_term, CurrentTerm(ledger.end_term), key=lambda each: each.term)
@@ -185,6 +197,11 @@ class Node:
     def term(self) -> int:
         """The newest term that this member has taken."""
         return self._current.term
+
+    @property
+    def recovering(self) -> bool:
+        """Whether this member may still lack entries that it has acknowledged."""
+        return self._recovery is not None
 
     @property
     def begin_index(self) -> int | None:
@@ -279,6 +296,7 @@ class Node:
             response = None
         if response is not None:
             self._heard_at[peer] = now
+            self._hear_recovery(now, peer, response.recovering)
         if term == self.term or isinstance(context, _Handover):
             match context:
                 case Ballot():
@@ -341,6 +359,7 @@ class Node:
         for answer in ready:
             self._answer_push(answer)
         self._maybe_commit()
+        self._check_recovery()
         self._push(now)
 
     def transfer(self, now: int, peer: str) -> None:
@@ -376,7 +395,7 @@ class Node:
         return ready
 
     def _answer(self, request_id: int, response: DLedgerBody) -> None:
-        self._answers.append(Answer(request_id, self._marked(response)))
+        self._answers.append(Answer(request_id, self._marked(response, self._recovery)))
 
     def _call(self, peer: str, request: DLedgerBody, context: _Context, timeout: int) -> None:
         self._call_id += 1
@@ -388,10 +407,14 @@ class Node:
             local_id=self.node_id,
             leader_id=self.node_id if isinstance(request, VoteRequest) else self.leader_id,
         )
-        self._calls.append(Call(self._call_id, peer, self._marked(addressed), timeout))
+        self._calls.append(
+            Call(self._call_id, peer, self._marked(addressed, self._recoveries.get(peer)), timeout)
+        )
 
-    def _marked(self, body: _B) -> _B:
-        return replace(body, brokerset=OWN_VERSION) if self.config.alone else body
+    def _marked(self, body: _B, recovering: int | None) -> _B:
+        if not self.config.alone:
+            return body
+        return replace(body, brokerset=OWN_VERSION, recovering=recovering)
 
     def _refusal(self, request: DLedgerBody) -> DLedgerCode | None:
         if request.remote_id != self.node_id:
@@ -430,6 +453,7 @@ class Node:
         self._lease_begins_at = None
         self.transferee = None
         self.leader_address = None
+        self._recovery_index = None
         self._follower.stop(DLedgerCode.NOT_FOLLOWER)
         self._collect_push_answers()
 
@@ -512,7 +536,7 @@ class Node:
         for peer in self.config.others:
             self._call(peer, request, ballot, timeout)
         own = VoteResponse(term=self.term, vote_result=VoteResult.ACCEPT)
-        self._count(now, ballot, self.node_id, replace(own, brokerset=OWN_VERSION))
+        self._count(now, ballot, self.node_id, self._marked(own, self._recovery))
 
     def _count(self, now: int, ballot: Ballot, peer: str, response: DLedgerBody | None) -> None:
         if ballot is not self._ballot:
@@ -702,6 +726,7 @@ class Node:
         index = sorted(self.watermarks().values(), reverse=True)[self.config.quorum - 1]
         if index > self.ledger.committed_index and self._may_count(index):
             self.ledger.commit(index)
+            self._check_recovery()
 
     def _may_count(self, index: int) -> bool:
         return self._begin_index is not None and index >= self._begin_index
@@ -723,6 +748,10 @@ class Node:
             if self.ledger.end_index < end or request.type is PushType.TRUNCATE:
                 self._withdraw_acks()
             self._collect_push_answers()
+            if self._recovery is not None:
+                if self._recovery_index is None and request.recovering == self._recovery:
+                    self._recovery_index = request.commit_index
+                self._check_recovery()
             self._begin_taking(now)
 
     def _withdraw_acks(self) -> None:
@@ -745,6 +774,45 @@ class Node:
 
     def _answer_push(self, answer: PushAnswer) -> None:
         self._answer(answer.request_id, _push_response(answer.request, answer.code, self.ledger))
+
+    # Recovery of a member that may lack what it has acknowledged.
+
+    def begin_group(self) -> None:
+        """It is known that nobody has acknowledged anything yet: this member lacks nothing."""
+        self._recovery = None
+
+    def _hear_recovery(self, now: int, peer: str, number: int | None) -> None:
+        """A member has answered: it is recovering with this number, or it is not."""
+        if number == self._recoveries.get(peer):
+            return
+        if number is None:
+            del self._recoveries[peer]
+            return
+        self._recoveries[peer] = number
+        if peer in self._pushers:
+            self._pushers[peer].start_again(now)
+
+    def _check_recovery(self) -> None:
+        """End it once this log, on the disk where that counts, has all that may have been acknowledged.
+
+        That is: what this member's own term, which began with all of it, has committed; on a follower as of
+        a push that its leader made after it had heard of the start. From then on the leader counts nothing
+        that was acknowledged before.
+        """
+        if self._recovery is None:
+            return
+        index = self._begin_index if self.role is Role.LEADER else self._recovery_index
+        if index is None or min(self.ledger.committed_index, self._own_watermark()) < index:
+            return
+        if self._has_entry_of_term(index):
+            self._recovery = None
+        self._recovery_index = None
+
+    def _has_entry_of_term(self, index: int) -> bool:
+        try:
+            return self.ledger.entry(index).term == self.term
+        except LedgerRefused:
+            return False
 
     # Transfer of leadership.
 

@@ -102,6 +102,11 @@ class Pusher:
                 if answer is not None and answer.code == DLedgerCode.INCONSISTENT_STATE:
                     self._compare(now)
 
+    def start_again(self, now: int) -> None:
+        """The follower has started without some of what it had acknowledged: it counts for nothing."""
+        self.watermark = -1
+        self._compare(now)
+
     # Finding where the logs part.
 
     def _compare(self, now: int, *, pause: bool = False) -> None:

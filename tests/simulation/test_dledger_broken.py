@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from brokerset_dledger import node as node_module
+from brokerset_dledger.election import Ballot, Verdict
 from brokerset_dledger.following import Follower
 from brokerset_dledger.node import Node, Ready, Role
 from brokerset_dledger.pushing import Push, Pusher
@@ -16,6 +17,7 @@ from brokerset_protocol.bodies.dledger import (
     DLedgerCode,
     PushRequest,
     PushResponse,
+    PushType,
     VoteRequest,
     VoteResult,
 )
@@ -45,6 +47,17 @@ BAD = Faults(
 
 
 POWER = Faults(loss=0.02, delay_max=10, power=0.08, down_max=500, sync_max=400, cut=0.05, cut_max=600)
+DISKS = Faults(
+    loss=0.02,
+    delay_max=20,
+    wipe=0.15,
+    down_max=300,
+    kill=0.05,
+    cut=0.3,
+    cut_max=1_500,
+    sync_max=20,
+    late=0.02,
+)
 RESTARTS = Faults(loss=0.02, delay_max=30, kill=0.15, down_max=10, cut=0.15, cut_max=1_500)
 
 
@@ -158,16 +171,32 @@ class CountsAnyAnswer(Node):
     """Takes a refused append for an acknowledgement."""
 
     def _push_answered(self, now: int, push: Push, peer: str, response: DLedgerBody | None) -> None:
-        if isinstance(response, PushResponse) and push.entries:
+        if isinstance(response, PushResponse) and push.type is PushType.APPEND:
             response = replace(response, code=200)
         super()._push_answered(now, push, peer, response)
+
+
+class CountsRecoveringVotes(Ballot):
+    """Takes the vote of a member that has lost its disk for any other."""
+
+    def judge(self, *, expired: bool) -> Verdict:
+        for peer, answer in self.answers.items():
+            self.answers[peer] = answer and replace(answer, recovering=None)
+        return super().judge(expired=expired)
+
+
+class RecoversAtTheFirstPush(Node):
+    """Believes that it has everything as soon as a leader pushes anything."""
+
+    def _check_recovery(self) -> None:
+        self._recovery = None
 
 
 @dataclass(frozen=True)
 class Variant:
     """A mistake: a class in place of the node's, or of a part of it."""
 
-    broken: type[Node | Follower | Pusher]
+    broken: type[Node | Follower | Pusher | Ballot]
     seeds_max: int = 60
     alone: bool = True
     """False: the lease would hide it, which groups with members of Java lack."""
@@ -190,6 +219,8 @@ VARIANTS = (
     Variant(CountsBeyondTheRun),
     Variant(NothingPushedAgain),
     Variant(TruncatesOneTooLate),
+    Variant(CountsRecoveringVotes, faults=DISKS),
+    Variant(RecoversAtTheFirstPush, faults=DISKS),
 )
 """Mistakes that need one order of events among very many are made in `tests/scenario/dledger`."""
 
@@ -197,7 +228,7 @@ VARIANTS = (
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.broken.__name__)
 def test_mistake_is_found(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a few seeds a promise is broken, or the group does not recover."""
-    for part in (Follower, Pusher):
+    for part in (Follower, Pusher, Ballot):
         if issubclass(variant.broken, part):
             monkeypatch.setattr(node_module, part.__name__, variant.broken)
     for seed in range(variant.seeds_max):
@@ -216,6 +247,7 @@ def failure(variant: Variant, seed: int) -> AssertionError | None:
         alone=variant.alone,
         faults=variant.faults,
         node_class=variant.broken if issubclass(variant.broken, Node) else Node,
+        sync_before_ack=True,
     )
     try:
         cluster.run(RUN_MS)

@@ -33,7 +33,7 @@ from brokerset_formats.dledger import (
 )
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.bodies.dledger import DLedgerCode
-from brokerset_runtime.files import read_with_backup, write_atomically
+from brokerset_runtime.files import read_with_backup, sync_folder, write_atomically
 
 DATA_FILE_BYTES = 1024 * 1024 * 1024
 INDEX_FILE_BYTES = INDEX_UNIT_SIZE * 5 * 1024 * 1024
@@ -105,6 +105,7 @@ class FileLedger:
         """Grows when all entries are dropped because the leader's log begins elsewhere."""
 
         self._truncations = 0
+        self._recovering = folder / "recovering"
 
     # Opening.
 
@@ -243,6 +244,22 @@ class FileLedger:
             return LedgerCheckpoint() if data is None else LedgerCheckpoint.decode(data)
         except FormatError:  # a leader tells again what is committed
             return LedgerCheckpoint()
+
+    # Recovery of a member that may lack what it has acknowledged.
+
+    @property
+    def recovering(self) -> bool:
+        """Whether the file `recovering` is there: of ours, and nothing to Java."""
+        return self._recovering.exists()
+
+    def begin_recovery(self) -> None:
+        """Note that this log may lack entries that were acknowledged. Blocks; raises OSError."""
+        write_atomically(self._recovering, b"")
+
+    def end_recovery(self) -> None:
+        """Note that it has all of them again. Blocks; raises OSError."""
+        self._recovering.unlink(missing_ok=True)
+        sync_folder(self.folder)
 
     # Reading.
 

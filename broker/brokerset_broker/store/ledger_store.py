@@ -166,6 +166,8 @@ class LedgerStore(MessageStore):
             self.current_term = self.ledger.open(
                 keeps=(clean or same_boot) and not accept_damage, settle=not clean and not same_boot
             )
+            if self._may_lack_entries(cache_lost=not clean and not same_boot, accept_damage=accept_damage):
+                self.ledger.begin_recovery()
         self._is_empty, self._generation = self.ledger.end_index < 0, self.ledger.generation
         if not self._is_empty and self.ledger.files.start != self.log.divide and self.log.divide:
             log.warning("the old log does not end where that of the DLedger begins", divide=self.log.divide)
@@ -188,6 +190,13 @@ class LedgerStore(MessageStore):
         with self.guarding():
             self.checkpoints.sync_all()
         log.info("store recovered", clean=clean, read_from=begin, end=end, entries=self.ledger.end_index + 1)
+
+    def _may_lack_entries(self, *, cache_lost: bool, accept_damage: bool) -> bool:
+        """Whether this member may have acknowledged what its log lacks; groups of ours alone ask for it."""
+        if not self._settings.dledger_brokerset_only:
+            return False
+        synced = self._settings.flush_disk_type == "SYNC_FLUSH"
+        return self.ledger.end_index < 0 or accept_damage or (cache_lost and not synced)
 
     def _load_index(self, begin: int, *, clean: bool, same_boot: bool) -> int:
         """Open the index; returns from where its messages have to be put again, at most `begin`."""

@@ -137,6 +137,12 @@ class DLedgerBody(JsonBody):
     brokerset: int | None = None
     """`OWN_VERSION` among members of a group of ours alone; else absent."""
 
+    recovering: int | None = None
+    """Of ours. Of an answer: the member may lack what it has acknowledged; a number drawn at its start.
+
+    Of a request: that number, if the sender has heard it from the receiver.
+    """
+
     @property
     def succeeded(self) -> bool:
         """Whether an answer is a success."""
@@ -217,6 +223,7 @@ class PushRunHeader(Header):
     commit_index: Long
     sequence: Long
     brokerset: Int
+    recovering: Long | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +265,7 @@ class PushRunRequest(PushRequest):
             commit_index=self.commit_index,
             sequence=-1 if self.sequence is None else self.sequence,
             brokerset=OWN_VERSION,
+            recovering=self.recovering,
         )
         return Command(DLedgerRequestCode.PUSH_RUN, header.to_ext(), run.data)
 
@@ -272,6 +280,7 @@ class PushRunRequest(PushRequest):
             leader_id=header.leader_id,
             term=header.term,
             brokerset=header.brokerset,
+            recovering=header.recovering,
             commit_index=header.commit_index,
             sequence=header.sequence,
             run=LedgerRun(header.first_index, header.count, header.position, command.body),
@@ -293,6 +302,7 @@ class PushResponse(DLedgerBody):
             term=self.term,
             code=self.code,
             brokerset=self.brokerset,
+            recovering=self.recovering,
             begin_index=self.begin_index,
             end_index=self.end_index,
         )
@@ -306,6 +316,7 @@ class PushResponse(DLedgerBody):
             term=header.term,
             code=header.code,
             brokerset=header.brokerset,
+            recovering=header.recovering,
             begin_index=header.begin_index,
             end_index=header.end_index,
         )
@@ -318,6 +329,7 @@ class PushRunAnswerHeader(Header):
     term: Long
     code: Int
     brokerset: Int | None = None
+    recovering: Long | None = None
     begin_index: Long
     end_index: Long
 

@@ -53,6 +53,9 @@ class Faults:
 
     kill: float = 0.0
     power: float = 0.0
+    wipe: float = 0.0
+    """For each 100 ms: a member loses its disk, unless a quorum would have lost it since it had all."""
+
     down_max: int = 1_000
     crash_at_vote: float = 0.0
     """For each change of term or vote: a crash just after it was shown."""
@@ -84,6 +87,7 @@ def draw_faults(source: random.Random) -> Faults:
         late=some(0.02),
         kill=some(0.02),
         power=some(0.02),
+        wipe=some(0.02),
         down_max=source.choice((50, 1_000, 4_000)),
         crash_at_vote=some(0.2),
         crash_at_ack=some(0.01),
@@ -230,6 +234,12 @@ class Host:
     offset: int
     ledger: SimLedger = field(default_factory=SimLedger)
     current_term: CurrentTerm = field(default_factory=CurrentTerm)
+    recovering: bool = True
+    """What the disk says: a new one may have been that of a member."""
+
+    disk: int = 0
+    """Counts disks: a vote is forgotten with one."""
+
     node: Node | None = None
     life: int = 0
     """Counts processes: what an older one began has no effect."""
@@ -253,8 +263,9 @@ class DLedgerCluster:
         alone: bool = True,
         faults: Faults | None = None,
         node_class: type[Node] = Node,
-        sync_before_ack: bool = True,
+        sync_before_ack: bool | None = None,
     ) -> None:
+        """`sync_before_ack` is drawn, if not given, in a group of ours alone: only that bears lost pages."""
         self.seed = seed
         self.random = random.Random(seed)
         self.faults = faults or draw_faults(self.random)
@@ -268,7 +279,10 @@ class DLedgerCluster:
         self.steps = 0
         self._load_pause_max = self.random.choice((30, 60, 300))
         self._reply_of: dict[int, Callable[[DLedgerBody], None]] = {}
-        self._votes: dict[tuple[int, str], str] = {}
+        self.wiped = 0
+        """Disks that were lost."""
+
+        self._votes: dict[tuple[int, str, int], str] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._cuts: dict[tuple[str, str], float] = {}
@@ -277,6 +291,8 @@ class DLedgerCluster:
         peers = tuple(f"n{number}" for number in range(self.size))
         promise_heartbeats = self.random.choice((None, 2))
         push_bytes_max = self.random.choice((300, 800))
+        if sync_before_ack is None:
+            sync_before_ack = self.random.random() < 0.7 or not alone
         self.hosts = {
             peer: Host(
                 peer,
@@ -367,6 +383,7 @@ class DLedgerCluster:
             ledger=host.ledger,
             random_source=random.Random(self.random.random()),
             now=self._clock(host),
+            recovering=host.recovering,
         )
         self._settle(host)
         self._tick(host, host.life)
@@ -376,6 +393,7 @@ class DLedgerCluster:
         host.life += 1
         if power:
             host.ledger.lose_power(self.random)
+            host.recovering |= not host.config.sync_before_ack
         for other in self.hosts.values():
             if other.node is not None and other.node.leader_id == host.node_id:
                 self._after(self._delay(), partial(self._lose_leader, other, other.life))
@@ -414,6 +432,8 @@ class DLedgerCluster:
         if host.ledger.synced_index < host.ledger.end_index:
             index, life = host.ledger.end_index, host.life
             self._after(self.random.randint(1, self.faults.sync_max), lambda: self._synced(host, life, index))
+        if not node.recovering:
+            host.recovering = False
         self._acknowledge(host)
         self._check(host)
 
@@ -436,7 +456,7 @@ class DLedgerCluster:
             acked = isinstance(answer.response, PushResponse) and answer.response.succeeded
             crash |= acked and self.random.random() < self.faults.crash_at_ack
         if crash:
-            self._stop(host, power=True)
+            self._stop(host, power=self._may_lose_power(host))
 
     # The network.
 
@@ -506,8 +526,13 @@ class DLedgerCluster:
                 continue
             if source.random() < faults.kill:
                 self._stop(host, power=False)
-            elif source.random() < faults.power:
+            elif source.random() < faults.power and self._may_lose_power(host):
                 self._stop(host, power=True)
+            elif source.random() < faults.wipe and self._may_lose(host):
+                host.ledger, host.current_term, host.recovering = SimLedger(), CurrentTerm(), True
+                host.disk += 1
+                self.wiped += 1
+                self._stop(host, power=False)
             elif source.random() < faults.pause:
                 host.paused_until = self.now + source.randint(1, faults.pause_max)
                 self._after(host.paused_until - self.now, partial(self._read, host))  # before its timers run
@@ -533,6 +558,14 @@ class DLedgerCluster:
                 self._cuts[pair[0], pair[-1]] = until
         self._after(100, self._trouble)
 
+    def _may_lose_power(self, host: Host) -> bool:
+        return host.config.sync_before_ack or self._may_lose(host)
+
+    def _may_lose(self, host: Host) -> bool:
+        """Whether a quorum has all that it ever had without this member, in a group of ours alone."""
+        lost = {each.node_id for each in self.hosts.values() if each.recovering} | {host.node_id}
+        return host.config.alone and self.size - len(lost) >= host.config.quorum
+
     # Promises.
 
     def _violated(self, what: str) -> SafetyViolated:
@@ -555,7 +588,7 @@ class DLedgerCluster:
             self._vote(host, response.term, response.leader_id or "")
 
     def _vote(self, host: Host, term: int, candidate: str) -> None:
-        known = self._votes.setdefault((term, host.node_id), candidate)
+        known = self._votes.setdefault((term, host.node_id, host.disk), candidate)
         if known != candidate:
             raise self._violated(f"{host.node_id} votes for {known} and {candidate} in term {term}")
 

@@ -76,6 +76,9 @@ class Member:
     life: int = 0
     up: bool = True
     disk: bool = True
+    recovering: bool = False
+    """What the disk says; members of a new group are taken to be sure that it is new."""
+
     log: list[DLedgerBody] = field(default_factory=list[DLedgerBody])
     """All answers that it gave."""
 
@@ -109,10 +112,12 @@ class DLedgerNet:
         for number in range(size):
             config = node_config(f"n{number}", size, **settings)
             draws, ledger = Draws(), ledger_class()
-            node = self._node(config, CurrentTerm(), ledger, draws)
+            node = self._node(config, CurrentTerm(), ledger, draws, recovering=False)
             self.members[config.node_id] = Member(config, node, draws, ledger)
 
-    def _node(self, config: NodeConfig, current: CurrentTerm, ledger: SimLedger, draws: Draws) -> Node:
+    def _node(
+        self, config: NodeConfig, current: CurrentTerm, ledger: SimLedger, draws: Draws, *, recovering: bool
+    ) -> Node:
         return self._node_class(
             config,
             current_term=current,
@@ -120,6 +125,7 @@ class DLedgerNet:
             random_source=draws,
             now=self.now,
             own_address=f"{config.node_id}.example:10911",
+            recovering=recovering,
         )
 
     def __getitem__(self, name: str) -> Member:
@@ -186,12 +192,21 @@ class DLedgerNet:
         """The process starts with what the disk has."""
         member = self[name]
         member.up = True
-        member.node = self._node(member.config, member.current_term, member.ledger, member.draws)
+        member.node = self._node(
+            member.config, member.current_term, member.ledger, member.draws, recovering=member.recovering
+        )
         self.settle(name)
 
     def restart(self, name: str, *, power: bool = False) -> None:
         """The process ends, and another one starts at once."""
         self.stop(name, power=power)
+        self.start(name)
+
+    def replace_disk(self, name: str) -> None:
+        """The process ends, and one on an empty disk starts at once."""
+        self.stop(name)
+        member = self[name]
+        member.ledger, member.current_term, member.recovering = SimLedger(), CurrentTerm(), True
         self.start(name)
 
     def deliver(self, sent: Sent) -> None:
@@ -248,6 +263,7 @@ class DLedgerNet:
             member.ledger.sync(member.ledger.end_index)
             member.node.synced(self.now)
             self._carry_out(name)
+        member.recovering = member.node.recovering
         self._check(name)
 
     def _finish(self, sent: Sent, response: DLedgerBody | None) -> None:

@@ -74,6 +74,11 @@ POLL_SECONDS: Final = 0.005
 TRANSFER_SECONDS_MAX: Final = 2.0
 """How long a leader that has transferred waits to hear of its successor, before it is unclear who leads."""
 
+RECOVERING: Final = (
+    "no leader of {peers} is known; this member's disk is new or lost what was not on it, so its vote counts"
+    " only when all members vote: start all of them (docs/dledger.md, if one is lost for good)"
+)
+
 DRAIN_SECONDS: Final = 0.2
 """How long answers to other members may take at the end."""
 
@@ -136,6 +141,7 @@ class LedgerMember:
             on_commit=self._committed,
             sync_seconds=settings.flush_interval_commit_log / 1000,
             own_address=parts.own_address(),
+            recovering=store.ledger.recovering,
         )
         store.lead_with(self.driver)
         self.core = Member(
@@ -243,6 +249,8 @@ class LedgerMember:
         """Vote and replicate, once it is sure that the group began with one old log."""
         if self._store.ledger.end_index < 0 and self._parts.live.current.dledger_brokerset_only:
             await self._comparison.run()
+            if self._comparison.group_is_new:
+                self.driver.begin_group()
         handlers = self.driver.handlers
         self._port.update(
             {**handlers, DLedgerRequestCode.APPEND: no_records(handlers[DLedgerRequestCode.APPEND])}
@@ -547,6 +555,8 @@ class LedgerMember:
         if reason := self.core.role.reason or self._comparison.problem:
             return reason
         peers = self._parts.live.current.dledger_peers
+        if self.driver.status.recovering:
+            return RECOVERING.format(peers=peers)
         return f"no leader of {peers} is known; see that more than half of the members run and are reached"
 
     def problems(self) -> list[str]:

@@ -49,8 +49,14 @@ class OldLogComparison:
         self._quorum = quorum
         self._asker = asker
         self._equal: set[str] = set()
+        self._begun = False
         self.problem = ""
         """Why this member does not vote yet."""
+
+    @property
+    def group_is_new(self) -> bool:
+        """Once `run` is over: a quorum has an old log, and none of it has entries of the DLedger."""
+        return bool(self._own.files) and not self._begun
 
     async def run(self) -> None:
         """Return when a quorum has the same old log."""
@@ -69,6 +75,7 @@ class OldLogComparison:
             difference = first_difference(self._own, theirs, member)
             if difference is None:
                 self._equal.add(member)
+                self._begun |= theirs.begun
             else:
                 differences.append(difference)
         if differences and differences != [self.problem]:

@@ -91,4 +91,5 @@ def ledger_table(
         "brokersetDLedgerBeginIndex": str(status.begin_index),
         "brokersetDLedgerEndIndex": str(status.end_index),
         "brokersetDLedgerCommittedIndex": str(status.committed_index),
+        "brokersetDLedgerRecovering": str(status.recovering).lower(),
     }

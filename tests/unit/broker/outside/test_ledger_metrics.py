@@ -25,6 +25,7 @@ STATUS = MemberStatus(
     watermarks={"n0": 90, "n1": 85, "n2": 60},
     transferee=None,
     leader_address="h:1",
+    recovering=False,
 )
 BEHIND = ReplicaView(3, "h:3", 600, 400, False, False, True, -1, 0)
 SEEN = LedgerMeasurements(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -543,3 +545,54 @@ def test_a_crash_after_a_truncation_of_what_was_committed_finds_no_damage(stores
     assert store.ledger.end_index == 4
     commit(store)
     assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
+def loses_power(stores: Stores) -> None:
+    """The machine starts again: its page cache is gone, as far as the next start knows."""
+    stores.abandon()
+    abort = stores.settings.store_path_root_dir / "abort"
+    abort.write_text(f"{abort.read_text().splitlines()[0]}\nanother boot\n")
+
+
+@pytest.mark.parametrize(
+    ("happened", "flush", "recovering"),
+    [
+        ("process ends", "ASYNC_FLUSH", False),
+        ("power fails", "ASYNC_FLUSH", True),
+        ("power fails", "SYNC_FLUSH", False),
+    ],
+)
+def test_a_store_that_lost_what_was_not_on_the_disk_says_so(
+    stores: Stores, happened: str, flush: Literal["ASYNC_FLUSH", "SYNC_FLUSH"], *, recovering: bool
+) -> None:
+    """Of a group of ours alone; and with ASYNC_FLUSH only, where that was acknowledged."""
+    stores.settings = replace(stores.settings, dledger_brokerset_only=True, flush_disk_type=flush)
+    store = stores.open()
+    append(store)
+    commit(store)
+    store.ledger.end_recovery()
+    if happened == "power fails":
+        loses_power(stores)
+
+    assert stores.open().ledger.recovering is recovering
+
+
+def test_a_store_is_recovering_until_it_is_said_to_have_everything(stores: Stores) -> None:
+    """From the first start on, and through restarts."""
+    stores.settings = replace(stores.settings, dledger_brokerset_only=True)
+    store = stores.open()
+    append(store)
+    commit(store)
+    store = stores.open()
+    assert store.ledger.recovering
+
+    store.ledger.end_recovery()
+
+    assert not stores.open().ledger.recovering
+
+
+def test_a_store_in_a_group_with_java_is_never_recovering(stores: Stores) -> None:
+    """Java's members know nothing of it."""
+    store = stores.open()
+
+    assert not store.ledger.recovering

@@ -21,6 +21,7 @@ FOLLOWS = MemberStatus(
     watermarks={},
     transferee=None,
     leader_address=None,
+    recovering=False,
 )
 LEADS = replace(
     FOLLOWS, role=Role.LEADER, leader_id="n0", serves=True, watermarks={"n0": 9, "n1": 8, "n2": 3}

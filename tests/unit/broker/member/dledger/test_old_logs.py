@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brokerset_broker.member.dledger import old_logs
 from brokerset_broker.member.dledger.old_logs import OldLogComparison
 from brokerset_broker.store.old_log import OldFile, OldLog
@@ -38,6 +40,17 @@ async def test_one_other_of_three_with_the_same_log_suffices() -> None:
     await compared.run()
     assert compared.problem == ""
     await comparison(n1=OTHER.to_json(), n2=OWN.to_json()).run()
+
+
+async def test_a_group_is_new_where_nobody_of_a_quorum_has_begun() -> None:
+    """An old log would be gone with a disk; who has none is not known to have lost nothing."""
+    new, begun = comparison(n1=OWN.to_json(), n2=None), replace(OWN, begun=True)
+    without = OldLogComparison(OldLog(), {"n1": "n1"}, 2, Members(n1=OldLog().to_json()))
+    goes_on = comparison(n1=begun.to_json(), n2=None)
+    for each in (new, without, goes_on):
+        await each.run()
+
+    assert (new.group_is_new, without.group_is_new, goes_on.group_is_new) == (True, False, False)
 
 
 async def test_who_differs_from_all_that_answer_waits_and_says_where() -> None:
