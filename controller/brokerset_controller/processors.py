@@ -130,7 +130,11 @@ class Processors:
             return self._overtaken(command, header, header.broker_id)
         if self._service.may_have_lease(header, header.broker_id):
             return self._with_lease(command, header, header.broker_id)
-        return command.reply(ext=dict(FENCING[self._service.fenced(header, header.broker_id)]))
+        ext = dict(FENCING[self._service.fenced(header, header.broker_id)])
+        group = self._service.machine.groups.get(header.broker_name)
+        if group is not None:
+            ext["masterEpoch"] = str(group.master_epoch)
+        return command.reply(ext=ext)
 
     async def _with_lease(self, command: Command, header: BrokerHeartbeat, broker_id: int) -> Command:
         return command.reply(ext=(await self._service.lease(header, broker_id)).to_ext())

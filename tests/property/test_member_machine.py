@@ -39,6 +39,7 @@ inputs = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 20)),
     st.tuples(st.just("time"), st.sampled_from([0.0, 0.3, 1.2, 3.0])),
     st.tuples(st.just("lease"), st.integers(1, 9), st.sampled_from([500, 2_000])),
+    st.tuples(st.just("epoch"), st.integers(1, 9)),
     st.tuples(st.just("give up"), st.booleans()),
     st.tuples(st.just("in sync"), st.booleans(), st.booleans()),
     st.tuples(st.just("fence"), st.booleans()),
@@ -85,6 +86,8 @@ class Watched:
                 member.tick()
             case ("lease", epoch, length):
                 member.lease_granted(self.now, length, epoch)
+            case ("epoch", epoch):
+                member.epoch_known(epoch)
             case ("give up", asking):
                 member.give_up_lease(asking=asking)
             case ("in sync", enough, confirmed):

@@ -459,6 +459,12 @@ class Member:
         if self.lease.granted(sent_at, lease_ms, epoch):
             self._check_lease()
 
+    def epoch_known(self, epoch: int) -> None:
+        """A controller knows of a master of `epoch`: no lease of an older one counts any more."""
+        assert isinstance(self.lease, Lease), "controllers end what they give"
+        if self.lease.overtaken(epoch):
+            self._check_lease()
+
     def give_up_lease(self, *, asking: bool = False) -> None:
         """Do not serve until a lease comes that a later heartbeat asked for.
 

@@ -59,6 +59,13 @@ class Lease:
         self._given_up = False
         return True
 
+    def overtaken(self, epoch: int) -> bool:
+        """A controller knows of a master of `epoch`. Returns whether that ends what there was."""
+        if epoch <= self._epoch:
+            return False
+        self._epoch, self._length = epoch, 0.0
+        return True
+
     def give_up(self, now: float) -> None:
         """Do not serve until a lease comes that a later heartbeat asked for."""
         self._counts_from = now

@@ -108,6 +108,10 @@ class MemberShell:
         """A controller granted a lease."""
         self._input(lambda: self.member.lease_granted(sent_at, lease_ms, epoch))
 
+    def epoch_known(self, epoch: int) -> None:
+        """A controller knows of a master of this epoch."""
+        self._input(lambda: self.member.epoch_known(epoch))
+
     def give_up_lease(self, *, asking: bool = False) -> None:
         """Do not serve until a lease comes that a later heartbeat asked for; while `asking`, none counts."""
         self._input(lambda: self.member.give_up_lease(asking=asking))

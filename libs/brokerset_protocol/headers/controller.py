@@ -49,6 +49,9 @@ class BrokerHeartbeatAnswer(Header):
     lease_epoch: Int | None = None
     """The master epoch that the lease is for."""
 
+    master_epoch: Int | None = None
+    """Without a lease: the newest one of the group that this node knows. Leases of older ones are over."""
+
     fenced: bool | None = None
     """An administrator wants this broker to serve nobody."""
 

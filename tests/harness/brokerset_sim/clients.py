@@ -153,10 +153,10 @@ class Client(RoutedClient):
 
     async def _ask_end(self, address: str) -> None:
         """As one does who begins at the end, reads to the end, or watches how far a group is behind."""
-        before = self.world.watch.logs(self.group).furthest_answered()
+        before, asked_at = self.world.watch.logs(self.group).furthest_answered(), self.world.loop.time()
         reply = await self._asker.ask(address, Command(RequestCode.GET_MAX_OFFSET), 1.0)
         if reply.code == ResponseCode.SUCCESS:
-            self.world.watch.ends_at(self.group, address, int(reply.ext[OFFSET]), before)
+            self.world.watch.ends_at(self.group, address, int(reply.ext[OFFSET]), before, asked_at)
 
 
 def shown(placed: Placed) -> str:

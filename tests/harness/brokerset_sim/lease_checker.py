@@ -45,6 +45,16 @@ class LeaseChecker:
         lease = self._leases.get(process)
         return lease is not None and lease.epoch == epoch and now < lease.ends_at
 
+    def had_older(self, address: str, epoch: int, then: float) -> bool:
+        """Whether the broker at an address had a lease of an epoch before this one at that moment.
+
+        Elections of who is in sync do not wait for leases, so it may tell what was confirmed in the past.
+        """
+        return any(
+            process.node.address == address and lease.epoch < epoch and then < lease.ends_at
+            for process, lease in self._leases.items()
+        )
+
     def served(self, process: Process, epoch: int, now: float, what: str) -> None:
         """A process serves as master what needs a lease."""
         if not self.valid(process, epoch, now):

@@ -196,8 +196,13 @@ class ReplicaWatch:
         """A client was told that an attempt is stored."""
         self._witness.guard(lambda: self.logs(group).client_answered(attempt, message, offset))
 
-    def ends_at(self, group: str, address: str, offset: int, before: Acknowledged | None) -> None:
+    def ends_at(
+        self, group: str, address: str, offset: int, before: Acknowledged | None, asked_at: float
+    ) -> None:
         """A consumer was told where the log ends."""
+        if before is not None and self.leases.had_older(address, before.epoch, asked_at):
+            self._witness.counts["told where the log ends by an older lease"] += 1
+            return
         self._witness.guard(lambda: self.logs(group).ends_at(address, offset, before))
 
     def served(self, process: Process, epoch: int, what: str) -> None:

@@ -64,13 +64,13 @@ async def test_the_master_gets_a_lease_behind_a_barrier() -> None:
 
 
 async def test_heartbeats_of_others_cost_no_barrier() -> None:
-    """Slaves get to know whether they are fenced; Java's brokers, and one-way beats, nothing at all."""
+    """Slaves hear the epoch, and whether they are fenced; Java's brokers and one-way beats nothing at all."""
 
     bench = make_bench()
     await three(bench)
     before = bench.engine.barriers
 
-    assert (await bench.beat(2, "n2")).ext == {"fenced": "false"}
+    assert (await bench.beat(2, "n2")).ext == {"fenced": "false", "masterEpoch": str(EPOCH)}
     assert (await bench.beat(1, "n1", flag=FLAG_ONEWAY)).ext == {}
     assert bench.engine.barriers == before
 
@@ -82,15 +82,15 @@ async def test_heartbeats_of_others_cost_no_barrier() -> None:
 
 
 async def test_a_follower_gives_no_lease() -> None:
-    """It answers at once, and says nothing of fences either: it may lag."""
+    """It answers at once, and says nothing of fences either: it may lag. An epoch that it knows is one."""
 
     bench = make_bench()
     await three(bench)
     bench.engine.follow(2)
     before = bench.engine.barriers
 
-    assert (await bench.beat(1, "n1")).ext == {}
-    assert (await bench.beat(2, "n2")).ext == {}
+    assert (await bench.beat(1, "n1")).ext == {"masterEpoch": str(EPOCH)}
+    assert (await bench.beat(2, "n2")).ext == {"masterEpoch": str(EPOCH)}
     assert bench.engine.barriers == before
 
 
@@ -279,13 +279,13 @@ async def test_a_fenced_replica_is_told_with_its_heartbeats() -> None:
         assert (await fence(bench, 3)).code == 0
         await bench.until(lambda: bool(bench.net.told))
 
-    assert (await bench.beat(3, "n3")).ext == {"fenced": "true"}
+    assert (await bench.beat(3, "n3")).ext == {"fenced": "true", "masterEpoch": str(EPOCH)}
     assert bench.machine.groups[GROUP].sync_state_set == {1, 2}
     told = NotifyBrokerRoleChanged.from_ext(bench.net.told[0][1].ext)
     assert (told.master_epoch, told.sync_state_set_epoch) == (EPOCH, 3)
     assert bench.service.measurements.fences == {"fenced": 1}
     assert (await fence(bench, 3, fenced=False)).code == 0
-    assert (await bench.beat(3, "n3")).ext == {"fenced": "false"}
+    assert (await bench.beat(3, "n3")).ext == {"fenced": "false", "masterEpoch": str(EPOCH)}
 
 
 async def test_a_fence_that_is_refused_says_why() -> None:

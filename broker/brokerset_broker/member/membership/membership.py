@@ -622,6 +622,8 @@ class Membership:
         """What a controller of ours that leads says about a heartbeat."""
         if answer.lease_ms is not None and answer.lease_epoch is not None:
             self._shell.lease_granted(sent_at, answer.lease_ms, answer.lease_epoch)
+        elif answer.master_epoch is not None:
+            self._shell.epoch_known(answer.master_epoch)
         if answer.fenced is not None:
             self._shell.fence(answer.fenced)
 

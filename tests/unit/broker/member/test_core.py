@@ -276,6 +276,25 @@ def test_while_a_successor_is_asked_for_no_lease_counts() -> None:
     assert (meanwhile, older, member.may_serve(101.1)) == (False, False, True)
 
 
+def test_a_lease_is_over_when_a_controller_knows_of_a_newer_epoch() -> None:
+    """Its own epoch, or an older one that a lagging node knows, says nothing."""
+    member = machine()
+    member.received(lead(3))
+    carry_out(member)
+    member.lease_granted(100.0, 5_000, 3)
+    member.epoch_known(2)
+    member.epoch_known(3)
+    before = member.may_serve(100.1)
+
+    member.epoch_known(4)
+    late = carry_out(member)
+    member.lease_granted(100.2, 5_000, 3)
+
+    assert before
+    assert LeaseChanged(serves=False) in late
+    assert not member.may_serve(100.3)
+
+
 def test_sends_that_passed_the_gateway_are_refused_as_the_role_says() -> None:
     """A slave with Java's words; a master with the reason; nobody while it serves."""
     member = machine(leases=False)
