@@ -1,0 +1,1 @@
+"""Ordered subjects: routes, generations of partitions, groups of consumers and who owns what."""

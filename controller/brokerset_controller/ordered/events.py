@@ -1,0 +1,136 @@
+"""What is agreed on about a subject: each event carries the guards that are checked when it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brokerset_controller.ordered.state import ConsumeStrategy, OrderStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectCreated:
+    """A subject with its first generation, all of it open. Guard: there is none of that name."""
+
+    subject: str
+    order: OrderStrategy
+    route: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPrepared:
+    """Another number of partitions; those of the generation before are to be sealed.
+
+    Guards: the generation, and none of its partitions is PREPARED.
+    """
+
+    subject: str
+    expected_generation: int
+    partitions: int
+    route: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSealed:
+    """The broker has closed a partition by a confirmed record. Guard: it is SEALING."""
+
+    subject: str
+    partition_id: int
+    end: int
+    """Queue offset behind its last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRetired:
+    """A sealed partition is forgotten. Guards: it is SEALED, and all groups have drained it."""
+
+    subject: str
+    partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A process consumes. Guards: the group has that strategy, or is new; room for one more."""
+
+    subject: str
+    group: str
+    strategy: ConsumeStrategy
+    session: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """A process has stopped, with all acks stored, or its permission is surely over: it owns nothing more."""
+
+    subject: str
+    group: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """Partitions are taken from their owners, in two phases, and given to members.
+
+    Guards: the group's version; who is granted is a member; what is granted is owned by nobody.
+    """
+
+    subject: str
+    group: str
+    expected_version: int
+    revoked: frozenset[int]
+    granted: Mapping[int, str]
+    """Sessions by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An owner has stopped, and its acks are stored. Guard: it owns the partition by that epoch."""
+
+    subject: str
+    group: str
+    partition_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """An owner has handled a sealed partition up to its end. Guards: its epoch, and the position."""
+
+    subject: str
+    group: str
+    partition_id: int
+    epoch: int
+    position: int
+    """Queue offset behind the last message whose ack the broker has confirmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRemoved:
+    """A group is forgotten. Guard: it has no member."""
+
+    subject: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectDeleted:
+    """A subject is forgotten. Guard: no group has a member."""
+
+    subject: str
+
+
+Event = (
+    SubjectCreated
+    | GenerationPrepared
+    | PartitionSealed
+    | PartitionRetired
+    | MemberJoined
+    | MemberLeft
+    | Reassigned
+    | Released
+    | Drained
+    | GroupRemoved
+    | SubjectDeleted
+)

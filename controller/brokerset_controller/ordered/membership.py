@@ -1,0 +1,88 @@
+"""Deciding who belongs to a group of consumers, and what a member is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokerset_controller.ordered.events import MemberJoined, MemberLeft
+from brokerset_controller.ordered.permissions import Permissions
+from brokerset_controller.ordered.scaling import SubjectRefused
+from brokerset_controller.ordered.state import MEMBERS_MAX, ConsumerGroup, ConsumeStrategy, Partition, Subject
+
+SHARED_EPOCH = 0
+"""Of a partition that all members of a group consume: nobody is fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A partition that a member consumes."""
+
+    partition: Partition
+    epoch: int
+    revoked: bool
+    """Whether it shall stop, store its acks, and release the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member is told: all of it, so that whoever missed one needs no other.
+
+    A member ignores one whose (generation, version) is below that of the last one that it took.
+    """
+
+    generation: int
+    version: int
+    strategy: ConsumeStrategy
+    partitions: tuple[Assigned, ...]
+
+
+def decide_joining(
+    subject: Subject | None, name: str, group: str, strategy: ConsumeStrategy, session: str, client_id: str
+) -> MemberJoined | None:
+    """Let a process consume; None if it does. Raises `SubjectRefused`. No subject is created for it."""
+    if subject is None:
+        raise SubjectRefused(
+            f"there is no ordered subject {name}; producers or `brokerset subject create` make it"
+        )
+    known = subject.groups.get(group)
+    if known is not None:
+        if known.strategy is not strategy:
+            raise SubjectRefused(
+                f"the group {group} consumes {name} as {known.strategy}, not as {strategy}. To change that"
+                " stop its members, and remove the group; what it has consumed is kept"
+            )
+        if session in known.members:
+            return None
+        if len(known.members) >= MEMBERS_MAX:
+            raise SubjectRefused(f"the group {group} has {MEMBERS_MAX} members; more could own nothing")
+    return MemberJoined(name, group, strategy, session, client_id)
+
+
+def departed(subject: Subject, permissions: Permissions, now: float) -> list[MemberLeft]:
+    """The members whose permission has surely ended."""
+    return [
+        MemberLeft(subject.name, group.name, session)
+        for group in subject.groups.values()
+        for session in group.members
+        if permissions.has_ended((subject.name, group.name, session), now)
+    ]
+
+
+def assignment_of(subject: Subject, group: ConsumerGroup, session: str) -> Assignment:
+    """What a member consumes now; nothing for who is none."""
+    return Assignment(
+        subject.generation, group.version, group.strategy, tuple(_assigned(subject, group, session))
+    )
+
+
+def _assigned(subject: Subject, group: ConsumerGroup, session: str) -> list[Assigned]:
+    if session not in group.members:
+        return []
+    if group.strategy is ConsumeStrategy.SHARED:
+        numbers = sorted(subject.assignable(group))
+        return [Assigned(subject.partitions[number], SHARED_EPOCH, False) for number in numbers]
+    return [
+        Assigned(subject.partitions[number], each.epoch, each.revoked)
+        for number, each in sorted(group.ownerships.items())
+        if each.session == session
+    ]

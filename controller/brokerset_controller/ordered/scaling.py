@@ -1,0 +1,136 @@
+"""Deciding about subjects: what is created and changed, with which partitions, on which broker groups."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from brokerset_controller.ordered.events import GenerationPrepared, PartitionRetired, SubjectCreated
+from brokerset_controller.ordered.state import (
+    DEFAULT_ROUTE_GROUPS,
+    PARTITIONS_KEPT_MAX,
+    SUBJECT_SIZE_MAX,
+    OrderStrategy,
+    PartitionStatus,
+    Subject,
+)
+from brokerset_formats.order_keys import LOGICAL_PARTITIONS
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_|-]+")
+"""What RocketMQ takes as a topic, without `%`, which names of retry topics are built with."""
+
+
+class SubjectRefused(Exception):
+    """What was asked for cannot be: the text says why, and what to do."""
+
+
+def decide_creation(
+    existing: Subject | None,
+    name: str,
+    order: OrderStrategy,
+    partitions: int | None,
+    route: tuple[str, ...],
+    writable: Mapping[str, int],
+    source: random.Random,
+) -> SubjectCreated | None:
+    """Create a subject; None if it is there, just so. Raises `SubjectRefused`.
+
+    Without a route it gets two broker groups, at random among those with the fewest partitions; they stay,
+    whatever groups come later. `writable` are the groups that take sends, with their numbers of partitions.
+    """
+    check_name(name)
+    route = route or default_route(writable, source)
+    count = len(route) if partitions is None else partitions
+    _check_count(count)
+    _check_route(route, writable)
+    if existing is None:
+        return SubjectCreated(name, order, route, count)
+    open_now = sum(each.status is PartitionStatus.OPEN for each in existing.partitions.values())
+    if existing.order is not order:
+        raise SubjectRefused(
+            f"the subject {name} is {existing.order}: that cannot be changed, for messages of a key from"
+            " before and after would be in no order; create another subject"
+        )
+    if partitions is not None and partitions != open_now:
+        raise SubjectRefused(f"the subject {name} has {open_now} partitions; scale it instead")
+    return None
+
+
+def decide_scaling(
+    subject: Subject | None, name: str, partitions: int, route: tuple[str, ...], writable: Collection[str]
+) -> GenerationPrepared | None:
+    """Give a subject another number of partitions; None if it has that. Raises `SubjectRefused`.
+
+    Without a route partitions stay on the broker groups of before.
+    """
+    if subject is None:
+        raise SubjectRefused(f"there is no subject {name}; create it first")
+    _check_count(partitions)
+    newest = [each for each in subject.partitions.values() if each.generation == subject.generation]
+    if len(newest) == partitions and route in ((), subject.route):
+        return None
+    if subject.is_scaling:
+        waiting = sorted(
+            {
+                each.broker_group
+                for each in subject.partitions.values()
+                if each.status is PartitionStatus.SEALING
+            }
+        )
+        raise SubjectRefused(
+            f"{name} is being scaled to {len(newest)} partitions already; {', '.join(waiting)} have not yet"
+            " closed their old ones. Wait, or see that their masters are up"
+        )
+    if len(subject.partitions) + partitions > PARTITIONS_KEPT_MAX:
+        raise SubjectRefused(
+            f"{name} keeps {len(subject.partitions)} partitions, and {partitions} more would be more than"
+            f" {PARTITIONS_KEPT_MAX}. Let groups drain sealed ones, or remove groups that nobody uses"
+        )
+    route = route or subject.route
+    _check_route(route, writable)
+    return GenerationPrepared(name, subject.generation, partitions, route)
+
+
+def retirable(subject: Subject) -> list[PartitionRetired]:
+    """The sealed partitions that every group has handled, and from which nothing waits to inherit."""
+    return [
+        PartitionRetired(subject.name, number)
+        for number, each in subject.partitions.items()
+        if each.status is PartitionStatus.SEALED
+        and all(number in group.drained for group in subject.groups.values())
+        and all(heir.status is not PartitionStatus.PREPARED for heir in subject.inheritors(each))
+    ]
+
+
+def default_route(writable: Mapping[str, int], source: random.Random) -> tuple[str, ...]:
+    """Two broker groups, at random among those with the fewest partitions; one if there is only one."""
+    ranked = sorted(writable, key=lambda group: (writable[group], source.random()))
+    return tuple(sorted(ranked[:DEFAULT_ROUTE_GROUPS]))
+
+
+def check_name(name: str) -> None:
+    """Raise `SubjectRefused` for what cannot be a subject."""
+    if not name or len(name) > SUBJECT_SIZE_MAX:
+        raise SubjectRefused(f"a subject has 1 to {SUBJECT_SIZE_MAX} characters, not {len(name)}")
+    if _NAME.fullmatch(name) is None:
+        raise SubjectRefused(f"{name!r} is no subject: letters, digits, `_`, `-` and `|` are")
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= LOGICAL_PARTITIONS:
+        raise SubjectRefused(f"{partitions} partitions; a subject has 1 to {LOGICAL_PARTITIONS}")
+
+
+def _check_route(route: tuple[str, ...], writable: Collection[str]) -> None:
+    if not route:
+        raise SubjectRefused("no broker group takes sends; see `brokerset status`")
+    if len(set(route)) != len(route):
+        raise SubjectRefused(f"the route {', '.join(route)} names a broker group twice")
+    unknown = [group for group in route if group not in writable]
+    if unknown:
+        raise SubjectRefused(
+            f"{', '.join(unknown)} take no sends, or are no broker groups; those that do are"
+            f" {', '.join(sorted(writable))}"
+        )

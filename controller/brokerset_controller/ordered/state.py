@@ -1,0 +1,183 @@
+"""The agreed state of one ordered subject: its partitions, and who consumes them. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from brokerset_formats.order_keys import Range, overlap
+
+SUBJECTS_MAX: Final = 10_000
+"""Subjects of one set of controllers."""
+
+SUBJECT_SIZE_MAX: Final = 100
+"""Characters of a subject's name."""
+
+PARTITIONS_KEPT_MAX: Final = 4_096
+"""Partitions of a subject, those of older generations included."""
+
+GROUPS_MAX: Final = 1_000
+"""Groups of consumers of a subject."""
+
+MEMBERS_MAX: Final = 1_024
+"""Members of a group: as many as there are logical partitions."""
+
+DEFAULT_ROUTE_GROUPS: Final = 2
+"""Broker groups of a subject for which nobody gave a route."""
+
+
+class OrderStrategy(StrEnum):
+    """What happens to a message that cannot be sent, or handled."""
+
+    STRICT = "Strict"
+    """It waits, and those of its key behind it."""
+
+    BEST_TRIED = "BestTried"
+    """It may go to another partition, or be tried again later."""
+
+
+class ConsumeStrategy(StrEnum):
+    """Who may consume a partition."""
+
+    EXCLUSIVE = "Exclusive"
+    """One member of a group at a time."""
+
+    SHARED = "Shared"
+    """All members of a group."""
+
+
+class PartitionStatus(StrEnum):
+    """Where a partition is on its way."""
+
+    PREPARED = "Prepared"
+    """It opens when all that it inherits from are sealed."""
+
+    OPEN = "Open"
+    SEALING = "Sealing"
+    """A newer generation takes its keys as soon as its broker has closed it."""
+
+    SEALED = "Sealed"
+    """It takes no keyed sends any more; its end is known."""
+
+
+WRITABLE: Final = (PartitionStatus.OPEN, PartitionStatus.SEALING)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A queue of the subject's topic on one broker group."""
+
+    partition_id: int
+    generation: int
+    keys: Range
+    broker_group: str
+    queue_id: int
+    status: PartitionStatus
+    inherits: frozenset[int] = frozenset()
+    """Partitions of the generation before whose keys it takes."""
+
+    sealed_end: int | None = None
+    """Queue offset behind the last message that it has, once it is sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process that consumes."""
+
+    session: str
+    """Drawn at each start, so two processes with the same client id are two members."""
+
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who consumes a partition for a group, and since which grant."""
+
+    session: str
+    epoch: int
+    revoked: bool = False
+    """Whether the owner shall stop, and say when it has."""
+
+
+NO_MEMBERS: Mapping[str, Member] = MappingProxyType({})
+NO_OWNERSHIPS: Mapping[int, Ownership] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """The members of a group of consumers, and what each owns; nothing is owned in a SHARED one."""
+
+    name: str
+    strategy: ConsumeStrategy
+    version: int = 0
+    """Grows with each change of members or ownerships."""
+
+    epoch: int = 0
+    """The last one that was given with an ownership. Never falls."""
+
+    members: Mapping[str, Member] = field(default_factory=lambda: NO_MEMBERS)
+    """By session."""
+
+    ownerships: Mapping[int, Ownership] = field(default_factory=lambda: NO_OWNERSHIPS)
+    """By partition."""
+
+    drained: frozenset[int] = frozenset()
+    """Sealed partitions that the group has handled to their end."""
+
+
+NO_PARTITIONS: Mapping[int, Partition] = MappingProxyType({})
+NO_GROUPS: Mapping[str, ConsumerGroup] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Everything that is agreed about one ordered subject."""
+
+    name: str
+    order: OrderStrategy
+    route: tuple[str, ...]
+    """Broker groups that partitions are put on, in turn."""
+
+    generation: int = 0
+    """The newest. Its partitions may be PREPARED still."""
+
+    next_partition_id: int = 0
+    """Never falls."""
+
+    next_queue_ids: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By broker group; never falls."""
+
+    partitions: Mapping[int, Partition] = field(default_factory=lambda: NO_PARTITIONS)
+    groups: Mapping[str, ConsumerGroup] = field(default_factory=lambda: NO_GROUPS)
+
+    def inheritors(self, partition: Partition) -> list[Partition]:
+        """The partitions that take its keys."""
+        return [each for each in self.partitions.values() if partition.partition_id in each.inherits]
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether a partition of the newest generation does not take sends yet."""
+        return any(each.status is PartitionStatus.PREPARED for each in self.partitions.values())
+
+    def assignable(self, group: ConsumerGroup) -> frozenset[int]:
+        """The partitions that members of a group may own now."""
+        return frozenset(
+            each.partition_id
+            for each in self.partitions.values()
+            if each.status is not PartitionStatus.PREPARED
+            and each.partition_id not in group.drained
+            and all(
+                ancestor in group.drained or ancestor not in self.partitions for ancestor in each.inherits
+            )
+        )
+
+    def writable(self, number: int) -> Partition | None:
+        """The partition that takes sends of a logical partition; None between two generations."""
+        for each in self.partitions.values():
+            if each.status in WRITABLE and overlap(each.keys, (number, number + 1)):
+                return each
+        return None

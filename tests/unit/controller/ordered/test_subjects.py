@@ -1,0 +1,347 @@
+"""Subjects: creation, scaling, membership, permissions, and what each refusal says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from brokerset_controller.ordered.apply import Superseded, apply
+from brokerset_controller.ordered.assignment import plan
+from brokerset_controller.ordered.events import (
+    Drained,
+    Event,
+    GroupRemoved,
+    MemberJoined,
+    MemberLeft,
+    PartitionRetired,
+    PartitionSealed,
+    Reassigned,
+    Released,
+    SubjectCreated,
+    SubjectDeleted,
+)
+from brokerset_controller.ordered.membership import assignment_of, decide_joining, departed
+from brokerset_controller.ordered.permissions import Permissions
+from brokerset_controller.ordered.scaling import (
+    SubjectRefused,
+    decide_creation,
+    decide_scaling,
+    default_route,
+    retirable,
+)
+from brokerset_controller.ordered.state import (
+    ConsumeStrategy,
+    OrderStrategy,
+    PartitionStatus,
+    Subject,
+)
+
+WRITABLE = {"orders-0": 4, "orders-1": 0, "orders-2": 2}
+STRICT, BEST_TRIED = OrderStrategy.STRICT, OrderStrategy.BEST_TRIED
+EXCLUSIVE, SHARED = ConsumeStrategy.EXCLUSIVE, ConsumeStrategy.SHARED
+SOURCE = random.Random(1)
+
+
+def after(subject: Subject | None, *events: Event | None) -> Subject:
+    for event in events:
+        assert event is not None, "nothing was decided"
+        subject = apply(subject, event)
+    assert subject is not None, "it was deleted"
+    return subject
+
+
+def created(partitions: int = 2) -> Subject:
+    return after(None, SubjectCreated("orders", STRICT, ("orders-0", "orders-1"), partitions))
+
+
+def consumed(*sessions: str, partitions: int = 2) -> Subject:
+    """Members of the group `g` own all partitions."""
+    subject = created(partitions)
+    for session in sessions:
+        subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, session, "client"))
+    return after(subject, plan(subject, subject.groups["g"]))
+
+
+def scaled(subject: Subject, partitions: int) -> Subject:
+    return after(subject, decide_scaling(subject, "orders", partitions, (), WRITABLE))
+
+
+def statuses(subject: Subject) -> dict[int, str]:
+    return {number: each.status.value for number, each in subject.partitions.items()}
+
+
+def owners(subject: Subject) -> dict[int, str]:
+    return {number: each.session for number, each in subject.groups["g"].ownerships.items()}
+
+
+# Creation.
+
+
+def test_a_subject_without_a_route_gets_two_groups_and_one_partition_on_each() -> None:
+    """Statement 6: exactly so many although there are more."""
+    event = decide_creation(None, "orders", STRICT, None, (), WRITABLE, SOURCE)
+
+    assert event == SubjectCreated("orders", STRICT, ("orders-1", "orders-2"), 2)
+    assert default_route({"only": 3}, SOURCE) == ("only",)
+
+
+def test_the_route_of_a_subject_stays_when_there_are_more_groups() -> None:
+    """Statement 5."""
+    subject = after(created(), decide_scaling(created(), "orders", 3, (), {**WRITABLE, "orders-9": 0}))
+
+    assert {each.broker_group for each in subject.partitions.values()} == {"orders-0", "orders-1"}
+
+
+def test_of_two_that_create_one_subject_the_second_finds_it() -> None:
+    """Statement 8."""
+    event = decide_creation(None, "orders", STRICT, 2, (), WRITABLE, SOURCE)
+    subject = after(None, event)
+
+    assert event is not None
+    with pytest.raises(Superseded):
+        apply(subject, event)
+    assert decide_creation(subject, "orders", STRICT, None, (), WRITABLE, SOURCE) is None
+
+
+@pytest.mark.parametrize("name", ["", "a" * 101, "a%b", "a#b", "a/b", "a\rb", "a\nb", "bestellung-ü"])
+def test_names_that_are_none_are_refused(name: str) -> None:
+    """Statement 9."""
+    with pytest.raises(SubjectRefused):
+        decide_creation(None, name, STRICT, None, (), WRITABLE, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("order", "partitions", "route", "text"),
+    [
+        (STRICT, 0, (), "1 to 1024"),
+        (STRICT, 1_025, (), "1 to 1024"),
+        (STRICT, 2, ("nowhere",), "take no sends"),
+        (STRICT, 2, ("orders-0", "orders-0"), "twice"),
+        (BEST_TRIED, None, (), "cannot be changed"),
+        (STRICT, 3, (), "scale it"),
+    ],
+)
+def test_a_creation_that_cannot_be_says_why(
+    order: OrderStrategy, partitions: int | None, route: tuple[str, ...], text: str
+) -> None:
+    with pytest.raises(SubjectRefused, match=text):
+        decide_creation(created(), "orders", order, partitions, route, WRITABLE, SOURCE)
+
+
+# Scaling.
+
+
+def test_keyed_sends_wait_only_where_the_old_partition_is_not_sealed() -> None:
+    """A broker that is down delays its own keys, and no others."""
+    subject = scaled(created(2), 4)
+    assert statuses(subject) == {0: "Sealing", 1: "Sealing", **dict.fromkeys(range(2, 6), "Prepared")}
+
+    subject = after(subject, PartitionSealed("orders", 0, 70))
+
+    assert statuses(subject) == {
+        0: "Sealed",
+        1: "Sealing",
+        2: "Open",
+        3: "Open",
+        4: "Prepared",
+        5: "Prepared",
+    }
+    first, last = subject.writable(0), subject.writable(1_023)
+    assert first is not None
+    assert last is not None
+    assert (first.partition_id, last.partition_id) == (2, 1)
+
+
+def test_a_partition_that_takes_keys_from_two_waits_for_both() -> None:
+    subject = scaled(created(2), 3)
+    middle = subject.partitions[3]
+    assert middle.inherits == {0, 1}
+
+    subject = after(subject, PartitionSealed("orders", 0, 70))
+    assert subject.partitions[3].status is PartitionStatus.PREPARED
+    assert subject.writable(middle.keys[0]) is None
+
+    subject = after(subject, PartitionSealed("orders", 1, 80))
+    assert not subject.is_scaling
+
+
+def test_queues_and_ids_are_never_given_twice() -> None:
+    subject = created(2)
+    for count in (4, 3, 8):
+        subject = scaled(subject, count)
+        for number, each in list(subject.partitions.items()):
+            if each.status is PartitionStatus.SEALING:
+                subject = after(subject, PartitionSealed("orders", number, 1))
+        for event in retirable(subject):
+            subject = after(subject, event)
+    places = [(each.broker_group, each.queue_id) for each in subject.partitions.values()]
+
+    assert sorted(subject.partitions) == list(range(9, 17))
+    assert len(set(places)) == 8
+    assert min(queue for _, queue in places) >= 4
+
+
+def test_a_second_scaling_waits_for_the_first() -> None:
+    with pytest.raises(SubjectRefused, match="orders-0, orders-1 have not yet closed"):
+        scaled(scaled(created(), 4), 8)
+
+
+def test_a_scaling_to_what_is_there_changes_nothing() -> None:
+    assert decide_scaling(created(), "orders", 2, (), WRITABLE) is None
+    with pytest.raises(SubjectRefused, match="create it"):
+        decide_scaling(None, "orders", 2, (), WRITABLE)
+
+
+def test_a_partition_is_retired_when_all_groups_have_handled_it() -> None:
+    subject = consumed("a")
+    subject = after(scaled(subject, 1), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 0))
+    assert retirable(subject) == []
+    with pytest.raises(Superseded, match="g have not handled"):
+        apply(subject, PartitionRetired("orders", 0))
+
+    subject = after(subject, Drained("orders", "g", 0, 1, 10))
+
+    assert retirable(subject) == [PartitionRetired("orders", 0)]
+    assert 0 not in after(subject, PartitionRetired("orders", 0)).partitions
+
+
+# Groups of consumers.
+
+
+def test_a_group_keeps_its_strategy() -> None:
+    """Statement 21: neither silently nor for some of its members."""
+    subject = consumed("a")
+
+    with pytest.raises(SubjectRefused, match="Exclusive, not as Shared"):
+        decide_joining(subject, "orders", "g", SHARED, "b", "client")
+    with pytest.raises(Superseded, match="Exclusive"):
+        apply(subject, MemberJoined("orders", "g", SHARED, "b", "client"))
+
+
+def test_two_processes_with_one_client_id_share_no_partition() -> None:
+    """Statement 22."""
+    subject = consumed("first start", "second start")
+
+    assert sorted(owners(subject).values()) == ["first start", "second start"]
+
+
+def test_a_consumer_creates_no_subject() -> None:
+    """Statement 7."""
+    with pytest.raises(SubjectRefused, match="no ordered subject"):
+        decide_joining(None, "orders", "g", EXCLUSIVE, "a", "client")
+
+
+def test_what_another_member_shall_have_is_revoked_and_granted_when_it_is_released() -> None:
+    subject = consumed("a")
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    revoking = plan(subject, subject.groups["g"])
+    assert revoking == Reassigned("orders", "g", subject.groups["g"].version, frozenset({1}), {})
+    subject = after(subject, revoking)
+    assert owners(subject) == {0: "a", 1: "a"}
+    assert plan(subject, subject.groups["g"]) is None
+    assert [each.revoked for each in assignment_of(subject, subject.groups["g"], "a").partitions] == [
+        False,
+        True,
+    ]
+
+    subject = after(subject, Released("orders", "g", 1, 2))
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    assert owners(subject) == {0: "a", 1: "b"}
+    assert subject.groups["g"].ownerships[1].epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("partition", "session"), [(0, "b"), (7, "b"), (1, "stranger")], ids=["owned", "unknown", "no member"]
+)
+def test_only_members_are_granted_and_only_what_nobody_owns(partition: int, session: str) -> None:
+    subject = after(consumed("a"), Released("orders", "g", 1, 2))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    version = subject.groups["g"].version
+
+    with pytest.raises(Superseded, match=f"partition {partition} cannot be given to {session}"):
+        apply(subject, Reassigned("orders", "g", version, frozenset(), {partition: session}))
+
+
+def test_a_release_of_an_older_grant_changes_nothing() -> None:
+    subject = consumed("a")
+    subject = after(subject, MemberLeft("orders", "g", "a"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    with pytest.raises(Superseded, match="not owned by epoch 1"):
+        apply(subject, Released("orders", "g", 0, 1))
+
+
+def test_of_two_plans_for_one_version_one_is_applied() -> None:
+    """Statement 13."""
+    subject = consumed("a")
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    event = plan(subject, subject.groups["g"])
+    assert event is not None
+    once = after(subject, event)
+
+    with pytest.raises(Superseded, match="another one already"):
+        apply(once, event)
+
+
+def test_a_new_partition_waits_until_the_group_has_handled_what_it_inherits() -> None:
+    subject = consumed("a")
+    subject = after(scaled(subject, 4), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 7))
+    assert plan(subject, subject.groups["g"]) is None
+    with pytest.raises(Superseded, match="not drained at 9"):
+        apply(subject, Drained("orders", "g", 0, 1, 9))
+
+    subject = after(subject, Drained("orders", "g", 0, 1, 10))
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    assert owners(subject) == {1: "a", 2: "a", 3: "a"}
+
+
+def test_shared_groups_have_all_partitions_and_no_owners() -> None:
+    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client"))
+    group = subject.groups["s"]
+
+    assert plan(subject, group) is None
+    assert [each.partition.partition_id for each in assignment_of(subject, group, "a").partitions] == [0, 1]
+    assert assignment_of(subject, group, "stranger").partitions == ()
+
+
+def test_a_group_goes_when_nobody_is_in_it() -> None:
+    subject = consumed("a")
+    for event in (GroupRemoved("orders", "g"), SubjectDeleted("orders")):
+        with pytest.raises(Superseded):
+            apply(subject, event)
+
+    subject = after(subject, MemberLeft("orders", "g", "a"))
+
+    assert not after(subject, GroupRemoved("orders", "g")).groups
+    assert apply(subject, SubjectDeleted("orders")) is None
+
+
+# Permissions.
+
+
+def test_a_member_leaves_when_its_permission_is_surely_over() -> None:
+    """Also one of before this controller led: its predecessor may have given it one until then."""
+    subject = consumed("a", "b")
+    permissions = Permissions(100.0, seconds=30.0, margin=5.0)
+    assert permissions.give(("orders", "g", "a"), 110.0) == 30.0
+
+    assert departed(subject, permissions, 134.9) == []
+    assert departed(subject, permissions, 135.0) == [MemberLeft("orders", "g", "b")]
+    assert len(departed(subject, permissions, 145.0)) == 2
+    permissions.forget(("orders", "g", "a"))
+    assert permissions.ends_at(("orders", "g", "a")) == 135.0
+
+
+@pytest.mark.parametrize(("member_rate", "controller_rate"), [(0.9, 1.0), (1.0, 1.1)])
+def test_a_permission_is_over_before_another_is_given_while_clocks_differ_by_a_tenth(
+    member_rate: float, controller_rate: float
+) -> None:
+    """Statement 82: 30 s at 10 % are 3 s, and the controller waits 5 s more."""
+    permissions = Permissions(0.0)
+    seconds = permissions.give(("orders", "g", "a"), 0.0)
+
+    assert permissions.ends_at(("orders", "g", "a")) / controller_rate > seconds / member_rate
