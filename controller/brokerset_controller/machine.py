@@ -1,12 +1,17 @@
-"""The state machine behind the engine: all groups by name, changed by committed events only."""
+"""The state machine behind the engine: broker groups and subjects, changed by committed events only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import orjson
+
+from brokerset_controller import strict_json as read
+from brokerset_controller.ordered import codec as ordered_codec
+from brokerset_controller.ordered.machine import SubjectsMachine
+from brokerset_controller.replicas import codec
 from brokerset_controller.replicas.apply import apply, broker_name_of
-from brokerset_controller.replicas.codec import decode_event, decode_groups, encode_groups
 from brokerset_controller.replicas.events import Applied, Event, Outcome, Superseded
 from brokerset_controller.replicas.state import GROUPS_MAX, Group
 
@@ -23,10 +28,13 @@ class Change:
 
 
 class ReplicasMachine:
-    """The engine's `StateMachine`; `listeners` hear of every event after it was applied."""
+    """The engine's `StateMachine`; `listeners` hear of every event of a group after it was applied."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.ordered = SubjectsMachine()
+        """The subjects, whose entries stand in the same log."""
+
         self.listeners: list[Callable[[Change], None]] = []
 
     def group(self, broker_name: str | None) -> Group | None:
@@ -39,7 +47,11 @@ class ReplicasMachine:
         Raises `ValueError` for an entry that this version cannot read, which ends the process: to go on
         without it would make this controller differ from the others.
         """
-        event = decode_event(data)
+        values = read.versioned(data, "an event", ordered_codec.ORDERED_VERSION)
+        of_subject = ordered_codec.event_of(values)
+        if of_subject is not None:
+            return self.ordered.apply(index, of_subject)
+        event = codec.event_of(values)
         name = broker_name_of(event)
         before = self.groups.get(name)
         after: Group | None = before
@@ -57,9 +69,25 @@ class ReplicasMachine:
         return outcome
 
     def snapshot(self) -> bytes:
-        """All groups, the same bytes on every controller that applied the same entries."""
-        return encode_groups(self.groups.values())
+        """Everything, the same bytes on every controller that applied the same entries.
+
+        Without subjects it is what controllers of before they existed write and read.
+        """
+        subjects = self.ordered.subjects
+        if not subjects:
+            return codec.encode_groups(self.groups.values())
+        listed = [ordered_codec.subject_values(subject) for _, subject in sorted(subjects.items())]
+        groups = codec.group_values(self.groups.values())
+        return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed])
 
     def restore(self, data: bytes) -> None:
-        """Replace all groups by a snapshot's. Raises `ValueError` for one that cannot be read."""
-        self.groups = decode_groups(data)
+        """Replace everything by a snapshot's. Raises `ValueError` for one that cannot be read."""
+        values = read.versioned(data, "a snapshot", ordered_codec.ORDERED_VERSION)
+        groups, *more = values or [[]]
+        if len(more) > 1:
+            raise ValueError(f"a snapshot of {len(values)} parts")
+        subjects = [ordered_codec.subject_of(each) for listed in more for each in read.items(listed)]
+        if len({each.name for each in subjects}) != len(subjects):
+            raise ValueError("a subject is there twice")
+        self.groups = codec.groups_of(groups)
+        self.ordered.subjects = {each.name: each for each in subjects}

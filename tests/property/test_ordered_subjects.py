@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_controller.ordered.apply import Superseded, apply
+from brokerset_controller.ordered.apply import GuardFailed, apply
 from brokerset_controller.ordered.assignment import plan
 from brokerset_controller.ordered.events import (
     Drained,
@@ -79,7 +79,7 @@ class Watched:
             return
         try:
             self.subject = self._applied(self.subject, event)
-        except Superseded:
+        except GuardFailed:
             return
         match event:
             case Released() | Drained():

@@ -35,18 +35,18 @@ from brokerset_controller.ordered.state import (
 from brokerset_formats.order_keys import overlap, partition_ranges
 
 
-class Superseded(Exception):
+class GuardFailed(Exception):
     """A guard does not hold any more; nothing changed."""
 
 
 def apply(subject: Subject | None, event: Event) -> Subject | None:
-    """The subject after an event; None when it is none any more. Raises `Superseded`."""
+    """The subject after an event; None when it is none any more. Raises `GuardFailed`."""
     if isinstance(event, SubjectCreated):
         if subject is not None:
-            raise Superseded(f"there is a subject {event.subject}")
+            raise GuardFailed(f"there is a subject {event.subject}")
         return _with_generation(Subject(event.subject, event.order, event.route), event.partitions, 0)
     if subject is None:
-        raise Superseded(f"there is no subject {event.subject}")
+        raise GuardFailed(f"there is no subject {event.subject}")
     return _applied(event, subject)
 
 
@@ -93,11 +93,11 @@ def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
 @_applied.register
 def _(event: GenerationPrepared, subject: Subject) -> Subject:
     if subject.generation != event.expected_generation:
-        raise Superseded(f"the generation is {subject.generation}, not {event.expected_generation}")
+        raise GuardFailed(f"the generation is {subject.generation}, not {event.expected_generation}")
     if subject.is_scaling:
-        raise Superseded(f"generation {subject.generation} is not open yet")
+        raise GuardFailed(f"generation {subject.generation} is not open yet")
     if len(subject.partitions) + event.partitions > PARTITIONS_KEPT_MAX:
-        raise Superseded(f"a subject keeps at most {PARTITIONS_KEPT_MAX} partitions; retire drained ones")
+        raise GuardFailed(f"a subject keeps at most {PARTITIONS_KEPT_MAX} partitions; retire drained ones")
     return _with_generation(
         replace(subject, route=event.route), event.partitions, event.expected_generation + 1
     )
@@ -107,7 +107,7 @@ def _(event: GenerationPrepared, subject: Subject) -> Subject:
 def _(event: PartitionSealed, subject: Subject) -> Subject:
     partition = _partition(subject, event.partition_id)
     if partition.status is not PartitionStatus.SEALING:
-        raise Superseded(f"partition {event.partition_id} is {partition.status}, not to be sealed")
+        raise GuardFailed(f"partition {event.partition_id} is {partition.status}, not to be sealed")
     sealed = replace(partition, status=PartitionStatus.SEALED, sealed_end=event.end)
     partitions = {**subject.partitions, event.partition_id: sealed}
     for each in subject.inheritors(partition):
@@ -124,12 +124,12 @@ def _is_sealed(partition: Partition | None) -> bool:
 def _(event: PartitionRetired, subject: Subject) -> Subject:
     partition = _partition(subject, event.partition_id)
     if partition.status is not PartitionStatus.SEALED:
-        raise Superseded(f"partition {event.partition_id} is {partition.status}, not sealed")
+        raise GuardFailed(f"partition {event.partition_id} is {partition.status}, not sealed")
     if any(each.status is PartitionStatus.PREPARED for each in subject.inheritors(partition)):
-        raise Superseded(f"partitions that inherit from {event.partition_id} are not open yet")
+        raise GuardFailed(f"partitions that inherit from {event.partition_id} are not open yet")
     behind = [each.name for each in subject.groups.values() if event.partition_id not in each.drained]
     if behind:
-        raise Superseded(f"{', '.join(behind)} have not handled all of partition {event.partition_id}")
+        raise GuardFailed(f"{', '.join(behind)} have not handled all of partition {event.partition_id}")
     partitions = {number: each for number, each in subject.partitions.items() if each is not partition}
     groups = {
         name: replace(each, drained=each.drained - {event.partition_id})
@@ -141,7 +141,7 @@ def _(event: PartitionRetired, subject: Subject) -> Subject:
 def _partition(subject: Subject, partition_id: int) -> Partition:
     partition = subject.partitions.get(partition_id)
     if partition is None:
-        raise Superseded(f"{subject.name} has no partition {partition_id}")
+        raise GuardFailed(f"{subject.name} has no partition {partition_id}")
     return partition
 
 
@@ -153,14 +153,14 @@ def _(event: MemberJoined, subject: Subject) -> Subject:
     group = subject.groups.get(event.group)
     if group is None:
         if len(subject.groups) >= GROUPS_MAX:
-            raise Superseded(f"a subject has at most {GROUPS_MAX} groups")
+            raise GuardFailed(f"a subject has at most {GROUPS_MAX} groups")
         group = ConsumerGroup(event.group, event.strategy)
     if group.strategy is not event.strategy:
-        raise Superseded(f"the group {event.group} consumes {group.strategy}, not {event.strategy}")
+        raise GuardFailed(f"the group {event.group} consumes {group.strategy}, not {event.strategy}")
     if event.session in group.members:
         return subject
     if len(group.members) >= MEMBERS_MAX:
-        raise Superseded(f"a group has at most {MEMBERS_MAX} members")
+        raise GuardFailed(f"a group has at most {MEMBERS_MAX} members")
     members = {**group.members, event.session: Member(event.session, event.client_id)}
     return _with_group(subject, group, members=MappingProxyType(members))
 
@@ -169,7 +169,7 @@ def _(event: MemberJoined, subject: Subject) -> Subject:
 def _(event: MemberLeft, subject: Subject) -> Subject:
     group = _group(subject, event.group)
     if event.session not in group.members:
-        raise Superseded(f"{event.session} is no member of {event.group}")
+        raise GuardFailed(f"{event.session} is no member of {event.group}")
     members = {session: each for session, each in group.members.items() if session != event.session}
     ownerships = _where(group, lambda _, each: each.session != event.session)
     return _with_group(subject, group, members=MappingProxyType(members), ownerships=ownerships)
@@ -179,16 +179,16 @@ def _(event: MemberLeft, subject: Subject) -> Subject:
 def _(event: Reassigned, subject: Subject) -> Subject:
     group = _group(subject, event.group)
     if group.version != event.expected_version:
-        raise Superseded(f"the assignment of {event.group} is another one already")
+        raise GuardFailed(f"the assignment of {event.group} is another one already")
     ownerships = dict(group.ownerships)
     for partition_id in event.revoked:
         if partition_id not in ownerships:
-            raise Superseded(f"nobody owns partition {partition_id}")
+            raise GuardFailed(f"nobody owns partition {partition_id}")
         ownerships[partition_id] = replace(ownerships[partition_id], revoked=True)
     epoch, assignable = group.epoch, subject.assignable(group)
     for partition_id, session in sorted(event.granted.items()):
         if partition_id in ownerships or partition_id not in assignable or session not in group.members:
-            raise Superseded(f"partition {partition_id} cannot be given to {session}")
+            raise GuardFailed(f"partition {partition_id} cannot be given to {session}")
         epoch += 1
         ownerships[partition_id] = Ownership(session, epoch)
     return _with_group(subject, group, epoch=epoch, ownerships=MappingProxyType(ownerships))
@@ -206,7 +206,7 @@ def _(event: Released, subject: Subject) -> Subject:
 def _(event: Drained, subject: Subject) -> Subject:
     group, partition = _owned(subject, event), _partition(subject, event.partition_id)
     if partition.sealed_end is None or event.position < partition.sealed_end:
-        raise Superseded(f"partition {event.partition_id} is not drained at {event.position}")
+        raise GuardFailed(f"partition {event.partition_id} is not drained at {event.position}")
     return _with_group(
         subject,
         group,
@@ -219,7 +219,7 @@ def _(event: Drained, subject: Subject) -> Subject:
 def _(event: GroupRemoved, subject: Subject) -> Subject:
     group = _group(subject, event.group)
     if group.members:
-        raise Superseded(f"the group {event.group} has {len(group.members)} members")
+        raise GuardFailed(f"the group {event.group} has {len(group.members)} members")
     groups = {name: each for name, each in subject.groups.items() if name != event.group}
     return replace(subject, groups=MappingProxyType(groups))
 
@@ -228,13 +228,13 @@ def _(event: GroupRemoved, subject: Subject) -> Subject:
 def _(event: SubjectDeleted, subject: Subject) -> None:
     consumed = [name for name, each in subject.groups.items() if each.members]
     if consumed:
-        raise Superseded(f"{', '.join(consumed)} consume {subject.name}; stop their members first")
+        raise GuardFailed(f"{', '.join(consumed)} consume {subject.name}; stop their members first")
 
 
 def _group(subject: Subject, name: str) -> ConsumerGroup:
     group = subject.groups.get(name)
     if group is None:
-        raise Superseded(f"{subject.name} has no group {name}")
+        raise GuardFailed(f"{subject.name} has no group {name}")
     return group
 
 
@@ -243,7 +243,7 @@ def _owned(subject: Subject, event: Released | Drained) -> ConsumerGroup:
     group = _group(subject, event.group)
     ownership = group.ownerships.get(event.partition_id)
     if ownership is None or ownership.epoch != event.epoch:
-        raise Superseded(f"partition {event.partition_id} is not owned by epoch {event.epoch}")
+        raise GuardFailed(f"partition {event.partition_id} is not owned by epoch {event.epoch}")
     return group
 
 

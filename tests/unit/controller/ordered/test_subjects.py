@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from brokerset_controller.ordered.apply import Superseded, apply
+from brokerset_controller.ordered.apply import GuardFailed, apply
 from brokerset_controller.ordered.assignment import plan
 from brokerset_controller.ordered.events import (
     Drained,
@@ -99,7 +99,7 @@ def test_of_two_that_create_one_subject_the_second_finds_it() -> None:
     subject = after(None, event)
 
     assert event is not None
-    with pytest.raises(Superseded):
+    with pytest.raises(GuardFailed):
         apply(subject, event)
     assert decide_creation(subject, "orders", STRICT, None, (), WRITABLE, SOURCE) is None
 
@@ -197,7 +197,7 @@ def test_a_partition_is_retired_when_all_groups_have_handled_it() -> None:
     subject = consumed("a")
     subject = after(scaled(subject, 1), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 0))
     assert retirable(subject) == []
-    with pytest.raises(Superseded, match="g have not handled"):
+    with pytest.raises(GuardFailed, match="g have not handled"):
         apply(subject, PartitionRetired("orders", 0))
 
     subject = after(subject, Drained("orders", "g", 0, 1, 10))
@@ -215,7 +215,7 @@ def test_a_group_keeps_its_strategy() -> None:
 
     with pytest.raises(SubjectRefused, match="Exclusive, not as Shared"):
         decide_joining(subject, "orders", "g", SHARED, "b", "client")
-    with pytest.raises(Superseded, match="Exclusive"):
+    with pytest.raises(GuardFailed, match="Exclusive"):
         apply(subject, MemberJoined("orders", "g", SHARED, "b", "client"))
 
 
@@ -260,7 +260,7 @@ def test_only_members_are_granted_and_only_what_nobody_owns(partition: int, sess
     subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
     version = subject.groups["g"].version
 
-    with pytest.raises(Superseded, match=f"partition {partition} cannot be given to {session}"):
+    with pytest.raises(GuardFailed, match=f"partition {partition} cannot be given to {session}"):
         apply(subject, Reassigned("orders", "g", version, frozenset(), {partition: session}))
 
 
@@ -270,7 +270,7 @@ def test_a_release_of_an_older_grant_changes_nothing() -> None:
     subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
     subject = after(subject, plan(subject, subject.groups["g"]))
 
-    with pytest.raises(Superseded, match="not owned by epoch 1"):
+    with pytest.raises(GuardFailed, match="not owned by epoch 1"):
         apply(subject, Released("orders", "g", 0, 1))
 
 
@@ -282,7 +282,7 @@ def test_of_two_plans_for_one_version_one_is_applied() -> None:
     assert event is not None
     once = after(subject, event)
 
-    with pytest.raises(Superseded, match="another one already"):
+    with pytest.raises(GuardFailed, match="another one already"):
         apply(once, event)
 
 
@@ -290,7 +290,7 @@ def test_a_new_partition_waits_until_the_group_has_handled_what_it_inherits() ->
     subject = consumed("a")
     subject = after(scaled(subject, 4), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 7))
     assert plan(subject, subject.groups["g"]) is None
-    with pytest.raises(Superseded, match="not drained at 9"):
+    with pytest.raises(GuardFailed, match="not drained at 9"):
         apply(subject, Drained("orders", "g", 0, 1, 9))
 
     subject = after(subject, Drained("orders", "g", 0, 1, 10))
@@ -311,7 +311,7 @@ def test_shared_groups_have_all_partitions_and_no_owners() -> None:
 def test_a_group_goes_when_nobody_is_in_it() -> None:
     subject = consumed("a")
     for event in (GroupRemoved("orders", "g"), SubjectDeleted("orders")):
-        with pytest.raises(Superseded):
+        with pytest.raises(GuardFailed):
             apply(subject, event)
 
     subject = after(subject, MemberLeft("orders", "g", "a"))
