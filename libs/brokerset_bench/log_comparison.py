@@ -14,9 +14,10 @@ import click
 from brokerset_bench.demo_faults import REPORT, brokers_of
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.output import fail, write_columns
-from brokerset_cli.replication_view import BrokerFacts, fetch_broker_facts
+from brokerset_cli.replication_view import fetch_broker_facts
 from brokerset_cli.scaling import running_state
 from brokerset_cli.waiting import until
+from brokerset_client.broker_facts import BrokerFacts
 
 CONFIRMED_SECONDS_MAX: Final = 30.0
 """Longest time until all brokers know that everything up to now is confirmed."""

@@ -12,7 +12,6 @@ from brokerset_cli.java_controllers import JavaController, java_problems, leader
 from brokerset_cli.readiness import broker_problems
 from brokerset_cli.replication_view import (
     BrokerAnswer,
-    BrokerFacts,
     is_fenced,
     master_facts,
     probe_brokers,
@@ -20,6 +19,7 @@ from brokerset_cli.replication_view import (
     replication_problems,
 )
 from brokerset_cli.takeover.mix import GroupMix, Make, MixMember, decide_mix
+from brokerset_client.broker_facts import BrokerFacts
 from brokerset_client.controller_admin import ControllerAdmin, ControllerObservation
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState, ReplicaState

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brokerset_cli.folder import DataFolder, SetState
-from brokerset_cli.ledger_view import LedgerGroup, fetch_ledger_groups, no_leader
+from brokerset_cli.ledger_view import fetch_ledger_groups
 from brokerset_cli.output import CommandFailed
 from brokerset_client.controller_admin import SWITCH_OVER_SECONDS, ControllerAdmin
 from brokerset_client.errors import ClientError, NameServerUnavailable, RequestRefused
 from brokerset_client.instance import name_server_list, readable
-from brokerset_client.server_requests import ASK_SECONDS, ServerRequests
+from brokerset_client.ledger_groups import LedgerGroup, no_leader
+from brokerset_client.server_requests import ServerRequests
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode, ResponseCode
-from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
+from brokerset_protocol.headers.controller import SwitchOverResponse
 
 
 def group_admin(folder: Path, state: SetState) -> ControllerAdmin | LedgerAdmin:
@@ -74,14 +75,7 @@ class LedgerAdmin(ServerRequests):
         if found is None or found.master is None:
             why = f"the group {group} is unknown" if found is None else no_leader(found)
             raise RequestRefused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, why, self.name_servers)
-        header = SwitchOver(broker_name=group, to_broker_id=broker_id, timeout_ms=round(timeout * 1000))
-        answer = await self.request(
-            found.master.address,
-            RequestCode.BROKERSET_SWITCH_OVER,
-            header,
-            timeout=timeout + ASK_SECONDS,
-        )
-        return SwitchOverResponse.from_ext(answer.ext)
+        return await self.hand_over(found.master.address, group, broker_id, timeout=timeout)
 
     async def _registered(self) -> Mapping[str, str]:
         """The brokers that the first name server which answers knows: broker name by address."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerset_cli.ledger_facts import LedgerFacts, ledger_facts_from
 from brokerset_cli.readiness import ask
 from brokerset_cli.takeover.mix import Make, broker_make
+from brokerset_client.broker_facts import NO_LEASE, BrokerFacts, facts_from, integer
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import readable
 from brokerset_protocol.bodies import properties_text
@@ -18,87 +17,6 @@ from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import RequestCode, ResponseCode
-
-NO_LEASE: Final = -1
-"""What a broker writes as its lease while it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveFacts:
-    """A slave that is connected, as its master sees it."""
-
-    broker_id: int
-    address: str
-    acknowledged: int
-    lag_bytes: int
-    in_sync: bool
-    learner: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """With the broker's own names."""
-        return {
-            "id": self.broker_id,
-            "address": self.address,
-            "acknowledged": self.acknowledged,
-            "lagBytes": self.lag_bytes,
-            "inSync": self.in_sync,
-            "learner": self.learner,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
-    """What one broker says. A number that it does not know is None."""
-
-    address: str
-    role: str
-    """`master`, `slave`, or another word while it is neither."""
-
-    epoch: int | None = None
-    """Master epoch."""
-
-    max_offset: int | None = None
-    """End of its log in bytes."""
-
-    confirmed_offset: int | None = None
-    lag_bytes: int | None = None
-    """How far a slave is behind, as it knows."""
-
-    in_sync: tuple[int, ...] = ()
-    set_epoch: int | None = None
-    lease_ms: int | None = None
-    """Milliseconds that its lease lasts; -1 without one; None when leases are not used."""
-
-    fenced: bool = False
-    following: str = ""
-    """State of a slave's connection to its master."""
-
-    problem: str = ""
-    """Why it does not follow."""
-
-    advice: str = ""
-    replicas: tuple[SlaveFacts, ...] = ()
-    """The slaves that are connected to a master."""
-
-    min_in_sync: int | None = None
-    """Fewer brokers in sync refuse sends; only asked of masters."""
-
-    ledger: LedgerFacts | None = None
-    """What a member of a DLedger group says of it."""
-
-    @property
-    def is_master(self) -> bool:
-        """Whether it serves, or is about to serve, as master."""
-        return self.role == "master"
-
-    @property
-    def lease(self) -> str:
-        """The lease for people."""
-        if not self.is_master:
-            return ""
-        if self.lease_ms is None:
-            return "not used"
-        return "none" if self.lease_ms < 0 else f"{self.lease_ms:,} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +62,9 @@ async def _probe_broker(address: str) -> BrokerAnswer:
     return BrokerAnswer(
         make,
         table.get("brokerVersionDesc", ""),
-        _integer(table.get("commitLogMaxOffset")),
+        integer(table.get("commitLogMaxOffset")),
         all_ack == "true" if all_ack else None,
-        facts_from(address, table, _integer(settings.get("minInSyncReplicas"))),
+        facts_from(address, table, integer(settings.get("minInSyncReplicas"))),
     )
 
 
@@ -163,61 +81,6 @@ async def _settings(address: str) -> dict[str, str]:
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return {}
     return dict(readable(properties_text.from_text, answer.body))
-
-
-def facts_from(address: str, table: Mapping[str, str], min_in_sync: int | None = None) -> BrokerFacts | None:
-    """Read a broker's measurements (code 28); None when it says nothing about replication."""
-    if not table.get("brokersetRole") or "brokersetMaxOffset" not in table:
-        return None
-    return BrokerFacts(
-        address=address,
-        role=table["brokersetRole"].lower(),
-        epoch=_integer(table.get("brokersetMasterEpoch")),
-        max_offset=_integer(table.get("brokersetMaxOffset")),
-        confirmed_offset=_integer(table.get("brokersetConfirmedOffset")),
-        lag_bytes=_integer(table.get("brokersetLagBytes")),
-        in_sync=_ids(table.get("brokersetInSync", "")),
-        set_epoch=_integer(table.get("brokersetSetEpoch")),
-        lease_ms=_integer(table.get("brokersetLeaseMs")),
-        fenced=table.get("brokersetFenced", "").lower() == "true",
-        following=table.get("brokersetFollowing", ""),
-        problem=table.get("brokersetFollowProblem", ""),
-        advice=table.get("brokersetFollowAdvice", ""),
-        replicas=_slaves(table.get("brokersetReplicas", "")),
-        min_in_sync=min_in_sync,
-        ledger=ledger_facts_from(table),
-    )
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    found = [_integer(part.strip()) for part in text.split(",")]
-    return tuple(sorted(each for each in found if each is not None))
-
-
-def _slaves(text: str) -> tuple[SlaveFacts, ...]:
-    """Read `brokersetReplicas`; what cannot be read is left out, since a newer broker may say more."""
-    try:
-        raw = json.loads(text) if text else []
-        return tuple(
-            SlaveFacts(
-                int(each["id"]),
-                str(each.get("address", "")),
-                int(each.get("acknowledged", 0)),
-                int(each.get("lagBytes", 0)),
-                bool(each.get("inSync", False)),
-                bool(each.get("learner", False)),
-            )
-            for each in raw
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ()
 
 
 def master_facts(group: GroupState, facts: Mapping[str, BrokerFacts]) -> BrokerFacts | None:

@@ -29,7 +29,6 @@ from brokerset_cli.cluster_view import (
 from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.java_controllers import leader_of
 from brokerset_cli.ledger_view import (
-    LedgerGroup,
     fetch_ledger_groups,
     groups_json,
     ledger_problems,
@@ -46,6 +45,7 @@ from brokerset_cli.output import CommandFailed, camel_json, duration, write_colu
 from brokerset_cli.replication_view import lag_of, master_facts
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance, readable
+from brokerset_client.ledger_groups import LedgerGroup
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.routes import ClusterInfo

@@ -271,13 +271,7 @@ class ControllerAdmin(ServerRequests):
                 f"no living master of {group} can hand over: {why}",
                 self._leader or self.addresses[0],
             )
-        header = fields.SwitchOver(
-            broker_name=group, to_broker_id=broker_id, timeout_ms=round(timeout * 1000)
-        )
-        answer = await self.request(
-            master.address, RequestCode.BROKERSET_SWITCH_OVER, header, timeout=timeout + self._timeout
-        )
-        return fields.SwitchOverResponse.from_ext(answer.ext)
+        return await self.hand_over(master.address, group, broker_id, timeout=timeout)
 
     async def rebuild(self, group: GroupState) -> None:
         """Put a group together that the controllers have lost. Refused when they know replicas of it."""

@@ -9,6 +9,7 @@ from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRef
 from brokerset_protocol import headers
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
 
 ASK_SECONDS = 5.0
@@ -60,3 +61,17 @@ class ServerRequests:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(answer.code, answer.remark or "no reason given", address)
         return answer
+
+    async def hand_over(
+        self, master: str, group: str, broker_id: int | None, *, timeout: float
+    ) -> SwitchOverResponse:
+        """Have the master at an address hand over to another broker of its group (21011).
+
+        None as `broker_id`: to whoever is the furthest. `timeout` in seconds is the master's, which holds
+        sends meanwhile. Raises `RequestRefused`; `AnswerTimeout` when the outcome is unknown.
+        """
+        header = SwitchOver(broker_name=group, to_broker_id=broker_id, timeout_ms=round(timeout * 1000))
+        answer = await self.request(
+            master, RequestCode.BROKERSET_SWITCH_OVER, header, timeout=timeout + self._timeout
+        )
+        return SwitchOverResponse.from_ext(answer.ext)

@@ -10,7 +10,7 @@ from typing import Final
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.output import CommandFailed
 from brokerset_cli.rebuilding import ask_broker
-from brokerset_cli.replication_view import BrokerFacts, fetch_broker_facts
+from brokerset_cli.replication_view import fetch_broker_facts
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica, plan_adoption
 from brokerset_cli.takeover.adoption import Adoption
@@ -19,6 +19,7 @@ from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.cluster_observation import Cluster
 from brokerset_cli.takeover.finish_plan import FinishFacts, Owner, OwnGroup
 from brokerset_cli.takeover.steps import current
+from brokerset_client.broker_facts import BrokerFacts
 from brokerset_client.controller_admin import ALIVE, BrokerObservation, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import readable

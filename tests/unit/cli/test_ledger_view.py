@@ -10,15 +10,14 @@ import pytest
 from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.ledger_view import (
     BEHIND_BYTES,
-    LedgerGroup,
     groups_json,
-    ledger_groups,
     ledger_problems,
     show_groups,
 )
 from brokerset_cli.options import controller_address, observed_controllers
 from brokerset_cli.output import CommandFailed
-from brokerset_cli.replication_view import BrokerFacts, facts_from
+from brokerset_client.broker_facts import BrokerFacts, facts_from
+from brokerset_client.ledger_groups import LedgerGroup, ledger_groups
 
 PEERS = "n0-h:11;n1-h:21;n2-h:31"
 NAMES = {"h:10": "orders-0", "h:20": "orders-0", "h:30": "orders-0"}

@@ -9,12 +9,11 @@ import pytest
 
 from brokerset_cli.cluster_view import ControllersView, group_lines, replica_state, view_json
 from brokerset_cli.replication_view import (
-    BrokerFacts,
-    facts_from,
     lag_of,
     master_facts,
     replication_problems,
 )
+from brokerset_client.broker_facts import BrokerFacts, facts_from
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 
 SLAVES = [

@@ -12,13 +12,13 @@ import pytest
 from brokerset_cli.folder import DataFolder, ProcessState, SetState
 from brokerset_cli.processes import start_ticks
 from brokerset_cli.rebuilding import with_next_ids
-from brokerset_cli.replication_view import BrokerFacts, SlaveFacts
 from brokerset_cli.takeover import joined_set
 from brokerset_cli.takeover.adoption_journal import Journal
 from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.finish_acts import FinishActs
 from brokerset_cli.takeover.finish_observation import FinishObserver, as_brokers_say, as_ours_say, owner_of
 from brokerset_cli.takeover.finish_plan import Owner
+from brokerset_client.broker_facts import BrokerFacts, SlaveFacts
 from brokerset_client.controller_admin import BrokerObservation, ControllersUnavailable
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
