@@ -405,7 +405,7 @@ class Broker:
         """What leads the group's `-master` Service to this broker, if there is one."""
         settings = self.settings
         namespace, _, name = settings.master_endpoint_slice.partition("/")
-        if not name or not settings.enable_controller_mode:
+        if not name or not (settings.enable_controller_mode or settings.enable_dledger_commit_log):
             return None
         return MasterPointer(
             MasterSlice(namespace, name),

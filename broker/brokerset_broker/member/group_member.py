@@ -18,6 +18,7 @@ import structlog
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.core import Serve
 from brokerset_broker.member.epoch_file import EpochFile
+from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS
 from brokerset_broker.member.ha.ha_status import HaStatusProcessor
 from brokerset_broker.member.ha.tcp_links import TcpHaNetwork
 from brokerset_broker.member.ha.views import ReplicationStatus
@@ -51,11 +52,6 @@ HAND_OVER_SECONDS_MAX: Final = 1.5
 STOPPED_TOGETHER_SECONDS: Final = 0.1
 """How long the end of a master waits for replicas that are stopped with it to close their connections: none
 of them is to be master for a moment, and be the last one in sync."""
-
-PASS_ON_SECONDS: Final = 2.0
-"""How long a broker behind a `-master` Service of Kubernetes passes requests on when its mastership is over,
-before it ends: kube-proxy leads clients elsewhere within `minSyncPeriod`, 1 s unless somebody has changed it,
-and what the change itself takes."""
 
 LAST_ANSWERS_SECONDS_MAX: Final = 0.5
 """How long the end of a master waits for replicas that are connected to acknowledge the last sends."""

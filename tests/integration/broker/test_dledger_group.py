@@ -252,6 +252,30 @@ async def test_a_switchover_loses_no_send(tmp_path: Path) -> None:
         assert int(answer.ext["masterBrokerId"]) == wanted.part.broker_id()
 
 
+@pytest.mark.parametrize("handed_over", [False, True], ids=["while it leads", "after a switchover"])
+async def test_behind_a_service_a_leader_that_ends_passes_sends_on_until_it_leads_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed_over: bool
+) -> None:
+    """Clients keep the Service's address, and for a moment it still leads here: no send fails."""
+    monkeypatch.setattr(ledger_member, "PASS_ON_SECONDS", 0.5)
+    async with group(tmp_path, master_endpoint_slice="shop/orders-0-master") as members:
+        first = await members.leader()
+        number = next(n for n, broker in members.brokers.items() if broker is first)
+        async with client_of(first) as client:
+            await client.create_topic("t")
+            if handed_over:
+                await member(first).switch_over.hand_over(1.5)
+                await until(lambda: member(first).core.role.role is Role.SLAVE)
+
+            ending = asyncio.create_task(members.stop(number))
+            await members.leader(other_than=first)
+            assert (await client.send("t")).code == ResponseCode.SUCCESS
+            async with client_of(first) as newcomer:
+                assert (await newcomer.send("t")).code == ResponseCode.SUCCESS
+            assert not ending.done()
+            await ending
+
+
 async def test_a_delayed_message_is_delivered_by_the_next_leader(tmp_path: Path) -> None:
     async with group(tmp_path) as members:
         first = await members.leader()

@@ -24,7 +24,7 @@ from brokerset_broker.member.dledger.member_settings import node_config
 from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, epoch_of, member_of, news_of
 from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
 from brokerset_broker.member.dledger.views import ledger_table, replica_views
-from brokerset_broker.member.gateway.forwarding import Forwarder
+from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS, Forwarder
 from brokerset_broker.member.gateway.gateway import Gateway
 from brokerset_broker.member.gateway.switchover import SwitchOver, says_master
 from brokerset_broker.member.ha.views import ReplicaView
@@ -124,6 +124,9 @@ class LedgerMember:
         self._known_term = -1
         self._own_id = broker_id_of(settings.dledger_self_id)
         self._named_masters: str | None = None
+        self._led_until: float | None = None
+        """When this broker was master last, on the clock's `monotonic`."""
+
         self._retry: asyncio.TimerHandle | None = None
         self._transfers_away: set[asyncio.Task[None]] = set()
         source = random.SystemRandom()
@@ -258,8 +261,14 @@ class LedgerMember:
         await self.driver.run()
 
     async def hand_over_at_end(self) -> None:
-        """Before a leader ends in order, another member takes over, if one can without delay."""
+        """Before a leader ends in order, another member takes over, if one can without delay.
+
+        Who has handed over lately ends when the group's Service leads to the next leader.
+        """
         await self.switch_over.hand_over(HAND_OVER_SECONDS_MAX)
+        if self._led_until is not None and self._parts.live.current.master_endpoint_slice:
+            led_ago = self._parts.clock.monotonic() - self._led_until
+            await asyncio.sleep(max(0.0, PASS_ON_SECONDS - led_ago))
 
     def stop_serving(self) -> None:
         """Refuse everything from now on: the broker shuts down."""
@@ -377,6 +386,8 @@ class LedgerMember:
 
     def role_taken(self, before: RoleState, after: RoleState) -> None:
         """The role that everybody sees is another one."""
+        if before.role is Role.MASTER and after.role is not Role.MASTER:
+            self._led_until = self._parts.clock.monotonic()
         self._parts.role_taken(after)
 
     def take_in_sync(self, role: RoleState) -> None:

@@ -33,6 +33,11 @@ from brokerset_runtime.remoting.connection import Reply
 
 log = structlog.get_logger(__name__)
 
+PASS_ON_SECONDS: Final = 2.0
+"""How long a broker behind a `-master` Service of Kubernetes passes requests on when its mastership is over,
+before it ends: kube-proxy leads clients elsewhere within `minSyncPeriod`, 1 s unless somebody has changed it,
+and what the change itself takes."""
+
 FORWARDS_IN_FLIGHT_MAX: Final = 10_000
 """Forwarded requests without an answer; the next is refused with SYSTEM_BUSY."""
 
