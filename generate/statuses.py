@@ -344,6 +344,9 @@ class Group(Open):
     It grows with each election.
     """
 
+    term: int | None = None
+    """Term of a DLedger; the epoch is one higher."""
+
     master: Master | None = None
     in_sync: Ids = ()
     """Ids of the brokers that have every acknowledged message."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from brokerset_spec.manifest_parts import rule
 from brokerset_spec.problems import Problem
-from brokerset_spec.set_parts import DLEDGER, DLEDGER_ELSEWHERE, Controllers, Replication
+from brokerset_spec.set_parts import DLEDGER, Controllers, Replication
 
 LEDGER_REPLICAS: Final = (3, 5)
 """Sizes of a group: one broker more does not let one more of them fail."""
@@ -19,6 +20,17 @@ FIXED_REPLICAS_ADVICE: Final = (
     "migrate`, or use mode: controller there, whose groups can be scaled"
 )
 """How to come to another number of brokers."""
+
+SIZES_ADVICE: Final = "use 3 or 5, or mode: controller"
+NOT_TOGETHER_ADVICE: Final = "leave it out, or use mode: controller"
+
+UNCLEAN: Final = "a DLedger elects no broker that may lack acknowledged messages"
+NO_CONTROLLERS: Final = "a DLedger group elects its leader itself, and needs no controllers"
+
+CONTROLLERS_STAY: Final = (
+    "cannot be added or taken away with dledger: brokers know their name servers by them; put them back as "
+    "they were, or create another BrokerSet"
+)
 
 _REPLICATION: Final = (
     (
@@ -35,6 +47,48 @@ _REPLICATION: Final = (
 )
 
 
+def _has_controllers(spec: str) -> str:
+    fields = (f"has({spec}.controllers.{name})" for name in ("replicas", "storage", "resources"))
+    return f"has({spec}.controllers) && ({' || '.join(fields)})"
+
+
+def _with_dledger(cel: str, message: str, field: str) -> dict[str, Any]:
+    elsewhere = f"!has(self.replication) || self.replication.mode != '{DLEDGER}'"
+    return rule(f"{elsewhere} || {cel}", message, field)
+
+
+LEDGER_RULES: Final = (
+    _with_dledger(
+        f"self.replicas in {list(LEDGER_REPLICAS)}",
+        f"a DLedger group has 3 or 5 brokers: more than half of them must agree; {SIZES_ADVICE}",
+        "replicas",
+    ),
+    _with_dledger(
+        "self.replicas == oldSelf.replicas", f"{FIXED_REPLICAS}; {FIXED_REPLICAS_ADVICE}", "replicas"
+    ),
+    *(
+        _with_dledger(
+            f"!has(self.replication.{name})", f"{reason}; {NOT_TOGETHER_ADVICE}", f"replication.{name}"
+        )
+        for _, name, reason in _REPLICATION
+    ),
+    _with_dledger(
+        "!has(self.replication.uncleanElection) || !self.replication.uncleanElection",
+        f"{UNCLEAN}; {NOT_TOGETHER_ADVICE}",
+        "replication.uncleanElection",
+    ),
+    _with_dledger(
+        "!has(self.controllers) || !has(self.controllers.ref)",
+        f"{NO_CONTROLLERS}; leave it out",
+        "controllers.ref",
+    ),
+    _with_dledger(
+        f"({_has_controllers('self')}) == ({_has_controllers('oldSelf')})", CONTROLLERS_STAY, "controllers"
+    ),
+)
+"""What the API server refuses of a set in mode: dledger."""
+
+
 def check_dledger(
     replication: Replication,
     replicas: int,
@@ -46,16 +100,14 @@ def check_dledger(
         return
     if replicas not in LEDGER_REPLICAS:
         reason = f"a DLedger group has 3 or 5 brokers, not {replicas}: more than half of them must agree"
-        yield Problem("spec.replicas", reason, "use 3 or 5, or mode: controller")
+        yield Problem("spec.replicas", reason, SIZES_ADVICE)
     for name, outside, reason in _REPLICATION:
         if name in replication.model_fields_set and getattr(replication, name) is not None:
-            yield Problem(f"spec.replication.{outside}", reason, "leave it out, or use mode: controller")
+            yield Problem(f"spec.replication.{outside}", reason, NOT_TOGETHER_ADVICE)
     if replication.unclean_election:
-        reason = "a DLedger elects no broker that may lack acknowledged messages"
-        yield Problem("spec.replication.uncleanElection", reason, "leave it out, or use mode: controller")
+        yield Problem("spec.replication.uncleanElection", UNCLEAN, NOT_TOGETHER_ADVICE)
     if controllers.ref is not None:
-        reason = "a DLedger group elects its leader itself, and needs no controllers"
-        yield Problem("spec.controllers.ref", reason, "leave it out")
+        yield Problem("spec.controllers.ref", NO_CONTROLLERS, "leave it out")
     yield from _config_problems(replicas, config)
 
 
@@ -69,14 +121,6 @@ def _config_problems(replicas: int, config: Mapping[str, bool | int | float | st
         if one and one not in members:
             reason = f"{one!r} is none of the members {', '.join(members)}"
             yield Problem("spec.config.preferredLeaderId", reason, "name one of these, or leave it out")
-
-
-def check_on_kubernetes(replication: Replication) -> list[Problem]:
-    """Return what a set on Kubernetes cannot have although one machine can."""
-    if replication.mode != DLEDGER:
-        return []
-    reason, advice = DLEDGER_ELSEWHERE
-    return [Problem("spec.replication.mode", reason, advice)]
 
 
 def member_id(number: int) -> str:

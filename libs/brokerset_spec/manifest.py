@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
-from brokerset_spec.dledger_mode import check_dledger
+from brokerset_spec.dledger_mode import LEDGER_RULES, check_dledger
 from brokerset_spec.external_access import External, check_external
 from brokerset_spec.manifest_parts import (
     API_VERSION,
@@ -153,6 +153,7 @@ class Spec(Part):
                 "leave it out",
                 "replication.minInSyncReplicas",
             ),
+            *LEDGER_RULES,
         )
     )
 
@@ -281,8 +282,9 @@ class BrokerSet(Part):
     @property
     def controllers_wanted(self) -> int:
         """Number of controllers to run; with a DLedger none, unless the manifest asks for some."""
-        asked = "controllers" in self.spec.model_fields_set
-        return self.spec.controllers.replicas if asked or not self.is_dledger else 0
+        own = self.spec.controllers
+        asked = any(getattr(own, name) is not None for name in own.model_fields_set)
+        return own.replicas if asked or not self.is_dledger else 0
 
     @property
     def min_in_sync_replicas(self) -> int:
@@ -290,7 +292,9 @@ class BrokerSet(Part):
         return self.min_in_sync_of(self.spec.replicas)
 
     def min_in_sync_of(self, replicas: int) -> int:
-        """The same for a group that has so many brokers at the moment."""
+        """The same for a group that has so many brokers at the moment; a DLedger wants more than half."""
+        if self.is_dledger:
+            return replicas // 2 + 1
         return least_in_sync(self.spec.replication.min_in_sync_replicas, replicas)
 
     def config_values(self) -> dict[str, SettingValue]:

@@ -28,12 +28,6 @@ DLEDGER: Final = "dledger"
 MODE_STAYS: Final = ("the logs differ", "create another BrokerSet")
 """Why the mode cannot be changed, and what to do."""
 
-DLEDGER_ELSEWHERE: Final = (
-    "dledger is served on one machine; on Kubernetes not yet",
-    "use controller or leave it out",
-)
-"""Why Kubernetes refuses it, and what to do."""
-
 
 class Replication(Part):
     """How the brokers of a group keep copies of each other's messages."""
@@ -42,18 +36,20 @@ class Replication(Part):
         Literal["controller", "dledger"],
         Field(
             json_schema_extra=ruled(
-                rule(f"self != '{DLEDGER}'", "; ".join(DLEDGER_ELSEWHERE)),
                 rule("self == oldSelf", f"cannot be changed: {MODE_STAYS[0]}; {MODE_STAYS[1]}"),
             )
         ),
     ] = "controller"
     """Who decides which broker of a group is the master: controllers, or the group's brokers by a DLedger.
 
-    With `dledger`, on one machine only, a group has 3 or 5 brokers, permanently, and controllers run only if
-    `controllers` is there. **Cannot be changed.**
+    With `dledger` a group has 3 or 5 brokers, permanently. Controllers run only if `controllers` says
+    something of them, and serve names alone; else name servers take their place. **Cannot be changed.**
     """
 
-    acknowledge: Literal["allInSync", "master"] = "allInSync"
+    acknowledge: Annotated[
+        Literal["allInSync", "master"],
+        Field(json_schema_extra={"default": None, **page("`allInSync`")}),
+    ] = "allInSync"
     """Which brokers must have a message before its sender is told that it is stored: all in sync, or the
     master alone, which may lose the last messages. Not with `dledger`, where it is more than half."""
 

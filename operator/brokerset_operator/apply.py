@@ -26,6 +26,7 @@ from brokerset_kube.patches import covers, digest, merge_patch, substance
 from brokerset_operator.brokers_view import Brokers, BrokerSilent
 from brokerset_operator.controllers_view import QUERY_SECONDS
 from brokerset_operator.events import Events
+from brokerset_operator.ledger_view import LedgerAdmin
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.actions import Action, Plan
 from brokerset_operator.model.observed import Observed
@@ -194,6 +195,8 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
                 await _set_permission(action, seen.observed)
             case actions.TellSettings():
                 await _tell_settings(action, seen.observed)
+            case actions.SwitchOver():
+                await _switch_over(action, seen)
             case _:
                 await _ask_controllers(action, seen)
     except KubeError as error:
@@ -247,7 +250,7 @@ async def _delete_pod(action: actions.DeletePod, seen: Seen, means: Means) -> No
     namespace = seen.observed.meta.namespace
     await _end_audits_of(action.name, namespace, means)
     if action.group is not None and action.epoch is not None:
-        async with _controllers(action, seen) as admin:
+        async with _who_tells_groups(action, seen) as admin:
             await _same_epoch(admin, action, action.group, action.epoch)
     await means.client.delete(
         kinds.POD, action.name, namespace, uid=action.uid, grace_seconds=0 if action.force else None
@@ -357,20 +360,24 @@ async def _tell_settings(action: actions.TellSettings, observed: Observed) -> No
     )
 
 
+async def _switch_over(action: actions.SwitchOver, seen: Seen) -> None:
+    async with _who_tells_groups(action, seen) as admin:
+        await _same_epoch(admin, action, action.group, action.epoch)
+        answer = await admin.switch_over(action.group, action.to_broker_id)
+    log.info(
+        "switched over",
+        set=f"{seen.observed.meta.namespace}/{seen.observed.meta.name}",
+        group=action.group,
+        master=answer.master_broker_id,
+        pause_ms=answer.pause_ms,
+        reason=action.why,
+    )
+
+
 async def _ask_controllers(action: Action, seen: Seen) -> None:
     logger = log.bind(set=f"{seen.observed.meta.namespace}/{seen.observed.meta.name}")
     async with _controllers(action, seen) as admin:
         match action:
-            case actions.SwitchOver(group, to_broker_id, epoch, why):
-                await _same_epoch(admin, action, group, epoch)
-                answer = await admin.switch_over(group, to_broker_id)
-                logger.info(
-                    "switched over",
-                    group=group,
-                    master=answer.master_broker_id,
-                    pause_ms=answer.pause_ms,
-                    reason=why,
-                )
             case actions.Fence(group, broker_id, fenced, why, force):
                 await admin.fence(group, broker_id, fenced=fenced, force=force)
                 logger.info("fenced" if fenced else "unfenced", group=group, broker_id=broker_id, reason=why)
@@ -400,17 +407,22 @@ def _controllers(action: Action, seen: Seen) -> ControllerAdmin:
     return ControllerAdmin(list(seen.controllers), timeout=QUERY_SECONDS)
 
 
-async def _same_epoch(admin: ControllerAdmin, action: Action, group: str, epoch: int) -> None:
+def _who_tells_groups(action: Action, seen: Seen) -> ControllerAdmin | LedgerAdmin:
+    """For `async with`: who knows which master a group has, the controllers or the members of its DLedger."""
+    return _controllers(action, seen) if seen.members is None else LedgerAdmin(seen.members)
+
+
+async def _same_epoch(admin: ControllerAdmin | LedgerAdmin, action: Action, group: str, epoch: int) -> None:
     """Ask once more, because what was observed is a moment old. Raises `ActionFailed`."""
     now = (await _group_now(admin, action, group)).master_epoch
     if now != epoch:
         raise ActionFailed(action, "Overtaken", f"{group} is in master epoch {now} by now, not in {epoch}")
 
 
-async def _group_now(admin: ControllerAdmin, action: Action, name: str) -> GroupState:
+async def _group_now(admin: ControllerAdmin | LedgerAdmin, action: Action, name: str) -> GroupState:
     found = await admin.groups([name])
     if not found:
-        raise ActionFailed(action, "NotFound", f"the controllers know no group {name}")
+        raise ActionFailed(action, "NotFound", f"nobody tells of a group {name}")
     return found[0]
 
 

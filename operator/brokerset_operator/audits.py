@@ -20,7 +20,6 @@ from brokerset_operator.controllers_view import (
     controllers_of,
     query_controllers,
 )
-from brokerset_operator.manifests import read_manifest
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.owners import NotOurs, ensure_ours
@@ -34,7 +33,7 @@ from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, Re
 from brokerset_operator.store_jobs.outcomes import last_object, outcome_of, pods_of
 from brokerset_operator.store_reconciler import Belongings, belongings, carry_out, meta_of
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_spec.manifest import BrokerSet, ManifestError
+from brokerset_spec.manifest import BrokerSet, ManifestError, read_manifest
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_audit_manifest import StoreAudit, read_store_audit
@@ -182,6 +181,12 @@ class AuditReconciler:
         except ManifestError:
             said = f"the BrokerSet {name} is invalid; see its condition Ready"
             return AuditedSet(name=name, uid=uid, problem=(reasons.SET_INVALID, said))
+        if manifest.is_dledger:
+            said = (
+                f"the groups of BrokerSet {name} are DLedgers, and audits of running brokers are for groups"
+                " with controllers: give `brokerset store audit` copies of the stores"
+            )
+            return AuditedSet(name=name, uid=uid, problem=(reasons.SET_UNSUPPORTED, said))
         unknown = sorted(set(audit.spec.groups) - set(manifest.broker_names))
         if unknown:
             have = ", ".join(manifest.broker_names)

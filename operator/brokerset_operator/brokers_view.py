@@ -97,7 +97,14 @@ def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) 
         text = table.get("brokersetProblem") or identity.registration or identity.problem
         return Trouble(text, table.get("brokersetAdvice", ""), identity.problem in REFUSED)
     text = table.get("brokersetFollowProblem", "")
+    if _is_member(table):
+        text = table.get("brokersetProblem", "")
     return Trouble(text, table.get("brokersetFollowAdvice") or TRIES_AGAIN) if text else None
+
+
+def _is_member(table: Mapping[str, str]) -> bool:
+    """Whether a broker is in a DLedger group: it has no controllers to tell its identity."""
+    return "brokersetDLedgerSelfId" in table
 
 
 async def _measurements(brokers: Brokers, address: str) -> Mapping[str, str]:

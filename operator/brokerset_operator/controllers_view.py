@@ -34,6 +34,14 @@ class ControllersView:
     addresses: tuple[str, ...] = ()
     """Of all that answered, the leader first; for requests to them."""
 
+    by_members: bool = False
+    """Whether the members of DLedger groups told of themselves, as they have no controllers."""
+
+    @property
+    def agreed(self) -> bool:
+        """Whether what is said of groups is what they agree on."""
+        return self.by_members or self.controllers.leader is not None
+
 
 def controllers_of(live: Mapping[str, Any]) -> str:
     """Name of the set, in the same namespace, whose controllers serve a BrokerSet; mostly its own.

@@ -21,7 +21,7 @@ from brokerset_operator.controllers_view import (
     own_groups,
     query_controllers,
 )
-from brokerset_operator.manifests import read_manifest
+from brokerset_operator.ledger_view import Member, elects_itself, members_of, query_groups
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
 from brokerset_operator.plan.objects import items, part, seconds, text
@@ -29,7 +29,7 @@ from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
-from brokerset_spec.manifest import BrokerSet, ManifestError, Problem
+from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
 
 log = structlog.get_logger(__name__)
 
@@ -160,6 +160,9 @@ class Seen:
     brokers: Mapping[str, str] = field(default_factory=dict)
     """Addresses of all brokers that were asked for their settings, by pod."""
 
+    members: tuple[Member, ...] | None = None
+    """Members of DLedger groups that were asked; None for a set whose groups have controllers."""
+
 
 async def _anybody(live: Object) -> Object:
     return live
@@ -240,6 +243,8 @@ async def _observe(
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
         observing = group.create_task(query_controllers(asked))
+        members = members_of(live, pods) if elects_itself(live) else None
+        telling = group.create_task(query_groups(members or ()))
         asking = group.create_task(observe_troubles(pods))
         brokers = broker_addresses(pods)
         settings = group.create_task(settings_at(brokers))
@@ -247,14 +252,18 @@ async def _observe(
         nodes = group.create_task(_nodes(facts, pods, now))
         addresses = group.create_task(_node_addresses(facts, pods, manifest))
     view = observing.result()
+    if members is not None:
+        view = replace(view, groups=telling.result(), by_members=True)
     troubles = asking.result()
     stuck, missing = nodes.result()
     meta, status = _meta(live), live.get("status") or {}
-    groups = own_groups(
-        view.groups,
-        names_of_own=_group_names(manifest, status),
-        uids=(meta.uid, uid_of_data(meta.name, meta.uid, lists["claims"])),
-    )
+    groups = view.groups
+    if members is None:
+        groups = own_groups(
+            view.groups,
+            names_of_own=_group_names(manifest, status),
+            uids=(meta.uid, uid_of_data(meta.name, meta.uid, lists["claims"])),
+        )
     observed = Observed(
         meta=meta,
         manifest=manifest,
@@ -277,7 +286,7 @@ async def _observe(
         now=now,
         **lists,
     )
-    return Seen(observed, live, view.addresses, view, asked, brokers)
+    return Seen(observed, live, view.addresses, view, asked, brokers, members)
 
 
 def _meta(live: Mapping[str, Any]) -> Meta:

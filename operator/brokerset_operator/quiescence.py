@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_kube.kinds import Kind
 from brokerset_kube.patches import digest
 from brokerset_operator.brokers_view import settings_at
 from brokerset_operator.controllers_view import ControllersView, query_controllers
+from brokerset_operator.ledger_view import Member, query_groups
 from brokerset_operator.observe import Seen, optional_names
 from brokerset_operator.plan import reasons
 from brokerset_operator.reconcile_queue import Key
@@ -44,6 +45,9 @@ class _Quiescent:
     controllers: Mapping[int, str]
     brokers: Mapping[str, str]
     """Addresses, as they were asked at in the complete reconcile."""
+
+    members: tuple[Member, ...] | None
+    """Of DLedger groups, which were asked as well; see `Seen.members`."""
 
     said: str
     """A hash of what they said then."""
@@ -110,13 +114,14 @@ class QuiescentSets:
         expected = (None, version, str(seen.live["metadata"]["resourceVersion"]))
         if observing is None or observing.disturbed or observing.version not in expected:
             return
-        if not seen.asked or not all_is_well(status):
+        if not (seen.asked or seen.members) or not all_is_well(status):
             return
         lasts = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD * self.randomness.random())
         self._quiescent[key] = _Quiescent(
             until=self.clock.monotonic() + lasts,
             controllers=seen.asked,
             brokers=seen.brokers,
+            members=seen.members,
             said=said_by(seen.view, seen.observed.settings),
             api_kinds=seen.observed.operator.api_kinds,
             version=version,
@@ -137,9 +142,14 @@ class QuiescentSets:
             return False
         if optional_names(await self.optional_kinds()) != quiescent.api_kinds:
             return False
-        view, settings = await asyncio.gather(
-            query_controllers(quiescent.controllers), settings_at(quiescent.brokers)
+        members = quiescent.members
+        view, settings, groups = await asyncio.gather(
+            query_controllers(quiescent.controllers),
+            settings_at(quiescent.brokers),
+            query_groups(members or ()),
         )
+        if members is not None:
+            view = replace(view, groups=groups)
         return said_by(view, settings) == quiescent.said and self._quiescent.get(key) is quiescent
 
 

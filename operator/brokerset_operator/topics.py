@@ -23,14 +23,14 @@ from brokerset_operator.controllers_view import (
     own_groups,
     query_controllers,
 )
-from brokerset_operator.manifests import read_manifest
+from brokerset_operator.ledger_view import elects_itself, query_members
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.resources.set_facts import uid_of_data
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_spec.manifest import ManifestError
+from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.topic_manifest import Topic, read_topic
 
 log = structlog.get_logger(__name__)
@@ -207,8 +207,8 @@ class TopicReconciler:
             have = ", ".join(manifest.broker_names)
             text = f"BrokerSet {name} has no group {', '.join(unknown)}, only {have}; correct spec.groups"
             return Verdict(False, "GroupUnknown", text)
-        view = await self._controllers(broker_set)
-        if view.controllers.leader is None:
+        view = await self._groups(broker_set)
+        if not view.agreed:
             serving = controllers_of(broker_set)
             text = f"no controller of {serving} leads; see the BrokerSet's condition ControllersReady"
             return Verdict(False, "ControllersSilent", text, again_seconds=WAIT_SECONDS)
@@ -340,18 +340,24 @@ class TopicReconciler:
         except NotFound:
             return  # brokers and messages are gone, or belong to nobody any more
         ensure_ours(broker_set, self.means)
-        view = await self._controllers(broker_set)
-        if view.controllers.leader is None:
+        view = await self._groups(broker_set)
+        if not view.agreed:
             serving = controllers_of(broker_set)
             raise BrokerSilent(
                 f"no controller of {serving} leads, so the topic {topic} cannot be deleted yet"
             )
         # Shared controllers know groups of other sets, which may have a topic of the same name.
-        groups = own_groups(view.groups, names_of_own=(), uids=await self._uids(broker_set))
+        groups = view.groups
+        if not view.by_members:
+            groups = own_groups(view.groups, names_of_own=(), uids=await self._uids(broker_set))
         try:
             wanted = read_manifest(broker_set).broker_names
         except ManifestError:
             wanted = tuple(groups)
+        if view.by_members and (silent := [name for name in wanted if name not in groups]):
+            raise BrokerSilent(
+                f"no member of {', '.join(silent)} answers, so the topic {topic} cannot be deleted yet"
+            )
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
         async with Brokers() as brokers:
@@ -404,14 +410,19 @@ class TopicReconciler:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    async def _controllers(self, broker_set: Mapping[str, Any]) -> ControllersView:
-        """Ask the controllers that serve a set."""
-        chosen = names.selector(controllers_of(broker_set), "controller")
-        selector = ",".join(f"{key}={value}" for key, value in chosen.items())
-        listing = await self.means.client.list(
-            kinds.POD, broker_set["metadata"]["namespace"], labels=selector
+    async def _groups(self, broker_set: Mapping[str, Any]) -> ControllersView:
+        """Ask who tells of a set's groups: the controllers that serve it, or the members of its DLedgers."""
+        metadata, by_members = broker_set["metadata"], elects_itself(broker_set)
+        chosen = (
+            {names.SET_LABEL: metadata["name"]}
+            if by_members
+            else names.selector(controllers_of(broker_set), "controller")
         )
+        selector = ",".join(f"{key}={value}" for key, value in chosen.items())
+        listing = await self.means.client.list(kinds.POD, metadata["namespace"], labels=selector)
         pods = {str(pod["metadata"]["name"]): pod for pod in listing.items}
+        if by_members:
+            return await query_members(broker_set, pods)
         return await query_controllers(controller_addresses(pods))
 
     async def _foreign(self, broker_set: Mapping[str, Any], groups: Mapping[str, GroupState]) -> list[str]:

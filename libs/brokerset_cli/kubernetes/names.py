@@ -9,6 +9,8 @@ GROUP_LABEL: Final = "brokerset.io/group"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 CONTROLLER: Final = "controller"
 BROKER: Final = "broker"
+NAME_SERVER: Final = "namesrv"
+"""Component of name servers that run by themselves, as groups elect their leaders without controllers."""
 
 OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=brokerset-operator"
 """Selects the operator's Deployment and pods, whatever the release is called."""

@@ -74,6 +74,8 @@ class GroupView:
     master_pod: str | None
     in_sync: tuple[int, ...]
     brokers: tuple[BrokerView, ...]
+    term: int | None = None
+    """Of a DLedger."""
 
     @property
     def ids(self) -> str:
@@ -317,6 +319,7 @@ def _group(name: str, resource: str, status: Object, pods: Sequence[PodView]) ->
         name=name,
         resource=resource,
         epoch=_whole(status.get("epoch")),
+        term=_whole(status.get("term")),
         master_id=_whole(master.get("id")),
         master_pod=str(pod) if pod else None,
         in_sync=in_sync,

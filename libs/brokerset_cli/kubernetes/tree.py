@@ -116,6 +116,7 @@ def as_json(seen: SetView) -> dict[str, Any]:
             **_camel(asdict(seen.controllers)),
             "pods": [_camel(asdict(pod)) for pod in seen.pods if pod.component == names.CONTROLLER],
         },
+        "nameServers": [_camel(asdict(pod)) for pod in seen.pods if pod.component == names.NAME_SERVER],
         "groups": [
             {
                 **_camel({key: value for key, value in asdict(group).items() if key != "brokers"}),
@@ -163,6 +164,10 @@ def _controllers(seen: SetView) -> Node:
     pods = [pod for pod in seen.pods if pod.component == names.CONTROLLER]
     if known.of is not None:
         return f"controllers  those of BrokerSet {known.of}", ()
+    if name_servers := [pod for pod in seen.pods if pod.component == names.NAME_SERVER]:
+        ready = sum(pod.ready for pod in name_servers)
+        cells = _aligned([(pod.name, *_pod_cells(pod)) for pod in name_servers])
+        return f"name servers  {ready}/{len(name_servers)} ready", [(row, ()) for row in cells]
     head = f"controllers  {known.ready}/{known.replicas} answer"
     rows = []
     for pod in pods:
@@ -184,6 +189,8 @@ def _group(seen: SetView, group: GroupView) -> Node:
         head += f" ({group.resource})"
     if group.epoch is not None:
         head += f"  epoch {group.epoch}"
+    if group.term is not None:
+        head += f"  term {group.term}"
     if group.master_id is None:
         head += click.style("  no master", fg="red")
     else:

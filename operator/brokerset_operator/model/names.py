@@ -11,6 +11,7 @@ NAMESRV_EXTERNAL_PORT: Final = 9879
 REMOTING_PORT: Final = 10911
 FAST_PORT: Final = 10909
 HA_PORT: Final = 10912
+DLEDGER_PORT: Final = 40911
 HTTP_PORT: Final = 8080
 
 DOMAIN: Final = "brokerset.io"
@@ -51,6 +52,16 @@ def controller_pod(name: str, node_id: int) -> str:
 def namesrv_service(name: str) -> str:
     """Service of all name servers."""
     return f"{name}-namesrv"
+
+
+def namesrv_set(name: str) -> str:
+    """StatefulSet, ConfigMap and PDB of name servers that are no controllers."""
+    return f"{name}-namesrv"
+
+
+def namesrv_pods_service(name: str) -> str:
+    """Headless Service of these."""
+    return f"{name}-namesrv-pods"
 
 
 def namesrv_external_service(name: str) -> str:
@@ -96,6 +107,11 @@ def controller_host(name: str, namespace: str, node_id: int) -> str:
 def broker_host(name: str, namespace: str, index: int, ordinal: int) -> str:
     """DNS name of a broker's pod."""
     return f"{broker_pod(name, index, ordinal)}.{group_set(name, index)}.{namespace}.svc"
+
+
+def ledger_peer(name: str, namespace: str, index: int, ordinal: int) -> str:
+    """Where the other members of its DLedger group reach a broker."""
+    return f"{broker_host(name, namespace, index, ordinal)}:{DLEDGER_PORT}"
 
 
 def labels(name: str, component: str | None = None, group: str | None = None) -> dict[str, str]:

@@ -82,7 +82,7 @@ def _is_drained(facts: Facts, group: GroupFacts, *, highest: bool) -> Finding[bo
     if group.named_in(annotations.get(names.DISCARD_GROUP)):
         yield steps.GoesOn(reasons.DRAINING_GROUP, f"{group.name} goes undrained, as an annotation says")
         return True
-    if not facts.controllers.led:
+    if not facts.led:
         yield steps.Waits(f"{group.name} stays until the controllers answer")
         return False
     if group.contested is not None:

@@ -101,7 +101,7 @@ class _Reading:
         )
 
     def _name_servers(self) -> tuple[str, ...]:
-        pods = self.facts.controllers.pods.values()
+        pods = self.facts.name_servers.values()
         service = names.namesrv_external_service(self.facts.meta.name)
         own = self.external.name_servers
         port = self._port(service, own, NAMESRV, names.NAMESRV_PORT)
@@ -212,8 +212,9 @@ class _Reading:
         return found or text(part(observed.pods.get(pod.name, {}), "status").get("hostIP"))
 
     def _published(self) -> ExternalAddresses:
-        controllers = names.controller_set(self.facts.meta.name)
-        data = part(self.facts.observed.config_maps.get(controllers, {}), "data")
+        name, config_maps = self.facts.meta.name, self.facts.observed.config_maps
+        settings = config_maps.get(names.namesrv_set(name)) or config_maps.get(names.controller_set(name), {})
+        data = part(settings, "data")
         try:
             return ExternalAddresses.from_json(str(data.get(ADDRESSES_FILE, "{}")).encode())
         except Rejected:

@@ -270,6 +270,16 @@ class Facts:
         """Seconds since 1970."""
         return self.observed.now
 
+    @property
+    def led(self) -> bool:
+        """Whether what is known of groups is agreed: by controllers, or by the members of each DLedger."""
+        return self.manifest.is_dledger or self.controllers.led
+
+    @property
+    def name_servers(self) -> Mapping[int, Pod]:
+        """Pods that serve names: the controllers', or those of name servers that run by themselves."""
+        return _pods_of(self.observed, names.namesrv_set(self.meta.name)) or self.controllers.pods
+
     def work_of(self, group: GroupFacts) -> GroupWork:
         """What is remembered of a group, with what is decided by now."""
         return self.memory.groups.get(group.index, group.work)
@@ -391,7 +401,7 @@ def _controllers(observed: Observed, manifest: BrokerSet, workflow: Workflow) ->
     said = observed.controllers
     resource = names.controller_set(observed.meta.name)
     found = observed.stateful_sets.get(resource)
-    own = manifest.spec.controllers.ref is None
+    own = manifest.spec.controllers.ref is None and manifest.controllers_wanted > 0
     pods = _pods_of(observed, resource) if own else {}
     ending = frozenset(number for number, pod in pods.items() if pod.terminating)
     claims = _claims_of(observed, resource)

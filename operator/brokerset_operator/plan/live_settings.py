@@ -111,7 +111,7 @@ def is_enough(facts: Facts, group: GroupFacts, minimum: str) -> bool:
     whole = group.current == group.wanted == len(group.brokers) and all(
         broker.fenced or broker.settled for broker in group.brokers.values()
     )
-    led = facts.controllers.led and group.master is not None
+    led = facts.led and group.master is not None
     quiet = work.replacing is None and work.leaving is None
     return led and quiet and (count > least or (count == least and whole))
 

@@ -87,7 +87,7 @@ def lost_ids(facts: Facts, group: GroupFacts) -> list[int]:
     claim that was kept after scale-in, or nowhere.
     """
     state, work = group.state, facts.work_of(group)
-    if state is None or group.contested is not None or not facts.controllers.led or group.master is None:
+    if state is None or group.contested is not None or not facts.led or group.master is None:
         return []
     if group.current != group.wanted or work.leaving is not None:
         return []
@@ -113,7 +113,7 @@ def _correct_master_service(facts: Facts, group: GroupFacts) -> Steps:
     master, since = group.master, facts.work_of(group).astray_since
     if group.state is None or master is None or master.pod is None or master.pod.ip is None:
         return
-    if not facts.controllers.led or group.contested is not None or master.pod.terminating:
+    if not facts.led or group.contested is not None or master.pod.terminating:
         return
     address, epoch = slice_target(facts.observed, service)
     if (address == master.pod.ip and epoch == group.state.master_epoch) or epoch > group.state.master_epoch:

@@ -17,6 +17,9 @@ def group_problem(facts: Facts, group: GroupFacts) -> tuple[str, str] | None:
     """Return why a wanted group is not as the manifest wants it; a pod that we replace is no reason."""
     if group.contested is not None:
         return reasons.CONFLICT, group.contested
+    silent = facts.manifest.is_dledger and group.work.led and group.state is None
+    if silent:
+        return reasons.NO_MASTER, f"none of the members of {group.name} answers{_causes(facts, group)}"
     if group.state is None or group.virgin:
         there = sum(broker.replica is not None for broker in group.brokers.values())
         return (
@@ -27,7 +30,7 @@ def group_problem(facts: Facts, group: GroupFacts) -> tuple[str, str] | None:
     if group.master is None:
         advice = group.state.advice or "its brokers start, or move"
         return reasons.NO_MASTER, f"{group.name} has no living master: {advice}{_causes(facts, group)}"
-    least = minimum_of(facts, group, group.master)
+    least = None if facts.manifest.is_dledger else minimum_of(facts, group, group.master)
     if least is None:
         least = facts.manifest.min_in_sync_of(min(group.wanted, max(group.current, 1)))
     creating = is_being_created(facts, group)
@@ -60,7 +63,8 @@ def group_problem(facts: Facts, group: GroupFacts) -> tuple[str, str] | None:
 def is_being_created(facts: Facts, group: GroupFacts) -> bool:
     """Whether a group has not begun: it elects a master when all have registered, in sync they are later."""
     epoch = group.state.master_epoch if group.state is not None else 0
-    return not facts.work_of(group).whole and epoch <= FIRST_EPOCH
+    first = facts.manifest.is_dledger or epoch <= FIRST_EPOCH  # its members may need several elections
+    return not facts.work_of(group).whole and first
 
 
 def _causes(facts: Facts, group: GroupFacts, missing: list[str] | None = None) -> str:

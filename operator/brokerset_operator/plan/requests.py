@@ -29,6 +29,12 @@ FENCED_MAX: Final = 64
 """Most replicas in one annotation; a group has at most nine."""
 
 
+NO_FENCES: Final = (
+    "a DLedger cannot do without a member: delete the broker's pod to have it made again, or switch over with"
+    f" {names.SWITCH_OVER} so that it does not lead"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """`<group>/<broker id>`, or a group alone."""
@@ -66,7 +72,7 @@ def _switch_over(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]
         return dict(old)
     target, group = _found(facts, value)
     if target is None or group is None or group.state is None:
-        return (yield from _waiting(facts, old, "the controllers do not tell of the group now"))
+        return (yield from _waiting(facts, old, "nobody tells of the group now"))
     epoch = old.get("epoch")
     if isinstance(epoch, int) and group.state.master_epoch > epoch and group.state.master_id is not None:
         if target.broker_id in (None, group.state.master_id):
@@ -90,7 +96,7 @@ def _accept(facts: Facts, value: str) -> Finding[dict[str, Any]]:
     """Write down in which epoch it was asked for; it is done from the next reconcile on, and only once."""
     if read_target(value) is None:
         return _answer(facts, value, REFUSED, f"write <group> or <group>/<broker id>, not {value[:64]!r}")
-    if not facts.controllers.led:
+    if not facts.led:
         yield steps.Again(steps.WAIT_SECONDS)
         return {}
     target, group = _found(facts, value)
@@ -110,7 +116,7 @@ def _accept(facts: Facts, value: str) -> Finding[dict[str, Any]]:
 
 
 def _why_no_switch(facts: Facts, group: GroupFacts, target: Target) -> str | None:
-    if not facts.controllers.led or group.master is None:
+    if not facts.led or group.master is None:
         return f"{group.name} has no living master"
     if group.contested is not None:
         return group.contested
@@ -131,7 +137,9 @@ def _fence(facts: Facts, old: Mapping[str, Any]) -> Finding[dict[str, Any]]:
     value = facts.meta.annotations.get(names.FENCE) or ""
     if old.get("value", "") == value and old.get("state") not in OPEN:
         return dict(old)
-    if not facts.controllers.led:
+    if facts.manifest.is_dledger:
+        return _answer(facts, value, REFUSED, NO_FENCES) if value else {}
+    if not facts.led:
         yield steps.Again(steps.WAIT_SECONDS)
         return dict(old)
     parts = [each for each in value.split(",") if each.strip()]

@@ -286,7 +286,7 @@ class BrokerRoll(_Pods):
     @property
     def is_led(self) -> bool:
         """Whether the group has its master, and the controllers say so."""
-        return self.group.master is not None and self.facts.controllers.led
+        return self.group.master is not None and self.facts.led
 
     def is_useless(self, pod: Pod) -> bool:
         """Whether it does not run, or has been out of sync for long while there is a master."""
@@ -302,7 +302,7 @@ class BrokerRoll(_Pods):
     def why_not_now(self, pod: Pod) -> str | None:
         """The group must be whole, and enough of it stay in sync."""
         facts, group = self.facts, self.group
-        if not facts.controllers.led:
+        if not facts.led:
             return "the controllers do not answer"
         if group.contested is not None:
             return group.contested

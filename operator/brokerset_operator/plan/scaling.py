@@ -23,6 +23,7 @@ from brokerset_operator.plan.steps import Finding, Steps
 from brokerset_operator.plan.workflow import Leaving
 from brokerset_operator.resources.set_facts import facts_of
 from brokerset_operator.resources.settings_files import kept_settings
+from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE
 from brokerset_spec.manifest import BrokerSet
 
 READ_AND_WRITE: Final = 6
@@ -31,8 +32,12 @@ READ_AND_WRITE: Final = 6
 def size_groups(facts: Facts) -> Steps:
     """Take at most one step in each group that is wanted, and say how many pods it is to have."""
     for group in facts.groups.values():
-        if not group.dropped:
-            yield from _open_again(facts, group)
+        if group.dropped:
+            continue
+        yield from _open_again(facts, group)
+        if facts.manifest.is_dledger:
+            yield steps.Pods(group.index, (yield from _size_of_ledger(group)))
+        else:
             yield from _expect_fewer(facts, group)
             yield steps.Pods(group.index, (yield from _size(facts, group)))
 
@@ -58,13 +63,34 @@ def _size(facts: Facts, group: GroupFacts) -> Finding[int]:
     return group.current
 
 
+def _size_of_ledger(group: GroupFacts) -> Finding[int]:
+    """The members of a DLedger are those that it began with.
+
+    With more of them, whose volumes are empty, more than half could lack what is committed.
+    """
+    size, there = group.current or group.wanted, 1 + max(group.claims, default=-1)
+    if group.current == 0 and there not in (0, group.wanted):
+        yield _fixed(group, f"volumes of {there} members are there from before")
+        return 0
+    if size != group.wanted:
+        yield _fixed(group, f"it has {size} members")
+    if group.work.replicas != size:
+        yield steps.remember(group, replicas=size)
+    return size
+
+
+def _fixed(group: GroupFacts, what: str) -> steps.Raise:
+    text = f"{group.name}: {what}, and {group.wanted} are wanted, but {FIXED_REPLICAS}"
+    return steps.Raise(reasons.SCALE_REFUSED, reasons.FIXED_MEMBERS, f"{text}: {FIXED_REPLICAS_ADVICE}")
+
+
 def _fewer(facts: Facts, group: GroupFacts) -> Finding[int]:
     ordinal = group.current - 1
     pod = names.broker_pod(facts.meta.name, group.index, ordinal)
     yield steps.GoesOn(
         reasons.SCALING, f"{group.name} gets {group.wanted} brokers, from {group.current}: {pod} goes"
     )
-    if facts.controllers.led and group.contested is None and group.virgin:
+    if facts.led and group.contested is None and group.virgin:
         return (yield from _fewer_of_a_new_group(facts, group))
     problem = _why_it_stays(facts, group, pod)
     if problem is not None:
@@ -80,7 +106,7 @@ def _fewer(facts: Facts, group: GroupFacts) -> Finding[int]:
 
 def _why_it_stays(facts: Facts, group: GroupFacts, pod: str) -> steps.Waits | None:
     """Why the last pod of a group that has led is not taken out now."""
-    if not facts.controllers.led:
+    if not facts.led:
         return steps.Waits(f"{pod} stays until the controllers answer")
     if group.contested is not None:
         return steps.Waits(f"{pod} stays: {group.contested}", steps.WAIT_SECONDS)
@@ -217,7 +243,7 @@ def _expect_fewer(facts: Facts, group: GroupFacts) -> Steps:
     Nobody was told that the group keeps a message, so a broker may be restarted: it tells the controllers.
     """
     state = group.state
-    if not group.virgin or not facts.controllers.led or state is None or group.contested is not None:
+    if not group.virgin or not facts.led or state is None or group.contested is not None:
         return
     if group.current != group.wanted or state.expected_replicas <= group.wanted:
         return
@@ -242,7 +268,7 @@ def _welcome_back(facts: Facts, group: GroupFacts) -> Steps:
     aside = set(work.aside)
     if work.leaving is not None and work.leaving.broker_id is not None:
         aside.add(work.leaving.broker_id)
-    if group.state is not None and facts.controllers.led and group.contested is None:
+    if group.state is not None and facts.led and group.contested is None:
         aside &= {each.broker_id for each in group.state.replicas}
         for ordinal, broker in group.brokers.items():
             if ordinal < group.wanted and broker.broker_id is not None and broker.broker_id in aside:
@@ -259,7 +285,7 @@ def _open_again(facts: Facts, group: GroupFacts) -> Steps:
     work = facts.work_of(group)
     if work.drain_since is None:
         return
-    if not facts.controllers.led or group.master is None:
+    if not facts.led or group.master is None:
         yield steps.Waits(f"{group.name} is made writable when it has a master")
         return
     permission = facts.manifest.config_values().get("broker_permission", READ_AND_WRITE)

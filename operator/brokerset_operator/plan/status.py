@@ -164,11 +164,11 @@ def _verdicts(facts: Facts, remarks: Remarks) -> dict[str, Verdict]:
     wanted = [group for group in facts.groups.values() if not group.dropped]
     problems = [problem for group in wanted if (problem := group_problem(facts, group)) is not None]
     controllers = _controllers(facts)
-    if not facts.controllers.led:
+    if not facts.led:
         problems.insert(0, controllers[1:])
     elif not controllers[0]:
         new = all(is_being_created(facts, group) for group in wanted)
-        problems.append((reasons.CREATING if new else reasons.CONTROLLERS_MISSING, controllers[2]))
+        problems.append((reasons.CREATING if new else controllers[1], controllers[2]))
     fewer = [
         f"{g.name} has {g.current} brokers, wanted are {g.wanted}" for g in wanted if g.current != g.wanted
     ]
@@ -235,8 +235,22 @@ def _conflict(groups: Any, contested: list[str]) -> Verdict:
     return True, reason, f"{'; '.join(dict.fromkeys(contested))}. {advice}"
 
 
+def _name_servers(facts: Facts) -> Verdict:
+    """Of a set whose groups elect their leaders themselves, and that has no controllers."""
+    pods = facts.name_servers
+    ready = sum(pod.ready and not pod.terminating for pod in pods.values())
+    if ready:
+        message = f"none are wanted: groups elect their leaders; {ready} of {len(pods)} name servers serve"
+        return True, reasons.AS_WANTED, message
+    causes = [f"{pod.name}: {why}" for pod in pods.values() if (why := failing(facts, pod)) is not None]
+    text = f" ({'; '.join(causes)})" if causes else ""
+    return False, reasons.NAME_SERVERS_MISSING, f"no name server is ready{text}"
+
+
 def _controllers(facts: Facts) -> Verdict:
     known = facts.controllers
+    if facts.manifest.is_dledger and not known.own:
+        return _name_servers(facts)
     if not known.led:
         broken = [f"{pod.name}: {pod.broken}" for pod in known.pods.values() if pod.broken is not None]
         causes = f" ({'; '.join(broken)})" if broken else ""
@@ -248,8 +262,10 @@ def _controllers(facts: Facts) -> Verdict:
             return _not_formed(known, causes)
         message = (
             f"no leading controller was confirmed, {len(known.answering)} of {known.wanted} answer: more than"
-            f" half must run{causes}. Masters go on, but none is replaced"
+            f" half must run{causes}"
         )
+        if not facts.manifest.is_dledger:
+            message += ". Masters go on, but none is replaced"
         return False, reasons.CONTROLLERS_SILENT, message
     if not known.own:
         return True, reasons.AS_WANTED, "those of another set lead"
@@ -307,6 +323,8 @@ def _group(facts: Facts, group: GroupFacts) -> dict[str, Any]:
     if state is None:
         return found
     found |= {"epoch": state.master_epoch, "inSync": list(state.sync_state_set)}
+    if facts.manifest.is_dledger:
+        found["term"] = max(0, state.master_epoch - 1)
     if master is not None and master.replica is not None and master.pod is not None:
         found["master"] = {"id": master.replica.broker_id, "pod": master.pod.name}
     pods = {b.broker_id: b for b in group.brokers.values() if b.broker_id is not None and b.pod is not None}

@@ -27,6 +27,14 @@ PORTS: Final[Mapping[str, int]] = {
     "http": names.HTTP_PORT,
 }
 
+LEDGER_PORTS: Final[Mapping[str, int]] = {
+    "remoting": names.REMOTING_PORT,
+    "fast": names.FAST_PORT,
+    "dledger": names.DLEDGER_PORT,
+    "http": names.HTTP_PORT,
+}
+"""Of members of a DLedger group."""
+
 REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 """Measured: 25 MiB of its own, loaded or not; the rest is for the page cache of its files."""
 
@@ -53,11 +61,12 @@ def broker_objects(
         settings_file=BROKER_FILE,
         config_map=name,
         settings=restarting(settings),
-        ports=PORTS,
+        ports=LEDGER_PORTS if facts.manifest.is_dledger else PORTS,
         environment=(
             from_pod("POD_NAME", "metadata.name"),
             from_pod("POD_IP", "status.podIP"),
             *_addresses(facts, name),
+            *_member(facts),
         ),
         requests=REQUESTS,
         resources=PodTemplate.model_validate(facts.manifest.spec.pod_template).resources,
@@ -72,6 +81,16 @@ def broker_objects(
         headless_service(facts, process, name),
         disruption_budget(facts, process, name),
         stateful_set(facts, process, name=name, replicas=replicas),
+    )
+
+
+def _member(facts: SetFacts) -> tuple[Mapping[str, Any], ...]:
+    """Which member of its DLedger group a broker is."""
+    if not facts.manifest.is_dledger:
+        return ()
+    return (
+        from_pod("POD_INDEX", f"metadata.labels['{names.POD_INDEX_LABEL}']"),
+        {"name": "BROKERSET_SET_dLegerSelfId", "value": "n$(POD_INDEX)"},
     )
 
 

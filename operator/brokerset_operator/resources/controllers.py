@@ -7,7 +7,8 @@ from typing import Final
 
 from brokerset_operator.model import names
 from brokerset_operator.resources import external_access
-from brokerset_operator.resources.pod_parts import from_pod, service_ports
+from brokerset_operator.resources.name_servers import name_server_service
+from brokerset_operator.resources.pod_parts import from_pod
 from brokerset_operator.resources.pod_template import (
     ProcessFacts,
     disruption_budget,
@@ -65,7 +66,7 @@ def controller_objects(
     name = names.controller_set(facts.name)
     settings = {
         **controller_settings(facts, replicas=replicas, raft_join=raft_join),
-        **external_access.controller_settings(facts, SETTINGS_FOLDER),
+        **external_access.name_server_settings(facts, SETTINGS_FOLDER),
     }
     process = ProcessFacts(
         component=COMPONENT,
@@ -74,7 +75,7 @@ def controller_objects(
         settings_file=CONTROLLER_FILE,
         config_map=name,
         settings=settings,
-        ports={**PORTS, **external_access.controller_ports(facts)},
+        ports={**PORTS, **external_access.name_server_ports(facts)},
         environment=(
             from_pod("POD_NAME", "metadata.name"),
             from_pod("POD_INDEX", f"metadata.labels['{names.POD_INDEX_LABEL}']"),
@@ -90,18 +91,7 @@ def controller_objects(
     return (
         controller_config_map(facts, settings, external_access.addresses_file(external)),
         headless_service(facts, process, name),
-        _name_server_service(facts),
+        name_server_service(facts),
         disruption_budget(facts, process, name),
         stateful_set(facts, process, name=name, replicas=replicas),
-    )
-
-
-def _name_server_service(facts: SetFacts) -> NewObject:
-    """One address for clients, which leads to controllers that are ready."""
-    return facts.a_service(
-        names.namesrv_service(facts.name),
-        service_ports({"namesrv": names.NAMESRV_PORT}),
-        component=COMPONENT,
-        selector=names.selector(facts.name, COMPONENT),
-        type="ClusterIP",
     )

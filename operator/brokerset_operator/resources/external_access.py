@@ -71,7 +71,7 @@ def external_objects(facts: SetFacts, groups: Mapping[int, int]) -> tuple[NewObj
         names.namesrv_external_service(facts.name),
         [{**port, "targetPort": names.NAMESRV_EXTERNAL_PORT}],
         component=COMPONENT,
-        selector=names.selector(facts.name, "controller"),
+        selector=names.selector(facts.name, facts.name_servers_component),
     )
     found = [_open(name_servers, external, external.name_servers, NAMESRV)]
     if external.per_broker:
@@ -83,7 +83,7 @@ def external_objects(facts: SetFacts, groups: Mapping[int, int]) -> tuple[NewObj
     return tuple(found)
 
 
-def controller_settings(facts: SetFacts, folder: str) -> dict[str, str]:
+def name_server_settings(facts: SetFacts, folder: str) -> dict[str, str]:
     """Settings of name servers that listen for clients outside; they restart when these come or go."""
     if facts.manifest.spec.external is None:
         return {}
@@ -93,7 +93,7 @@ def controller_settings(facts: SetFacts, folder: str) -> dict[str, str]:
     }
 
 
-def controller_ports(facts: SetFacts) -> dict[str, int]:
+def name_server_ports(facts: SetFacts) -> dict[str, int]:
     """Further ports of name servers that listen for clients outside."""
     return {COMPONENT: names.NAMESRV_EXTERNAL_PORT} if facts.manifest.spec.external is not None else {}
 

@@ -56,6 +56,10 @@ REVISIONS_KEPT: Final = 3
 """Old pod templates that a StatefulSet remembers; with `OnDelete` nothing goes back to them by itself."""
 
 
+BY_OPERATOR: Final = "OnDelete"
+BY_KUBERNETES: Final = "RollingUpdate"
+"""Who replaces old pods."""
+
 HASH_CHARACTERS: Final = 16
 """64 bits: nobody tries to find two templates with the same hash, and people can read it out."""
 
@@ -127,8 +131,19 @@ def config_hash(template: Mapping[str, Any], settings: Mapping[str, str]) -> str
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:HASH_CHARACTERS]
 
 
-def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas: int) -> NewObject:
-    """A StatefulSet whose pods are replaced by nobody but the operator, one volume claim for each."""
+def stateful_set(
+    facts: SetFacts,
+    process: ProcessFacts,
+    *,
+    name: str,
+    replicas: int,
+    service: str | None = None,
+    strategy: str = BY_OPERATOR,
+) -> NewObject:
+    """A StatefulSet with one volume claim for each pod; its headless Service is called as it is by default.
+
+    Its pods are replaced by nobody but the operator, unless `strategy` says otherwise.
+    """
     claim: NewObject = {
         "accessModes": ["ReadWriteOnce"],
         "volumeMode": "Filesystem",
@@ -143,9 +158,9 @@ def stateful_set(facts: SetFacts, process: ProcessFacts, *, name: str, replicas:
         group=process.group,
         spec={
             "replicas": replicas,
-            "serviceName": name,
+            "serviceName": service or name,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "OnDelete"},
+            "updateStrategy": {"type": strategy},
             "revisionHistoryLimit": REVISIONS_KEPT,
             "selector": {"matchLabels": names.selector(facts.name, process.component, process.group)},
             "template": pod_template(facts, process),

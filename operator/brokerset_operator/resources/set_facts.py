@@ -62,7 +62,17 @@ class SetFacts:
     @property
     def has_controllers(self) -> bool:
         """Whether the set runs controllers of its own."""
-        return self.manifest.spec.controllers.ref is None
+        return self.manifest.spec.controllers.ref is None and self.manifest.controllers_wanted > 0
+
+    @property
+    def has_name_servers(self) -> bool:
+        """Whether name servers run by themselves: no controllers have them in them."""
+        return self.manifest.is_dledger and not self.has_controllers
+
+    @property
+    def name_servers_component(self) -> str:
+        """Component of the pods that serve names."""
+        return "namesrv" if self.has_name_servers else "controller"
 
     def an_object(
         self,

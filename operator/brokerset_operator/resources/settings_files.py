@@ -12,6 +12,7 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
+from brokerset_spec.dledger_mode import member_id
 from brokerset_spec.manifest import value_text_of
 from brokerset_spec.plan import LOCAL_LOG_FILE_BYTES
 from brokerset_spec.setting_fields import value_text
@@ -19,9 +20,13 @@ from brokerset_spec.setting_fields import value_text
 SETTINGS_FOLDER: Final = "/etc/brokerset"
 CONTROLLER_FILE: Final = "controller.properties"
 BROKER_FILE: Final = "broker.properties"
+NAMESRV_FILE: Final = "namesrv.properties"
 
 DATA_FOLDER: Final = "/data"
 """Where the claim is mounted. A broker's store and identity are both in it, so that neither is lost alone."""
+
+NAMESRV_WAIT_SECONDS: Final = 5
+"""How long a name server that has started waits for brokers; they look its name up each second."""
 
 READ_ONLY: Final = 4
 """`brokerPermission` of a group that is drained."""
@@ -62,26 +67,19 @@ def broker_settings(facts: SetFacts, index: int) -> dict[str, str]:
 
     `expectedReplicas` and the name of a group that the manifest no longer has are those of its ConfigMap.
     """
-    spec, kept = facts.manifest.spec, kept_settings(facts, index)
-    others = f"{names.controller_set(facts.controllers_of)}.{facts.namespace}.svc"
+    spec = facts.manifest.spec
     found = {name: _one_line(value_text_of(value)) for name, value in spec.config.items()}
     found.setdefault("mappedFileSizeCommitLog", str(_log_file_bytes(facts)))
-    found.setdefault("readyOnlyInSync", value_text(True))
+    replicas = kept_settings(facts, index).get("expectedReplicas") or str(spec.replicas)
+    found |= _of_dledger(facts, index, int(replicas)) if facts.manifest.is_dledger else _of_controllers(facts)
     found |= {
         "brokerClusterName": spec.cluster_name,
         "brokerName": broker_name(facts, index),
-        "namesrvAddr": f"{others}:{names.NAMESRV_PORT}",
         "fetchNamesrvAddrByDnsLookup": "true",
-        "enableControllerMode": "true",
-        "controllerAddr": f"{others}:{names.CONTROLLER_PORT}",
-        "fetchControllerAddrByDnsLookup": "true",
         "ownerUid": facts.owner_uid,
-        "expectedReplicas": kept.get("expectedReplicas") or str(spec.replicas),
-        "minInSyncReplicas": str(facts.manifest.min_in_sync_replicas),
-        "allAckInSyncStateSet": value_text(spec.replication.acknowledge == "allInSync"),
+        "expectedReplicas": replicas,
         "storePathRootDir": f"{DATA_FOLDER}/store",
         "listenPort": str(names.REMOTING_PORT),
-        "haListenPort": str(names.HA_PORT),
         "httpPort": str(names.HTTP_PORT),
         "masterEndpointSlice": f"{facts.namespace}/{names.master_service(facts.name, index)}",
     }
@@ -90,6 +88,53 @@ def broker_settings(facts: SetFacts, index: int) -> dict[str, str]:
             f"{names.master_service(facts.name, index)}.{facts.namespace}.svc:{names.REMOTING_PORT}"
         )
     return found
+
+
+def _of_controllers(facts: SetFacts) -> dict[str, str]:
+    spec = facts.manifest.spec
+    others = f"{names.controller_set(facts.controllers_of)}.{facts.namespace}.svc"
+    return {
+        "readyOnlyInSync": value_text_of(spec.config.get("readyOnlyInSync", True)),
+        "namesrvAddr": f"{others}:{names.NAMESRV_PORT}",
+        "enableControllerMode": "true",
+        "controllerAddr": f"{others}:{names.CONTROLLER_PORT}",
+        "fetchControllerAddrByDnsLookup": "true",
+        "minInSyncReplicas": str(facts.manifest.min_in_sync_replicas),
+        "allAckInSyncStateSet": value_text(spec.replication.acknowledge == "allInSync"),
+        "haListenPort": str(names.HA_PORT),
+    }
+
+
+def _of_dledger(facts: SetFacts, index: int, replicas: int) -> dict[str, str]:
+    """Which member a broker is comes by environment. A member is its volume, whatever IP its pod has."""
+    members = (
+        f"{member_id(number)}-{names.ledger_peer(facts.name, facts.namespace, index, number)}"
+        for number in range(replicas)
+    )
+    service = (
+        names.namesrv_pods_service(facts.name) if facts.has_name_servers else names.controller_set(facts.name)
+    )
+    return {
+        "namesrvAddr": f"{service}.{facts.namespace}.svc:{names.NAMESRV_PORT}",
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": broker_name(facts, index),
+        "dLegerPeers": ";".join(members),
+        "dLegerBrokersetOnly": "true",
+    }
+
+
+def namesrv_settings(facts: SetFacts) -> dict[str, str]:
+    """Settings of name servers that run by themselves.
+
+    Brokers find a new one within a second; until then it has no routes, and clients are led to the others.
+    """
+    return {
+        "listenPort": str(names.NAMESRV_PORT),
+        "httpPort": str(names.HTTP_PORT),
+        "kvConfigPath": f"{DATA_FOLDER}/kvConfig.json",
+        "needWaitForService": "true",
+        "waitSecondsForService": str(NAMESRV_WAIT_SECONDS),
+    }
 
 
 def broker_name(facts: SetFacts, index: int) -> str:
@@ -122,6 +167,18 @@ def controller_config_map(
         names.controller_set(facts.name),
         component="controller",
         data={CONTROLLER_FILE: file_text(settings), **(others or {})},
+    )
+
+
+def namesrv_config_map(
+    facts: SetFacts, settings: Mapping[str, str], others: Mapping[str, str] | None = None
+) -> NewObject:
+    """The ConfigMap of name servers that run by themselves; `others` are further files."""
+    return facts.an_object(
+        "ConfigMap",
+        names.namesrv_set(facts.name),
+        component="namesrv",
+        data={NAMESRV_FILE: file_text(settings), **(others or {})},
     )
 
 

@@ -87,7 +87,7 @@ def rights_objects(facts: SetFacts, groups: Iterable[int]) -> tuple[NewObject, .
 
 
 def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
-    """Raft and HA ports are for the set's own pods; all others are open.
+    """Raft, HA and DLedger ports are for the set's own pods; all others are open.
 
     The controller port is open because brokers of sets that share these controllers, administrators and the
     operator use it. Nothing is said about what pods may reach.
@@ -95,10 +95,11 @@ def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
     found = []
     if facts.has_controllers:
         everybody = {name: port for name, port in controllers.PORTS.items() if name != "raft"}
-        everybody |= external_access.controller_ports(facts)
+        everybody |= external_access.name_server_ports(facts)
         found.append(_policy(facts, controllers.COMPONENT, everybody, names.RAFT_PORT))
-    everybody = {name: port for name, port in brokers.PORTS.items() if name != "ha"}
-    found.append(_policy(facts, brokers.COMPONENT, everybody, names.HA_PORT))
+    ports, own = (brokers.LEDGER_PORTS, "dledger") if facts.manifest.is_dledger else (brokers.PORTS, "ha")
+    everybody = {name: port for name, port in ports.items() if name != own}
+    found.append(_policy(facts, brokers.COMPONENT, everybody, ports[own]))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from brokerset_operator.resources.brokers import broker_objects
 from brokerset_operator.resources.controllers import controller_objects
 from brokerset_operator.resources.external_access import external_objects, opened
 from brokerset_operator.resources.monitoring import monitoring_objects
+from brokerset_operator.resources.name_servers import name_server_objects
 from brokerset_operator.resources.set_facts import facts_of
 from brokerset_operator.resources.surroundings import master_objects, network_objects, rights_objects
 from brokerset_protocol.external_routes import ExternalAddresses
@@ -47,6 +48,7 @@ def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any],
     found += controller_objects(
         facts, replicas=shape.controller_replicas, raft_join=shape.raft_join, external=shape.external
     )
+    found += name_server_objects(facts, external=shape.external)
     for index, replicas in sorted(shape.groups.items()):
         service, endpoint_slice = master_objects(facts, index)
         found += [opened(facts, index, service), endpoint_slice]

@@ -204,6 +204,16 @@ class Kubernetes:
         self._views.clear()
         self.apply_manifest(**spec)
 
+    @property
+    def by_members(self) -> bool:
+        """Whether groups are DLedgers, which elect their masters without controllers."""
+        return self.manifest.is_dledger
+
+    @property
+    def agreed(self) -> bool:
+        """Whether somebody tells of the groups."""
+        return self.by_members or self.leader is not None
+
     # -- time ---------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -212,11 +222,14 @@ class Kubernetes:
         self._end_pods()
         self._keep_sets()
         self._run_controllers()
-        for each in sorted(self.pods.values(), key=lambda pod: pod.name):
-            self._run_broker(each)
-        if self.leader is not None:
+        run_broker, run_group = (
+            (self._run_member, self._run_ledger) if self.by_members else (self._run_broker, self._run_group)
+        )
+        for each in self.broker_pods():
+            run_broker(each)
+        if self.agreed:
             for group in self.groups.values():
-                self._run_group(group)
+                run_group(group)
         for pod in self.pods.values():
             ready = self.is_ready(pod)
             pod.ready_since = (pod.ready_since or self.now) if ready else None
@@ -240,10 +253,19 @@ class Kubernetes:
                     pod.orphaned = False
                     if pod.ordinal >= replicas:
                         self.end_pod(pod)
+            self._roll_name_servers(name, found)
             for ordinal in range(replicas):
                 pod_name = f"{name}-{ordinal}"
                 if pod_name not in self.pods and self.rng.random() < 0.7:
                     self._make_pod(name, found, ordinal)
+
+    def _roll_name_servers(self, name: str, found: Mapping[str, Any]) -> None:
+        """Kubernetes itself replaces old ones, one at a time."""
+        pods = [pod for pod in self.pods.values() if pod.keeper == name == names.namesrv_set(NAME)]
+        image = found["spec"]["template"]["spec"]["containers"][0]["image"]
+        old = [pod for pod in pods if pod.image != image]
+        if old and len(pods) == found["spec"]["replicas"] and all(map(self.is_ready, pods)):
+            self.end_pod(old[-1])
 
     def end_pod(self, pod: Pod) -> None:
         """Somebody deletes a pod."""
@@ -336,6 +358,12 @@ class Kubernetes:
         """Controllers that have everything."""
         return {n for n in self.living_controllers() if self.caught_up_at.get(n, 0.0) <= self.now}
 
+    def broker_pods(self) -> list[Pod]:
+        """Pods of brokers, by name."""
+        others = (names.controller_set(NAME), names.namesrv_set(NAME))
+        found = (pod for pod in self.pods.values() if pod.keeper not in others)
+        return sorted(found, key=lambda pod: pod.name)
+
     # -- brokers ------------------------------------------------------------------------------------------
 
     def group_of(self, pod: Pod) -> Group:
@@ -344,8 +372,6 @@ class Kubernetes:
         return self.groups.setdefault(f"{NAME}-{index}", Group(f"{NAME}-{index}"))
 
     def _run_broker(self, pod: Pod) -> None:
-        if pod.keeper == names.controller_set(NAME):
-            return
         group = self.group_of(pod)
         if not pod.runs(self.now) or pod.ends_at is not None:
             pod.registered = pod.registered and pod.runs(self.now) and pod.ends_at is None
@@ -375,6 +401,48 @@ class Kubernetes:
                 group.in_sync.discard(volume.broker_id)  # without a master nobody could take it in again
         if volume.broker_id in group.replicas:
             group.replicas[volume.broker_id].last_seen = self.now
+
+    def _run_member(self, pod: Pod) -> None:
+        """A member of a DLedger is its volume; it takes part as soon as it runs."""
+        group, volume = self.group_of(pod), pod.volume
+        if not pod.runs(self.now) or pod.ends_at is not None:
+            pod.registered = False
+            return
+        broker_id = volume.broker_id = pod.ordinal + 1
+        if not pod.registered:
+            volume.incarnation += 1
+            wait = self.rng.choice((0, 1, 1, 2, 8))
+            address = f"{pod.ip}:{names.REMOTING_PORT}"
+            group.replicas[broker_id] = Replica(
+                address, volume.incarnation, pod.uid, self.now, self.now + wait
+            )
+            group.expected = group.expected or pod.expected
+            group.in_sync.discard(broker_id)
+            pod.registered = True
+        group.replicas[broker_id].last_seen = self.now
+
+    def _run_ledger(self, group: Group) -> None:
+        """More than half elect the one of them with the longest log."""
+        living, quorum = self.living(group), group.expected // 2 + 1
+        group.in_sync &= living
+        if group.master not in group.in_sync:
+            group.master = None
+            if len(living) < quorum:
+                return
+            self._elect(group, max(living, key=lambda n: (self._log(group, n), -n)))
+        assert group.master is not None, "it was elected"
+        for n in sorted(living - group.in_sync):
+            if group.replicas[n].catches_up_at <= self.now:
+                self._volume(group, n).log = self._log(group, group.master)
+                group.in_sync.add(n)
+        if len(group.in_sync) >= quorum:
+            group.acknowledged = self._log(group, group.master) + 1
+            group.unread += group.permission == 6 and self.rng.random() < 0.5
+            for n in sorted(group.in_sync):
+                self._volume(group, n).log = group.acknowledged
+        if group.unread and self.rng.random() < 0.7:
+            group.unread -= 1
+        self._lead_service(group)
 
     def living(self, group: Group) -> set[int]:
         """Ids whose processes really run, and are registered."""
@@ -460,7 +528,11 @@ class Kubernetes:
             return False
         if pod.keeper == names.controller_set(NAME):
             return self.leader is not None and pod.volume.raft and pod.ordinal in self.members
+        if pod.keeper == names.namesrv_set(NAME):
+            return True
         group = self.group_of(pod)  # `readyOnlyInSync`: a slave that catches up is not ready
+        if self.by_members:
+            return pod.registered and group.master is not None
         serves = pod.volume.broker_id == group.master or pod.volume.broker_id in group.in_sync | group.fenced
         return pod.registered and group.master is not None and serves
 
@@ -497,7 +569,8 @@ class Kubernetes:
                 drains={
                     name: Drain(unread=self.groups[name].unread, permission=self.groups[name].permission)
                     for name in sorted(dropped)
-                    if said[2].leader is not None and self.groups[name].master is not None
+                    if (self.by_members or said[2].leader is not None)
+                    and self.groups[name].master is not None
                 },
                 settings=said[4],
                 now=self.now,
@@ -596,21 +669,28 @@ class Kubernetes:
 
     def _told(self) -> dict[str, dict[str, str]]:
         """Settings of the brokers that answer."""
-        brokers = (pod for pod in self.pods.values() if pod.keeper != names.controller_set(NAME))
-        return {pod.name: dict(pod.settings) for pod in brokers if pod.runs(self.now) and pod.ends_at is None}
+        return {
+            pod.name: dict(pod.settings)
+            for pod in self.broker_pods()
+            if pod.runs(self.now) and pod.ends_at is None
+        }
 
     def _states(self) -> dict[str, GroupState]:
-        return (
-            {name: self._state(group) for name, group in self.groups.items()}
-            if self.leader is not None
-            else {}
-        )
+        if not self.agreed:
+            return {}
+        told = self.groups.items()
+        return {name: self._state(group) for name, group in told if not self.by_members or self.living(group)}
 
     def _state(self, group: Group) -> GroupState:
+        living = self.living(group)
+        alive = {
+            n: n in living if self.by_members else self.now - replica.last_seen < NOTICED_SECONDS
+            for n, replica in group.replicas.items()
+        }
         return GroupState(
             cluster_name="DefaultCluster",
             broker_name=group.name,
-            owner=UID,
+            owner=None if self.by_members else UID,
             expected_replicas=group.expected,
             next_broker_id=group.next_id,
             master_id=group.master,
@@ -626,7 +706,7 @@ class Kubernetes:
                     "",
                     replica.incarnation,
                     "",
-                    "alive" if self.now - replica.last_seen < NOTICED_SECONDS else "dead",
+                    "alive" if alive[n] else "dead",
                 )
                 for n, replica in sorted(group.replicas.items())
             ),
@@ -755,8 +835,10 @@ class Kubernetes:
             action, actions.SwitchOver | actions.Fence | actions.CleanBroker | actions.SetPermission
         )
         group = self.groups.get(action.group)
-        if self.leader is None or group is None:
+        if not self.agreed or group is None:
             raise Refused("nobody leads, or there is no such group")
+        asked = isinstance(action, actions.Fence | actions.CleanBroker)
+        assert not (asked and self.by_members), "a DLedger has no fences, and forgets nobody"
         living = self.living(group)
         match action:
             case actions.SwitchOver(to_broker_id=to, epoch=epoch):

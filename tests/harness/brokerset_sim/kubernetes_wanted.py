@@ -32,7 +32,11 @@ def wanted_of_model(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any]
     settings = {"raftJoin": "true" if shape.raft_join else "false"}
     own = spec.controllers.storage
     controllers_size = own.size if own is not None and own.size is not None else "1Gi"
-    if spec.controllers.ref is None:
+    if manifest.is_dledger and not manifest.controllers_wanted:
+        name_servers, image = names.namesrv_set(NAME), observed.operator.image
+        found.append(_config_map(observed, name_servers, {"needWaitForService": "true"}))
+        found.append(_stateful_set(name_servers, 2, image, observed, "1Gi", when_deleted))
+    elif spec.controllers.ref is None:
         found.append(_config_map(observed, controllers, settings))
         found.append(
             _stateful_set(
@@ -71,7 +75,7 @@ def _meta(observed: Observed, name: str, group: str | None = None) -> dict[str, 
 
 
 def _config_map(observed: Observed, name: str, data: dict[str, str]) -> Mapping[str, Any]:
-    group = None if name == names.controller_set(NAME) else name
+    group = None if name in (names.controller_set(NAME), names.namesrv_set(NAME)) else name
     text = "".join(f"{key}={value}\n" for key, value in data.items())
     return {
         "kind": "ConfigMap",

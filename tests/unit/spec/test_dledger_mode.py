@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from brokerset_spec.dledger_mode import check_on_kubernetes
 from brokerset_spec.manifest import ManifestError
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan import PlanRefused, PortsTaken, PortWishes, move_broker
@@ -96,16 +95,19 @@ def test_what_the_set_decides_is_no_setting_of_a_manifest(setting: str, spec: di
         manifest_of(**spec, config={setting: value})
 
 
-def test_one_machine_may_have_what_kubernetes_refuses_in_one_sentence() -> None:
-    manifest = manifest_of(**DLEDGER)
+def test_controllers_that_the_api_server_fills_in_without_a_field_are_not_asked_for() -> None:
+    """It has `controllers: {}` as its default."""
+    assert manifest_of(**DLEDGER, controllers={}).controllers_wanted == 0
+    assert manifest_of(**DLEDGER, controllers={"ref": None}).controllers_wanted == 0
+    assert manifest_of(**DLEDGER, controllers={"replicas": 1}).controllers_wanted == 1
+    assert manifest_of(controllers={}).controllers_wanted == 3
 
-    (problem,) = check_on_kubernetes(manifest.spec.replication)
 
-    assert str(problem) == (
-        "spec.replication.mode: dledger is served on one machine; on Kubernetes not yet; "
-        "use controller or leave it out"
-    )
-    assert check_on_kubernetes(manifest_of().spec.replication) == []
+@pytest.mark.parametrize(("replicas", "least"), [(3, 2), (5, 3)])
+def test_a_dledger_takes_sends_while_more_than_half_of_its_members_have_them(
+    replicas: int, least: int
+) -> None:
+    assert manifest_of(**DLEDGER, replicas=replicas).min_in_sync_replicas == least
 
 
 def test_a_group_is_run_with_a_name_server_and_without_controllers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 from tests.unit.cli.kubernetes.conftest import FakeCluster, broker_set, condition, pod
 
@@ -31,6 +32,24 @@ def test_the_tree_shows_who_is_what_and_where(cluster: FakeCluster) -> None:
         "   ├─ orders-0-0  id 1  master  in sync  end 999           Running  node-0",
         "   ├─ orders-0-1  id 2  slave   in sync  end 998  lag 2 B  Running  node-1",
         "   └─ orders-0-2  id 3  slave   in sync  end 997  lag 3 B  Running  node-2",
+    ]
+
+
+def test_a_set_without_controllers_shows_its_name_servers_and_terms(cluster: FakeCluster) -> None:
+    """Groups elect their leaders themselves, by a DLedger."""
+    item = broker_set(controllers={"formed": False, "replicas": 0, "ready": 0})
+    item["status"]["groups"][0]["term"] = 2
+    pods = [pod(f"orders-namesrv-{number}") for number in (0, 1)]
+    for each in pods:
+        each["metadata"]["labels"]["app.kubernetes.io/component"] = "namesrv"
+
+    shown = [click.unstyle(line) for line in tree.lines(read_set(item, pods))]
+
+    assert "├─ name servers  2/2 ready" in shown
+    assert any("orders-0  epoch 3  term 2  master 1" in line for line in shown)
+    assert [each["name"] for each in tree.as_json(read_set(item, pods))["nameServers"]] == [
+        "orders-namesrv-0",
+        "orders-namesrv-1",
     ]
 
 

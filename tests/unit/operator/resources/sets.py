@@ -34,7 +34,7 @@ def whole(observed: Observed, **different: Any) -> Shape:
     assert observed.manifest is not None
     spec = observed.manifest.spec
     values: dict[str, Any] = {
-        "controller_replicas": spec.controllers.replicas,
+        "controller_replicas": observed.manifest.controllers_wanted,
         "raft_join": False,
         "groups": {index: spec.replicas for index in range(len(observed.manifest.broker_names))},
     }

@@ -41,6 +41,10 @@ PRODUCTION: Mapping[str, Any] = {
 }
 
 
+DLEDGER: Mapping[str, Any] = {"replication": {"mode": "dledger"}}
+"""Groups that elect their leaders, and name servers alone."""
+
+
 class _Plain(yaml.SafeDumper):
     """Writes everything out, so that each object can be read by itself, and texts line by line."""
 
@@ -58,7 +62,7 @@ _Plain.add_representer(str, _text)
 
 @pytest.mark.parametrize(
     ("name", "spec", "seen"),
-    [("smallest", {}, {}), ("production", PRODUCTION, {"api_kinds": KINDS})],
+    [("smallest", {}, {}), ("production", PRODUCTION, {"api_kinds": KINDS}), ("dledger", DLEDGER, {})],
 )
 def test_all_objects_of_a_set_are_as_written_down(
     name: str,

@@ -14,6 +14,7 @@ from brokerset_kube import kinds
 from brokerset_kube.kinds import Kind
 from brokerset_operator import quiescence
 from brokerset_operator.controllers_view import ControllersView
+from brokerset_operator.ledger_view import Member
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
 from brokerset_operator.quiescence import COMPLETE_SECONDS, COMPLETE_SPREAD, QuiescentSets
@@ -74,7 +75,7 @@ class Bench:
         return self.kinds
 
     def observed(
-        self, status: Any = WELL, asked: Mapping[int, str] = ADDRESSES, version: str = VERSION
+        self, status: Any = WELL, asked: Mapping[int, str] = ADDRESSES, version: str = VERSION, **seen: Any
     ) -> None:
         observed = Observed(
             meta=Meta(name="orders", namespace="shop", uid="u", generation=1),
@@ -86,7 +87,8 @@ class Bench:
         live = {"metadata": {"name": "orders", "resourceVersion": VERSION}}
         self.sets.begin(KEY)
         self.during()
-        self.sets.end(KEY, Seen(observed, live, view=VIEW, asked=asked, brokers=BROKERS), status, version)
+        others = {"view": VIEW, **seen}
+        self.sets.end(KEY, Seen(observed, live, asked=asked, brokers=BROKERS, **others), status, version)
 
     def quiescent(self) -> bool:
         return asyncio.run(self.sets.is_quiescent(KEY))
@@ -127,6 +129,30 @@ def test_what_controllers_say_anew_asks_for_one(bench: Bench, change: dict[str, 
     """Masters, in-sync sets, fences, replicas that died, messages whose end the status tells, members."""
     bench.observed()
     bench.view = replace(VIEW, **change)
+
+    assert not bench.quiescent()
+
+
+def test_a_set_without_controllers_is_quiescent_while_the_members_of_its_dledgers_say_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Member("orders-0-0", "10.0.0.1:10911", "orders-0", 0, "orders-0-0.orders-0.shop.svc:40911", 1)
+    groups = {"orders-0": GROUP}
+
+    async def query_groups(members: Any) -> Mapping[str, Any]:
+        assert members == (member,)
+        return groups
+
+    async def no_controllers(addresses: Any) -> ControllersView:
+        assert addresses == {}
+        return ControllersView()
+
+    monkeypatch.setattr(quiescence, "query_groups", query_groups)
+    monkeypatch.setattr(quiescence, "query_controllers", no_controllers)
+    bench.observed(asked={}, members=(member,), view=ControllersView(groups=groups, by_members=True))
+    assert bench.quiescent()
+
+    groups = {"orders-0": replace(GROUP, master_id=2)}
 
     assert not bench.quiescent()
 
