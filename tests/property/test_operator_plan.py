@@ -112,7 +112,7 @@ class Checker:
     def judge(self, action: actions.Action, observed: Observed, oldest: float) -> None:
         """Before an action is carried out."""
         world = self.world
-        silent = observed.controllers.leader is None
+        silent = not world.by_members and observed.controllers.leader is None
         match action:
             case actions.DeletePod(name=name, uid=uid):
                 pod = world.pods.get(name)
@@ -301,6 +301,24 @@ class Schedule:
 
     def run(self) -> None:
         """Faults while safety is checked; then peace, and everything must come to be as the manifest says."""
+        rng = self.rng
+        self.make_set()
+        # Some clusters get a quiet start; what comes later is then seen by more of the plan.
+        quiet = rng.choice((0, 25, 25))
+        rate = rng.choice((0.02, 0.08, 0.2))
+        for second in range(CHAOS_SECONDS + quiet):
+            if second >= quiet and rng.random() < rate:
+                rng.choice(self.events)(self)
+            self.second()
+        self.heal()
+
+    @property
+    def events(self) -> tuple[Callable[[Schedule], None], ...]:
+        """What may happen."""
+        return RECREATIONS if self.recreated else EVENTS
+
+    def make_set(self) -> None:
+        """The first manifest."""
         rng, world = self.rng, self.world
         world.apply_manifest(
             replicas=rng.choice((1, 2, 3, 3, 3, 4)),
@@ -310,14 +328,6 @@ class Schedule:
             update={"strategy": rng.choice(("automatic", "automatic", "supervised"))},
         )
         self.change_replicas(world.spec["replicas"])
-        # Some clusters get a quiet start; what comes later is then seen by more of the plan.
-        quiet = rng.choice((0, 25, 25))
-        rate = rng.choice((0.02, 0.08, 0.2))
-        for second in range(CHAOS_SECONDS + quiet):
-            if second >= quiet and rng.random() < rate:
-                rng.choice(RECREATIONS if self.recreated else EVENTS)(self)
-            self.second()
-        self.heal()
 
     def change_replicas(self, replicas: int) -> None:
         """Another number of brokers, in some schedules with a minimum that is given."""
@@ -488,7 +498,7 @@ def _change_controllers(run: Schedule) -> None:
 
 
 def _fault(run: Schedule, pod: Pod) -> None:
-    if pod.keeper == names.controller_set(NAME):
+    if not pod.keeper.rpartition("-")[2].isdecimal():
         run.world.controllers_fault_at = run.world.now
     else:
         run.world.group_of(pod).fault_at = run.world.now

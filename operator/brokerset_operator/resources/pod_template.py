@@ -56,9 +56,12 @@ REVISIONS_KEPT: Final = 3
 """Old pod templates that a StatefulSet remembers; with `OnDelete` nothing goes back to them by itself."""
 
 
-BY_OPERATOR: Final = "OnDelete"
-BY_KUBERNETES: Final = "RollingUpdate"
-"""Who replaces old pods."""
+BY_OPERATOR: Final[Mapping[str, Any]] = {"updateStrategy": {"type": "OnDelete"}}
+BY_KUBERNETES: Final[Mapping[str, Any]] = {
+    "updateStrategy": {"type": "RollingUpdate"},
+    "minReadySeconds": 15,
+}
+"""Who replaces old pods; Kubernetes waits so long with the next one."""
 
 HASH_CHARACTERS: Final = 16
 """64 bits: nobody tries to find two templates with the same hash, and people can read it out."""
@@ -138,11 +141,11 @@ def stateful_set(
     name: str,
     replicas: int,
     service: str | None = None,
-    strategy: str = BY_OPERATOR,
+    strategy: Mapping[str, Any] = BY_OPERATOR,
 ) -> NewObject:
     """A StatefulSet with one volume claim for each pod; its headless Service is called as it is by default.
 
-    Its pods are replaced by nobody but the operator, unless `strategy` says otherwise.
+    Its pods are replaced by nobody but the operator, unless `strategy`, fields of its spec, says otherwise.
     """
     claim: NewObject = {
         "accessModes": ["ReadWriteOnce"],
@@ -160,7 +163,7 @@ def stateful_set(
             "replicas": replicas,
             "serviceName": service or name,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": strategy},
+            **strategy,
             "revisionHistoryLimit": REVISIONS_KEPT,
             "selector": {"matchLabels": names.selector(facts.name, process.component, process.group)},
             "template": pod_template(facts, process),

@@ -25,8 +25,9 @@ NAMESRV_FILE: Final = "namesrv.properties"
 DATA_FOLDER: Final = "/data"
 """Where the claim is mounted. A broker's store and identity are both in it, so that neither is lost alone."""
 
-NAMESRV_WAIT_SECONDS: Final = 5
-"""How long a name server that has started waits for brokers; they look its name up each second."""
+NAMESRV_WAIT_SECONDS: Final = 8
+"""How long a name server that has started waits for brokers: they look its name up each second, and the
+cluster's DNS remembers for 5 s what it was asked."""
 
 READ_ONLY: Final = 4
 """`brokerPermission` of a group that is drained."""
@@ -126,7 +127,7 @@ def _of_dledger(facts: SetFacts, index: int, replicas: int) -> dict[str, str]:
 def namesrv_settings(facts: SetFacts) -> dict[str, str]:
     """Settings of name servers that run by themselves.
 
-    Brokers find a new one within a second; until then it has no routes, and clients are led to the others.
+    Brokers find a new one within seconds; until then it has no routes, and clients are led to the others.
     """
     return {
         "listenPort": str(names.NAMESRV_PORT),

@@ -260,12 +260,14 @@ class Kubernetes:
                     self._make_pod(name, found, ordinal)
 
     def _roll_name_servers(self, name: str, found: Mapping[str, Any]) -> None:
-        """Kubernetes itself replaces old ones, one at a time."""
+        """Kubernetes itself replaces old ones, the highest first, and waits until each is ready."""
         pods = [pod for pod in self.pods.values() if pod.keeper == name == names.namesrv_set(NAME)]
-        image = found["spec"]["template"]["spec"]["containers"][0]["image"]
-        old = [pod for pod in pods if pod.image != image]
-        if old and len(pods) == found["spec"]["replicas"] and all(map(self.is_ready, pods)):
-            self.end_pod(old[-1])
+        for pod in sorted(pods, key=lambda pod: -pod.ordinal):
+            if pod.revision != found["status"]["updateRevision"]:
+                self.end_pod(pod)
+                return
+            if not self.is_ready(pod):
+                return
 
     def end_pod(self, pod: Pod) -> None:
         """Somebody deletes a pod."""
