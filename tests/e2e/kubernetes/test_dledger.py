@@ -65,6 +65,23 @@ def test_a_changed_setting_is_rolled_out_to_the_leader_last_and_no_send_fails(or
     assert verdict["failed"] == 0, verdict
 
 
+@pytest.mark.slow
+def test_name_servers_and_brokers_are_replaced_at_the_same_time_and_no_send_fails(orders: Deployed) -> None:
+    """Kubernetes replaces the name servers one at a time; each waits for brokers before clients are led to it."""
+    before = orders.uids()
+    with orders.load("replaced") as load:
+        load.goes_on()
+        orders.change(podTemplate={"metadata": {"annotations": {"example.com/round": "2"}}})
+
+        order = replaced_in_order(orders, before)
+        orders.wait_settled(controllers=0)
+
+        say(f"roll of {order}: {load.goes_on()}")
+        verdict = load.finish()
+    assert len(order) == 5
+    assert verdict["failed"] == 0, verdict
+
+
 def test_a_switchover_that_is_asked_for_fails_no_send(orders: Deployed) -> None:
     """The annotation is answered when the member that it names leads."""
     leader = orders.master()
