@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from brokerset_operator.model import names
-from brokerset_operator.resources import brokers, controllers, external_access
+from brokerset_operator.resources import brokers, controllers, external_access, name_servers
 from brokerset_operator.resources.pod_parts import service_ports
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
@@ -97,14 +97,18 @@ def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
         everybody = {name: port for name, port in controllers.PORTS.items() if name != "raft"}
         everybody |= external_access.name_server_ports(facts)
         found.append(_policy(facts, controllers.COMPONENT, everybody, names.RAFT_PORT))
+    if facts.has_name_servers:
+        everybody = {**name_servers.PORTS, **external_access.name_server_ports(facts)}
+        found.append(_policy(facts, name_servers.COMPONENT, everybody))
     ports, own = (brokers.LEDGER_PORTS, "dledger") if facts.manifest.is_dledger else (brokers.PORTS, "ha")
     everybody = {name: port for name, port in ports.items() if name != own}
     found.append(_policy(facts, brokers.COMPONENT, everybody, ports[own]))
     return tuple(found)
 
 
-def _policy(facts: SetFacts, component: str, everybody: dict[str, int], own: int) -> NewObject:
+def _policy(facts: SetFacts, component: str, everybody: dict[str, int], own: int | None = None) -> NewObject:
     members: dict[str, Any] = {"matchLabels": names.selector(facts.name, component)}
+    among = [] if own is None else [{"from": [{"podSelector": members}], "ports": [_port(own)]}]
     return facts.an_object(
         "NetworkPolicy",
         f"{facts.name}-{component}",
@@ -112,10 +116,7 @@ def _policy(facts: SetFacts, component: str, everybody: dict[str, int], own: int
         spec={
             "podSelector": members,
             "policyTypes": ["Ingress"],
-            "ingress": [
-                {"ports": [_port(port) for port in everybody.values()]},
-                {"from": [{"podSelector": members}], "ports": [_port(own)]},
-            ],
+            "ingress": [{"ports": [_port(port) for port in everybody.values()]}, *among],
         },
     )
 
