@@ -12,6 +12,9 @@ from brokerset_spec.set_parts import DLEDGER, Controllers, Replication
 LEDGER_REPLICAS: Final = (3, 5)
 """Sizes of a group: one broker more does not let one more of them fail."""
 
+IN_SYNC_BYTES: Final = 4 * 1024 * 1024
+"""A follower that lacks at most so much of the leader's log counts as in sync: under load all lack some."""
+
 FIXED_REPLICAS: Final = "members of a DLedger group cannot be added or taken away, as in RocketMQ"
 """Why the number of brokers cannot be changed."""
 

@@ -98,7 +98,7 @@ def trouble_of(identity: BrokerIdentityAnswer | None, table: Mapping[str, str]) 
         return Trouble(text, table.get("brokersetAdvice", ""), identity.problem in REFUSED)
     text = table.get("brokersetFollowProblem", "")
     if _is_member(table):
-        text = table.get("brokersetProblem", "")
+        text = table.get("brokersetProblem") or text
     return Trouble(text, table.get("brokersetFollowAdvice") or TRIES_AGAIN) if text else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from brokerset_client.broker_facts import facts_from
 from brokerset_client.controller_admin import SWITCH_OVER_SECONDS
@@ -24,14 +24,8 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
-from brokerset_spec.dledger_mode import member_id
+from brokerset_spec.dledger_mode import IN_SYNC_BYTES, member_id
 from brokerset_spec.set_parts import DLEDGER
-
-IN_SYNC_BYTES: Final = 1024 * 1024
-"""A follower that lacks at most so much of the leader's log counts as in sync.
-
-Under load all lack a little. What the others committed is on more than half of them, whoever is replaced.
-"""
 
 
 @dataclass(frozen=True, slots=True)

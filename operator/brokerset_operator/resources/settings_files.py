@@ -71,6 +71,7 @@ def broker_settings(facts: SetFacts, index: int) -> dict[str, str]:
     spec = facts.manifest.spec
     found = {name: _one_line(value_text_of(value)) for name, value in spec.config.items()}
     found.setdefault("mappedFileSizeCommitLog", str(_log_file_bytes(facts)))
+    found.setdefault("readyOnlyInSync", value_text(True))
     replicas = kept_settings(facts, index).get("expectedReplicas") or str(spec.replicas)
     found |= _of_dledger(facts, index, int(replicas)) if facts.manifest.is_dledger else _of_controllers(facts)
     found |= {
@@ -95,7 +96,6 @@ def _of_controllers(facts: SetFacts) -> dict[str, str]:
     spec = facts.manifest.spec
     others = f"{names.controller_set(facts.controllers_of)}.{facts.namespace}.svc"
     return {
-        "readyOnlyInSync": value_text_of(spec.config.get("readyOnlyInSync", True)),
         "namesrvAddr": f"{others}:{names.NAMESRV_PORT}",
         "enableControllerMode": "true",
         "controllerAddr": f"{others}:{names.CONTROLLER_PORT}",

@@ -276,6 +276,36 @@ async def test_behind_a_service_a_leader_that_ends_passes_sends_on_until_it_lead
             await ending
 
 
+async def test_a_member_that_copies_the_log_is_not_ready_before_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `readyOnlyInSync`, on Kubernetes; so that nobody evicts another member meanwhile."""
+    monkeypatch.setattr(ledger_member, "LACK_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_member, "IN_SYNC_BYTES", 50_000)
+    async with group(tmp_path, ready_only_in_sync=True) as members:
+        leader = await members.leader()
+        number = next(n for n, broker in members.brokers.items() if broker is not leader)
+        await until(lambda: not any(member(broker).problems() for broker in members.brokers.values()))
+        await members.stop(number)
+        async with client_of(leader) as client:
+            await client.create_topic("t")
+            for _ in range(20):
+                assert (await client.send("t", b"x" * 20_000)).code == ResponseCode.SUCCESS
+        told: list[str] = []
+        back = await members.start(number)
+        part = member(back)
+
+        def ready() -> bool:
+            told.extend(part.problems())
+            return not part.problems()
+
+        await until(ready)
+        lacking = [text for text in told if "bytes of the log" in text or "has not told yet" in text]
+        assert lacking, told
+        end = ledger_store(leader).ledger.write_position
+        assert end - ledger_store(back).ledger.write_position <= 50_000
+
+
 async def test_a_delayed_message_is_delivered_by_the_next_leader(tmp_path: Path) -> None:
     async with group(tmp_path) as members:
         first = await members.leader()

@@ -56,7 +56,15 @@ from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.peer_requests import PoolRequester
-from brokerset_runtime.remoting import Connection, ConnectionPool, Handler, RemotingServer
+from brokerset_runtime.remoting import (
+    Connection,
+    ConnectionClosed,
+    ConnectionPool,
+    Handler,
+    RemotingServer,
+    RequestTimeout,
+)
+from brokerset_spec.dledger_mode import IN_SYNC_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +86,11 @@ RECOVERING: Final = (
     "no leader of {peers} is known; this member's disk is new or lost what was not on it, so its vote counts"
     " only when all members vote: start all of them (docs/dledger.md, if one is lost for good)"
 )
+
+LACK_SECONDS: Final = 1.0
+"""How often a follower asks how long its leader's log is, where its readiness depends on that."""
+
+LACK_ANSWER_SECONDS: Final = 0.5
 
 DRAIN_SECONDS: Final = 0.2
 """How long answers to other members may take at the end."""
@@ -126,6 +139,9 @@ class LedgerMember:
         self._named_masters: str | None = None
         self._led_until: float | None = None
         """When this broker was master last, on the clock's `monotonic`."""
+
+        self._lacks: int | None = None
+        """How many bytes of the leader's log a follower lacks, as far as it has asked."""
 
         self._retry: asyncio.TimerHandle | None = None
         self._transfers_away: set[asyncio.Task[None]] = set()
@@ -229,6 +245,27 @@ class LedgerMember:
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._steps.run())
             tasks.create_task(self.shell.run())
+            tasks.create_task(self._watch_leader())
+
+    async def _watch_leader(self) -> None:
+        """A leader pushes its log to followers, and does not tell them how long it is."""
+        while True:
+            now = self.core.role
+            if now.role is not Role.SLAVE:
+                self._lacks = None
+            elif self._parts.live.current.ready_only_in_sync and now.master_address:
+                await self._ask_leader(now.master_address)
+            await asyncio.sleep(LACK_SECONDS)
+
+    async def _ask_leader(self, address: str) -> None:
+        """Learn what is lacking; without an answer what was known stays. A leader of Java does not tell."""
+        command = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
+        try:
+            reply = await self._asker.ask(address, command, LACK_ANSWER_SECONDS)
+            end = BrokerIdentityAnswer.from_ext(reply.ext).log_offset or 0
+        except (ConnectionClosed, RequestTimeout, Rejected):
+            return
+        self._lacks = max(0, end - self._store.ledger.write_position)
 
     async def _run_on_disk(self, work: Callable[[], _T]) -> _T:
         """What waits for the disk, in a thread: a failure is final, and the next start hears of it."""
@@ -574,7 +611,17 @@ class LedgerMember:
         """Why this broker is not ready."""
         if (stopped := self._store.stopped) is not None and not self._closing:
             return [stopped]
-        return [self.problem()] if self.core.role.role is Role.NONE else []
+        if self.core.role.role is Role.NONE:
+            return [self.problem()]
+        return [] if (lack := self._lack_problem()) is None else [lack]
+
+    def _lack_problem(self) -> str | None:
+        """Why a follower must not be relied on yet, where its readiness depends on that."""
+        if self.core.role.role is not Role.SLAVE or not self._parts.live.current.ready_only_in_sync:
+            return None
+        if self._lacks is None:
+            return "the leader has not told yet how long its log is"
+        return f"this member lacks {self._lacks:,} bytes of the log" if self._lacks > IN_SYNC_BYTES else None
 
     def table(self) -> dict[str, str]:
         """Facts for GET_BROKER_RUNTIME_INFO (28)."""
@@ -587,6 +634,7 @@ class LedgerMember:
             own_id=self._own_id,
             lease_seconds=max(0.0, self.core.lease.ends_at - self._parts.clock.monotonic()),
             problem=self.problem(),
+            lack=self._lack_problem() or "",
             metadata_applied=self.metadata.status().applied_offset,
         )
 

@@ -55,6 +55,7 @@ def ledger_table(
     own_id: int,
     lease_seconds: float,
     problem: str,
+    lack: str,
     metadata_applied: int,
 ) -> dict[str, str]:
     """Facts for GET_BROKER_RUNTIME_INFO (28), as texts; under the names of controller mode where they mean
@@ -77,6 +78,7 @@ def ledger_table(
         "brokersetMasterEpoch": str(role.epoch),
         "brokersetMasterAddress": role.master_address or "",
         "brokersetProblem": problem,
+        "brokersetFollowProblem": lack,
         "brokersetMaxOffset": str(store.ledger.write_position),
         "brokersetConfirmedOffset": str(store.max_offset),
         "brokersetInSync": ",".join(str(broker_id_of(each)) for each in in_sync(status)),

@@ -7,7 +7,6 @@ from typing import Any
 
 from brokerset_operator.brokers_view import trouble_of
 from brokerset_operator.ledger_view import (
-    IN_SYNC_BYTES,
     Member,
     elects_itself,
     group_names,
@@ -15,6 +14,7 @@ from brokerset_operator.ledger_view import (
     members_of,
 )
 from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_spec.dledger_mode import IN_SYNC_BYTES
 
 LIVE: dict[str, Any] = {
     "metadata": {"name": "orders", "namespace": "shop"},
