@@ -190,7 +190,7 @@ def test_the_smallest_manifest_gets_every_default(api: Api) -> None:
         "monitoring": {"dashboards": True, "podMonitor": False, "rules": True},
         "podTemplate": {},
         "replicas": 3,
-        "replication": {"acknowledge": "allInSync", "mode": "controller", "uncleanElection": False},
+        "replication": {"mode": "controller", "uncleanElection": False},
         "storage": {"size": "20Gi", "whenDeleted": "Retain"},
         "tls": {},
         "update": {"strategy": "automatic"},
