@@ -53,14 +53,14 @@ def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]
     """Read what the API server has; `pods` are the set's, and those of the controllers that it uses."""
     of = seen.controllers.of or seen.name
     brokers: dict[str, BrokerTarget] = {}
-    controllers: list[tuple[bool, str]] = []
+    name_servers: list[tuple[bool, str]] = []
     for pod in pods:
         meta = part(pod, "metadata")
         labels, name = part(meta, "labels"), str(meta.get("name", ""))
         resource, ip = labels.get(names.GROUP_LABEL), part(pod, "status").get("podIP")
-        if labels.get(names.COMPONENT_LABEL) == names.CONTROLLER:
+        if labels.get(names.COMPONENT_LABEL) in (names.CONTROLLER, names.NAME_SERVER):
             if labels.get(names.SET_LABEL) == of and not meta.get("deletionTimestamp"):
-                controllers.append((not _is_ready(pod), name))
+                name_servers.append((not _is_ready(pod), name))
         elif resource and labels.get(names.SET_LABEL) == seen.name:
             host = f"{name}.{resource}.{meta.get('namespace', '')}.svc"
             addresses = [f"{host}:{REMOTING_PORT}", *([f"{ip}:{REMOTING_PORT}"] if ip else [])]
@@ -75,7 +75,7 @@ def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]
         groups={group.name: group.resource for group in seen.groups},
         brokers=brokers,
         masters=masters,
-        name_servers=tuple(name for _, name in sorted(controllers)),
+        name_servers=tuple(name for _, name in sorted(name_servers)),
     )
 
 

@@ -35,7 +35,8 @@ def belongs(event: Object, name: str, known: Collection[str]) -> bool:
     kind, of = str(about.get("kind", "")), str(about.get("name", ""))
     if kind in ("BrokerSet", "Topic"):
         return of == name or kind == "Topic"
-    return of in known or bool(re.fullmatch(rf"(?:data-)?{re.escape(name)}-(?:controller|\d+)(?:-\d+)?", of))
+    shape = rf"(?:data-)?{re.escape(name)}-(?:controller|namesrv|\d+)(?:-\d+)?"
+    return of in known or bool(re.fullmatch(shape, of))
 
 
 def event_time(event: Object) -> str:

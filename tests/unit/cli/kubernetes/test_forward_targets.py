@@ -21,12 +21,13 @@ def a_set(**spec: Any) -> SetView:
 def a_pod(name: str, *, of: str = "orders", ready: bool = True, uid: str = "u") -> dict[str, Any]:
     """A pod of a set; its component follows from its name."""
     resource = name.rpartition("-")[0]
-    controller = resource.endswith("-controller")
+    component = resource.rpartition("-")[2]
+    named = component in ("controller", "namesrv")
     labels = {
         "brokerset.io/set": of,
-        "app.kubernetes.io/component": "controller" if controller else "broker",
+        "app.kubernetes.io/component": component if named else "broker",
     }
-    if not controller:
+    if not named:
         labels["brokerset.io/group"] = resource
     return {
         "metadata": {"name": name, "namespace": "shop", "uid": uid, "labels": labels},
@@ -51,6 +52,14 @@ def targets(master: str = "orders-0-1", uid: str = "u") -> Targets:
 def test_the_master_is_where_its_slice_leads() -> None:
     """The slice that masters write themselves tells who is master; those of other Services do not count."""
     assert targets().masters == {"orders-0": "orders-0-1"}
+
+
+def test_name_servers_are_controllers_or_those_of_a_set_without_any() -> None:
+    """Those that are ready first."""
+    alone = [a_pod("orders-namesrv-0", ready=False), a_pod("orders-namesrv-1"), a_pod("orders-0-0")]
+
+    assert targets().name_servers == ("orders-controller-0",)
+    assert read_targets(a_set(), alone, []).name_servers == ("orders-namesrv-1", "orders-namesrv-0")
 
 
 def test_clients_are_told_ports_of_this_machine() -> None:

@@ -358,3 +358,13 @@ def test_objects_keep_references_switches_and_sizes() -> None:
 def test_ordinary_names_are_not_secret(name: str) -> None:
     """A report that masks everything helps nobody."""
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["orders-namesrv", "orders-namesrv-0", "data-orders-controller-0", "orders-0-2"]
+)
+def test_an_event_about_what_is_gone_belongs_to_the_set_that_had_it(name: str) -> None:
+    event = {"involvedObject": {"kind": "Pod", "name": name}}
+
+    assert belongs(event, "orders", ())
+    assert not belongs(event, "order", ())
