@@ -152,3 +152,29 @@ def test_fences_are_refused_with_the_reason(orders: Deployed) -> None:
 
     assert "a DLedger cannot do without a member" in until("the fence is answered", refused, 30)
     orders.annotate(fence=None)
+
+
+@pytest.mark.slow
+def test_with_controllers_that_serve_names_alone_a_lost_volume_is_filled_again(
+    cluster: Cluster, namespace: str
+) -> None:
+    """The emptied member keeps its id, as that is the number of its pod, and has every message again."""
+    orders = Deployed(cluster, namespace)
+    orders.create(replication={"mode": "dledger"}, controllers={"replicas": 1})
+    orders.wait_settled(controllers=1)
+    client = orders.client("kept")
+    client.send("kept", [str(number) for number in range(100)])
+    leader, ids = orders.master(), orders.ids()
+    follower = next(pod for pod in sorted(ids) if pod != leader)
+    before = {follower: orders.uids("broker")[follower]}
+
+    cluster.delete("pvc", f"data-{follower}", namespace=namespace)
+    orders.delete_pods(follower, force=True)
+    orders.wait_replaced(before)
+    orders.wait_settled(controllers=1)
+
+    assert orders.pods("namesrv") == {}
+    assert orders.ids() == ids
+    orders.annotate(switchover=f"orders-0/{ids[follower]}")
+    until("the emptied member leads", lambda: orders.master() == follower, 60)
+    assert sorted(client.consume("kept", "readers", 100), key=int) == [str(number) for number in range(100)]
