@@ -23,6 +23,7 @@ from brokerset_operator.resources.alerts import (
     BROKER_ALERTS,
     CONDITION_ALERTS,
     CONTROLLER_ALERTS,
+    DLEDGER_ALERTS,
     OPERATOR_ALERTS,
     SET_ALERTS,
 )
@@ -101,6 +102,7 @@ def _page() -> str:
     for title, alerts in (
         ("Controllers", CONTROLLER_ALERTS),
         ("Brokers", BROKER_ALERTS),
+        ("Brokers in DLedger mode", DLEDGER_ALERTS),
         ("Pods", SET_ALERTS),
         ("Conditions", CONDITION_ALERTS),
         ("Operator", OPERATOR_ALERTS),

@@ -447,6 +447,39 @@ REPLICATION: Final = Dashboard(
                 ),
             ),
         ),
+        (
+            "DLedger mode",
+            (
+                Panel(
+                    "Leader of each DLedger group",
+                    "Who led when? 1 is the leader, 0 is not. Members of Java are not asked.",
+                    (('brokerset_broker_dledger_role{<b>,role="leader"}', "{{pod}}"),),
+                ),
+                Panel(
+                    "Terms",
+                    "When did groups elect? A member with a lower term than the others does not reach them.",
+                    (("brokerset_broker_dledger_term{<b>}", "{{pod}}"),),
+                ),
+                Panel(
+                    "Entries that are not committed",
+                    "How far is what a quorum has behind the end of each member's log?",
+                    (
+                        (
+                            "brokerset_broker_dledger_end_index{<b>} - brokerset_broker_dledger_committed_index{<b>}",
+                            "{{pod}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Members that run",
+                    "Does every member of a group run that can be asked, and how many are to be there?",
+                    (
+                        ("count by (node_id) (brokerset_broker_dledger_term{<b>})", "{{node_id}} run"),
+                        ("max by (node_id) (brokerset_broker_dledger_members{<b>})", "{{node_id}} members"),
+                    ),
+                ),
+            ),
+        ),
     ),
 )
 

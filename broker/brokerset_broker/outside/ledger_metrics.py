@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 
 from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.dledger.news import in_sync
+from brokerset_broker.member.dledger.views import LedgerProblem
 from brokerset_broker.member.ha.views import ReplicaView
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.replication_metrics import Families, service_families
@@ -31,6 +32,9 @@ class LedgerMeasurements:
 
     waiting: int
     elections: int
+    members: int
+    brokerset_only: bool
+    problem: LedgerProblem | None
 
 
 def ledger_families(member: LedgerMember, labels: Mapping[str, str]) -> Iterator[Metric]:
@@ -45,6 +49,9 @@ def ledger_families(member: LedgerMember, labels: Mapping[str, str]) -> Iterator
         replicas=member.replicas(),
         waiting=member.waiting(),
         elections=member.elections,
+        members=member.members,
+        brokerset_only=member.brokerset_only,
+        problem=member.problem_kind(),
     )
     yield from measured_families(seen, make)
     yield from service_families(member, make)
@@ -61,6 +68,12 @@ def measured_families(seen: LedgerMeasurements, make: Families) -> Iterator[Metr
     )
     yield make.gauge("master_epoch", "Master epoch that the broker knows.", seen.role.epoch)
     yield make.gauge("replica_id", "Number of the member, plus one.", seen.replica_id)
+    yield make.gauges(
+        "membership_problem",
+        "Whether this keeps the broker out of service.",
+        "problem",
+        {kind.value: seen.problem is kind for kind in LedgerProblem},
+    )
     yield make.gauge("max_offset", "End of the commit log, in bytes.", seen.max_offset)
     yield make.gauge("confirmed_offset", "Consumers read below this offset.", seen.confirmed_offset)
     yield make.gauge(
@@ -90,6 +103,12 @@ def measured_families(seen: LedgerMeasurements, make: Families) -> Iterator[Metr
     yield make.gauge("dledger_term", "Term that the member knows.", status.term)
     yield make.gauge(
         "dledger_leader_known", "Whether the member knows who leads.", status.leader_id is not None
+    )
+    yield make.gauge("dledger_members", "Members of the group, as `dLegerPeers` has them.", seen.members)
+    yield make.gauge(
+        "dledger_brokerset_only",
+        "Whether the member was told that all members are brokers of ours.",
+        seen.brokerset_only,
     )
     yield make.gauge("dledger_begin_index", "Index of the first entry.", status.begin_index)
     yield make.gauge("dledger_end_index", "Index of the last entry.", status.end_index)

@@ -26,6 +26,7 @@ _RETIRED: Final = (
 """Groups that were scaled in: controllers keep them, for their volumes stay."""
 
 _MASTER: Final = 'and on (namespace, pod) brokerset_broker_role{<pods>,role="master"} == 1'
+_OF_DLEDGER: Final = f"on ({GROUP}) brokerset_broker_dledger_term{{<pods>}}"
 _PROBLEM: Final = f"max by ({GROUP}, pod) (brokerset_broker_membership_problem{{<pods>,problem=~"
 _DISK_USED: Final = (
     "brokerset_broker_disk_used_bytes{<pods>}"
@@ -146,7 +147,7 @@ BROKER_ALERTS: Final = (
     Alert(
         "BrokersetGroupWithoutMaster",
         "critical",
-        f'sum by ({GROUP}) (brokerset_broker_role{{<pods>,role="master"}}) < 1',
+        f'sum by ({GROUP}) (brokerset_broker_role{{<pods>,role="master"}}) < 1 unless {_OF_DLEDGER}',
         1,
         "Nobody in the group {{ $labels.node_id }} is master: it takes no messages",
         "Sends go to other groups, if there are any. `brokerset status` and /readyz say why nobody leads.",
@@ -200,7 +201,8 @@ BROKER_ALERTS: Final = (
         "BrokersetReplicaLagGrowing",
         "warning",
         "brokerset_broker_replica_lag_bytes{<pods>} > 67108864"
-        " and deriv(brokerset_broker_replica_lag_bytes{<pods>}[10m]) > 0",
+        " and deriv(brokerset_broker_replica_lag_bytes{<pods>}[10m]) > 0"
+        f" unless {_OF_DLEDGER}",
         10,
         "Replica {{ $labels.replica }} of {{ $labels.node_id }} is {{ $value | humanize1024 }}B behind and"
         " falls further behind",
@@ -346,6 +348,58 @@ BROKER_ALERTS: Final = (
     ),
 )
 """About the pods of brokers."""
+
+DLEDGER_ALERTS: Final = (
+    Alert(
+        "BrokersetDLedgerWithoutLeader",
+        "critical",
+        # A leader of Java is known, and none of those that can be asked leads.
+        f'sum by ({GROUP}) (brokerset_broker_role{{<pods>,role="master"}})'
+        f" + max by ({GROUP}) (brokerset_broker_dledger_leader_known{{<pods>}})"
+        f' - max by ({GROUP}) (brokerset_broker_dledger_role{{<pods>,role="leader"}}) < 1',
+        1,
+        "The DLedger group {{ $labels.node_id }} has no leader that serves: it takes no messages",
+        "At members that know of no leader: reads are served; sends and locks are refused with code 2."
+        " Most often fewer than half of the members run, or they do not reach each other.",
+    ),
+    Alert(
+        "BrokersetDLedgerMemberMissing",
+        "warning",
+        f"count by ({GROUP}) (brokerset_broker_dledger_term{{<pods>}}) < max by ({GROUP})"
+        " (brokerset_broker_dledger_members{<pods>} * brokerset_broker_dledger_brokerset_only{<pods>})",
+        5,
+        "A member of the DLedger group {{ $labels.node_id }} does not run: it stands fewer further losses",
+        "{{ $value }} of its members can be asked. With fewer than half it takes no messages.",
+    ),
+    Alert(
+        "BrokersetDLedgerMemberBehind",
+        "warning",
+        "brokerset_broker_replica_lag_bytes{<pods>} > 67108864"
+        ' and on (namespace, pod) brokerset_broker_dledger_role{<pods>,role="leader"} == 1',
+        10,
+        "Member {{ $labels.replica }} of the DLedger group {{ $labels.node_id }} is"
+        " {{ $value | humanize1024 }}B behind its leader",
+        "It copies the log, does not run, or its disk or its network is slow. It cannot be elected.",
+    ),
+    Alert(
+        "BrokersetDLedgerOldLogDiffers",
+        "warning",
+        f'{_PROBLEM}"old_log_differs"}}) > 0',
+        1,
+        "{{ $labels.pod }} takes no part in {{ $labels.node_id }}: its old commit log is another one",
+        "It neither votes nor stores until it has a copy of another member's folder commitlog."
+        " Its /readyz says where they differ.",
+    ),
+    Alert(
+        "BrokersetDLedgerElectionsFrequent",
+        "warning",
+        f"max by ({GROUP}) (increase(brokerset_broker_dledger_elections_total{{<pods>}}[30m])) > 3",
+        0,
+        "The DLedger group {{ $labels.node_id }} got {{ $value | humanize }} leaders within 30 minutes",
+        "Each one is a moment without sends. Look for members that restart, slow disks and missing CPU.",
+    ),
+)
+"""About the pods of brokers in DLedger mode."""
 
 SET_ALERTS: Final = (
     Alert(

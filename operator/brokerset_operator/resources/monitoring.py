@@ -15,6 +15,7 @@ from brokerset_operator.resources.alerts import (
     BROKER_ALERTS,
     CONDITION_ALERTS,
     CONTROLLER_ALERTS,
+    DLEDGER_ALERTS,
     OPERATOR_ALERTS,
     SET_ALERTS,
     Alert,
@@ -87,6 +88,7 @@ def groups_of_set(
     parts = [
         ("controllers", controllers, CONTROLLER_ALERTS),
         ("brokers", brokers, BROKER_ALERTS),
+        ("dledger", brokers, DLEDGER_ALERTS),
         ("pods", both, SET_ALERTS),
     ]
     groups = [
@@ -117,7 +119,12 @@ def _but(groups: Collection[str]) -> str:
 
 def groups_of_all_sets() -> list[dict[str, Any]]:
     """Rule groups about all sets whose samples have the label of `ANY_SET`."""
-    parts = (("controllers", CONTROLLER_ALERTS), ("brokers", BROKER_ALERTS), ("pods", SET_ALERTS))
+    parts = (
+        ("controllers", CONTROLLER_ALERTS),
+        ("brokers", BROKER_ALERTS),
+        ("dledger", DLEDGER_ALERTS),
+        ("pods", SET_ALERTS),
+    )
     groups = [
         {"name": f"brokerset/{what}", "rules": rules_of(alerts, pods=ANY_SET, brokerset=SET_TEXT)}
         for what, alerts in parts

@@ -16,6 +16,7 @@ from brokerset_broker.app import Broker
 from brokerset_broker.member.dledger import ledger_member
 from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.dledger.member_settings import node_config
+from brokerset_broker.member.dledger.views import LedgerProblem
 from brokerset_broker.member.role import Role
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_dledger.config import NodeConfig
@@ -370,10 +371,35 @@ async def test_a_member_with_another_old_log_does_not_vote_and_says_why(tmp_path
         other = members.brokers[2]
         await until(lambda: "old log" in member(other).problem())
         assert other.part.role().role is Role.NONE
+        assert member(other).problem_kind() is LedgerProblem.OLD_LOG
+        assert all(member(each).problem_kind() is None for each in list(members.brokers.values())[:2])
         assert "copy of the folder commitlog" in other.part.problems()[0]
+
+        await give_old_log(members, source=1, target=2)
+
+        for number in (1, 2):
+            await members.start(number)
+        await until(lambda: member(members.brokers[2]).problem_kind() is None)
+        await members.equal()
+        async with client_of(members.brokers[2]) as client:
+            found: list[bytes] = []
+            while len(found) < 300:
+                found += [record.body for record in await client.wait_for("t", len(found))]
+        assert found[:300] == [b"%d" % number + b"x" * 5_000 for number in range(300)]
     finally:
         for number in list(members.brokers):
             await members.stop(number)
+
+
+async def give_old_log(members: Group, *, source: int, target: int) -> None:
+    """As the runbook BrokersetDLedgerOldLogDiffers says: both are ended, and stay so."""
+    for number in (source, target):
+        await members.stop(number)
+    store = members.store(target)
+    for name in ("commitlog", "consumequeue", "index", f"dledger-n{target}"):
+        shutil.rmtree(store / name, ignore_errors=True)
+    (store / "checkpoint").unlink(missing_ok=True)
+    shutil.copytree(members.store(source) / "commitlog", store / "commitlog")
 
 
 async def fill_classic(folder: Path, count: int) -> None:

@@ -45,6 +45,11 @@ spec:
   config: {{mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}}
 """
 
+LEDGER_SET = "ledgers"
+LEDGER_MANIFEST = MANIFEST.replace(f"name: {SET}", f"name: {LEDGER_SET}").replace(
+    "replicas: 3", "replicas: 3\n  replication: {mode: dledger}"
+)
+
 SCRAPE_SECONDS = 0.5
 LIVE_SECONDS_MAX = 45.0
 """Longest time until every query has an answer; some need a few scrapes, and traffic between them."""
@@ -164,16 +169,17 @@ def prometheus(folder: Path, targets: list[dict[str, Any]]) -> Iterator[Promethe
             process.wait(CALL_SECONDS_MAX)
 
 
-def pod_targets(running: LocalSet) -> list[dict[str, Any]]:
+def pod_targets(running: LocalSet, name_of_set: str = SET) -> list[dict[str, Any]]:
     """Every process with the labels that a PodMonitor of the operator gives its pod."""
     found = []
     for kind in ("controller", "broker"):
         for name, process in running.processes(kind).items():
-            pod = f"{SET}-{name}" if kind == "controller" else f"{SET}-0-{name.rpartition('-')[2]}"
+            number = name.rpartition("-")[2]
+            pod = f"{name_of_set}-{name if kind == 'controller' else f'0-{number}'}"
             found.append(
                 {
                     "targets": [f"127.0.0.1:{process['httpPort']}"],
-                    "labels": {"namespace": NAMESPACE, "pod": pod, "brokerset_io_set": SET},
+                    "labels": {"namespace": NAMESPACE, "pod": pod, "brokerset_io_set": name_of_set},
                 }
             )
     return found
@@ -273,14 +279,21 @@ def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH: apt-get install prometheus")
 def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: Path) -> None:
-    """With traffic, a dead letter and a fenced slave nothing that a dashboard or a rule asks for is empty."""
-    with local_set(tmp_path, MANIFEST) as running:
+    """With traffic, a dead letter, a fenced slave and a DLedger group no dashboard or rule asks in vain."""
+    ledgers = tmp_path / LEDGER_SET
+    ledgers.mkdir()
+    with (
+        local_set(tmp_path, MANIFEST) as running,
+        local_set(ledgers, LEDGER_MANIFEST) as dledger,
+    ):
+        dledger.until_healthy()
         (group,) = running.until_healthy()["groups"]
         slave = next(each["brokerId"] for each in group["replicas"] if each["brokerId"] != group["masterId"])
         running("fence", group["brokerName"], str(slave))
         master = next(each for each in group["replicas"] if each["brokerId"] == group["masterId"])
 
-        missing = asyncio.run(_ask(tmp_path, pod_targets(running), master["address"]))
+        targets = [*pod_targets(running), *pod_targets(dledger, LEDGER_SET)]
+        missing = asyncio.run(_ask(tmp_path, targets, master["address"]))
 
     assert not missing, "\n".join(f"{query.where}: {query.expression}" for query in missing)
 

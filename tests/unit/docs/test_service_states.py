@@ -9,7 +9,7 @@ import pytest
 
 from brokerset_broker.member.role import Role
 from brokerset_broker.member.service_mode import ModeKind, ServiceFacts, decide_mode
-from brokerset_operator.resources.alerts import BROKER_ALERTS, CONTROLLER_ALERTS
+from brokerset_operator.resources.alerts import BROKER_ALERTS, CONTROLLER_ALERTS, DLEDGER_ALERTS
 
 RUNBOOKS: Final = Path(__file__).parents[3] / "docs" / "runbooks"
 
@@ -43,6 +43,8 @@ TOLD: Final = {
     "BrokersetLeaseLost": ("lease lost, others acknowledge", "lease lost, acknowledges alone"),
     "BrokersetSendsRefused": ("too few in sync",),
     "BrokersetGroupWithoutMaster": ("slave without a master", "no role"),
+    "BrokersetDLedgerWithoutLeader": ("slave without a master", "no role"),
+    "BrokersetDLedgerOldLogDiffers": ("no role",),
     "BrokersetReplicaFencedLong": ("fenced",),
     "BrokersetIdentityRefused": ("no role",),
     "BrokersetRoleChangeFailing": ("no role",),
@@ -53,6 +55,7 @@ IN_ALERTS: Final = {
     "BrokersetControllersWithoutLeader": ("lease lost, others acknowledge",),
     "BrokersetLeaseLost": ("lease lost, others acknowledge", "lease lost, acknowledges alone"),
     "BrokersetSendsRefused": ("too few in sync",),
+    "BrokersetDLedgerWithoutLeader": ("slave without a master",),
 }
 """The states that the description of each alert has to tell."""
 
@@ -87,7 +90,8 @@ def test_a_runbook_says_what_is_served(page: str) -> None:
 @pytest.mark.parametrize("name", IN_ALERTS)
 def test_an_alert_says_what_is_served(name: str) -> None:
     """Each statement stands in the description as the decision makes it."""
-    (alert,) = (each for each in (*CONTROLLER_ALERTS, *BROKER_ALERTS) if each.name == name)
+    alerts = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *DLEDGER_ALERTS)
+    (alert,) = (each for each in alerts if each.name == name)
 
     for state in IN_ALERTS[name]:
         assert f": {statement(STATES[state])}." in alert.description, state

@@ -11,6 +11,10 @@ SET = 'namespace="shop",brokerset_io_set="orders"'
 ONE = f'{SET},pod="orders-0-0"'
 MASTER = f'{ONE},cluster="c",node_id="orders-0"'
 SLAVE = MASTER.replace("orders-0-0", "orders-0-1")
+LEDGER = f'{SET},cluster="c",node_id="orders-2",pod="orders-2-0"'
+"""A DLedger group: this member leads."""
+
+LEDGER_FOLLOWER = LEDGER.replace("orders-2-0", "orders-2-1")
 LEADER = f'{SET},pod="orders-controller-0"'
 FOLLOWER = LEADER.replace("controller-0", "controller-1")
 OF_GROUP = f'{LEADER},cluster="c",broker_set="orders-0"'
@@ -74,6 +78,32 @@ def gone_group(minutes: int) -> dict[str, Values]:
     }
 
 
+def ledger_group() -> dict[str, Values]:
+    """Two members of a DLedger group that is well."""
+    series = {f'brokerset_broker_replica_lag_bytes{{{LEDGER},replica="2"}}': rising(0, 1000)}
+    for member, leads in ((LEDGER, 1), (LEDGER_FOLLOWER, 0)):
+        series |= {
+            f'brokerset_broker_role{{{member},role="master"}}': steady(leads),
+            f'brokerset_broker_dledger_role{{{member},role="leader"}}': steady(leads),
+            f"brokerset_broker_dledger_leader_known{{{member}}}": steady(1),
+            f"brokerset_broker_dledger_term{{{member}}}": steady(7),
+            f"brokerset_broker_dledger_members{{{member}}}": steady(2),
+            f"brokerset_broker_dledger_brokerset_only{{{member}}}": steady(1),
+            f"brokerset_broker_dledger_elections_total{{{member}}}": steady(3),
+        }
+    return series
+
+
+def no_ledger_leader() -> dict[str, Values]:
+    """Nobody knows a leader."""
+    return {
+        f'brokerset_broker_role{{{LEDGER},role="master"}}': steady(0),
+        f'brokerset_broker_dledger_role{{{LEDGER},role="leader"}}': steady(0),
+        f"brokerset_broker_dledger_leader_known{{{LEDGER}}}": steady(0),
+        f"brokerset_broker_dledger_leader_known{{{LEDGER_FOLLOWER}}}": steady(0),
+    }
+
+
 GIB = 1024.0**3
 
 HEALTHY: dict[str, Values] = {
@@ -103,6 +133,7 @@ HEALTHY: dict[str, Values] = {
     f'brokerset_broker_replica_lag_bytes{{{MASTER},replica="2"}}': rising(0, 1000),
     **problem("identity_conflict", 0),
     **problem("lease_lost", 0),
+    **ledger_group(),
     f"brokerset_broker_fenced{{{MASTER}}}": steady(0),
     f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(0, 10),
     f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(1000),
@@ -193,6 +224,24 @@ TIMES = (
     Time("BrokersetIdentityConflict", 0, 3, problem("identity_conflict")),
     Time("BrokersetIdentityRefused", 3, 8, problem("id_retired")),
     Time("", None, 60, problem("no_master")),
+    Time("BrokersetDLedgerWithoutLeader", 0, 3, no_ledger_leader()),
+    # One leads, and cannot take the role.
+    Time("BrokersetDLedgerWithoutLeader", 0, 3,
+         {f'brokerset_broker_role{{{LEDGER},role="master"}}': steady(0)}),
+    # A member of Java leads, which nobody scrapes.
+    Time("", None, 30, {
+            f'brokerset_broker_role{{{LEDGER},role="master"}}': steady(0),
+            f'brokerset_broker_dledger_role{{{LEDGER},role="leader"}}': steady(0),
+            f"brokerset_broker_dledger_members{{{LEDGER}}}": steady(3),
+            f"brokerset_broker_dledger_brokerset_only{{{LEDGER}}}": steady(0),
+            f"brokerset_broker_dledger_brokerset_only{{{LEDGER_FOLLOWER}}}": steady(0)}),
+    Time("BrokersetDLedgerMemberMissing", 3, 8, {f"brokerset_broker_dledger_members{{{LEDGER}}}": steady(3)}),
+    Time("BrokersetDLedgerMemberBehind", 8, 14,
+         {f'brokerset_broker_replica_lag_bytes{{{LEDGER},replica="2"}}': rising(GIB, 1000)}),
+    Time("BrokersetDLedgerOldLogDiffers", 0, 3,
+         {f'brokerset_broker_membership_problem{{{LEDGER_FOLLOWER},problem="old_log_differs"}}': steady(1)}),
+    Time("BrokersetDLedgerElectionsFrequent", 1, 15,
+         {f"brokerset_broker_dledger_elections_total{{{LEDGER_FOLLOWER}}}": stepping(*range(1, 10))}),
     Time("BrokersetReplicaFencedLong", 350, 370, {f"brokerset_broker_fenced{{{MASTER}}}": steady(1)}),
     Time("BrokersetConsumerLagGrowing", 10, 20,
          {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, 10)}),

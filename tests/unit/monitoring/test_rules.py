@@ -17,6 +17,7 @@ from brokerset_operator.resources.alerts import (
     BROKER_ALERTS,
     CONDITION_ALERTS,
     CONTROLLER_ALERTS,
+    DLEDGER_ALERTS,
     OPERATOR_ALERTS,
     SET_ALERTS,
 )
@@ -43,7 +44,14 @@ UNITS = ("short", "cps", "reqps", "Bps", "bytes", "percentunit", "ms", "s", "µs
 
 VARIABLE = re.compile(r"\$\{?(\w+)")
 
-ALERTS = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS, *OPERATOR_ALERTS)
+ALERTS = (
+    *CONTROLLER_ALERTS,
+    *BROKER_ALERTS,
+    *DLEDGER_ALERTS,
+    *SET_ALERTS,
+    *CONDITION_ALERTS,
+    *OPERATOR_ALERTS,
+)
 
 SECTIONS = ("## What it means", "## Impact", "## How to inspect", "## What to do")
 

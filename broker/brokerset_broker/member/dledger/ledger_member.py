@@ -23,7 +23,7 @@ from brokerset_broker.member.dledger.ledger_replication import LedgerReplication
 from brokerset_broker.member.dledger.member_settings import node_config
 from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, epoch_of, member_of, news_of
 from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
-from brokerset_broker.member.dledger.views import ledger_table, replica_views
+from brokerset_broker.member.dledger.views import LedgerProblem, ledger_table, replica_views
 from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS, Forwarder
 from brokerset_broker.member.gateway.gateway import Gateway
 from brokerset_broker.member.gateway.switchover import SwitchOver, says_master
@@ -554,6 +554,16 @@ class LedgerMember:
         """The number of this member, plus one."""
         return self._own_id
 
+    @property
+    def members(self) -> int:
+        """How many members the group has."""
+        return len(self._parts.live.current.dledger_addresses())
+
+    @property
+    def brokerset_only(self) -> bool:
+        """Whether all members are brokers of ours, as the settings say."""
+        return self._parts.live.current.dledger_brokerset_only
+
     def role_id(self) -> int | None:
         """The id that name servers are told: 0 for the leader, None while there is nothing to register."""
         return {Role.MASTER: 0, Role.SLAVE: self._own_id, Role.NONE: None}[self.core.role.role]
@@ -606,6 +616,14 @@ class LedgerMember:
         if self.driver.status.recovering:
             return RECOVERING.format(peers=peers)
         return f"no leader of {peers} is known; see that more than half of the members run and are reached"
+
+    def problem_kind(self) -> LedgerProblem | None:
+        """What `problem` is about, in one word; None when it is empty."""
+        if self.core.role.role is not Role.NONE:
+            return None
+        if self.core.role.reason:
+            return LedgerProblem.SWITCH
+        return LedgerProblem.OLD_LOG if self._comparison.differs else LedgerProblem.NO_LEADER
 
     def problems(self) -> list[str]:
         """Why this broker is not ready."""

@@ -52,6 +52,8 @@ class OldLogComparison:
         self._begun = False
         self.problem = ""
         """Why this member does not vote yet."""
+        self.differs = False
+        """Whether it does not because another member's old log is not the same."""
 
     @property
     def group_is_new(self) -> bool:
@@ -63,6 +65,7 @@ class OldLogComparison:
         while not await self._ask_others():  # noqa: ASYNC110
             await asyncio.sleep(PAUSE_SECONDS)
         self.problem = ""
+        self.differs = False
 
     async def _ask_others(self) -> bool:
         differences: list[str] = []
@@ -82,6 +85,7 @@ class OldLogComparison:
             log.error("old commit logs differ", differences=differences, advice=ADVICE)
         if len(self._equal) + 1 >= self._quorum:
             return True
+        self.differs = bool(differences)
         waits = "fewer than half of the other members have told their old logs"
         self.problem = f"{differences[0]}; {ADVICE}" if differences else waits
         return False

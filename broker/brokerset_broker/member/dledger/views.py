@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import orjson
 
 from brokerset_broker.member.dledger.news import broker_id_of, in_sync
@@ -12,6 +14,14 @@ from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_dledger.driver import MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_spec.broker_settings import BrokerSettings
+
+
+class LedgerProblem(StrEnum):
+    """What keeps a member out of service; also the label of the metric."""
+
+    NO_LEADER = "no_leader"
+    OLD_LOG = "old_log_differs"
+    SWITCH = "role_change_failed"
 
 
 def replica_views(

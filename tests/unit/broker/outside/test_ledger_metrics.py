@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from brokerset_broker.member.dledger.views import LedgerProblem
 from brokerset_broker.member.ha.views import ReplicaView
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.ledger_metrics import LedgerMeasurements, measured_families
@@ -37,6 +38,9 @@ SEEN = LedgerMeasurements(
     replicas=(BEHIND,),
     waiting=5,
     elections=2,
+    members=3,
+    brokerset_only=True,
+    problem=LedgerProblem.OLD_LOG,
 )
 
 
@@ -69,4 +73,7 @@ def test_a_leader_tells_its_indexes_and_who_is_behind() -> None:
     assert (samples["dledger_term",], samples["master_epoch",]) == (7, 7)
     assert (samples["dledger_end_index",], samples["dledger_committed_index",]) == (90, 80)
     assert (samples["in_sync_replicas",], samples["replica_lag_bytes", "3"]) == (2, 400)
+    assert (samples["dledger_members",], samples["dledger_brokerset_only",]) == (3, 1)
+    assert samples["membership_problem", "old_log_differs"] == 1
+    assert samples["membership_problem", "no_leader"] == 0
     assert (samples["waiting_acknowledgements",], samples["dledger_elections_total",]) == (5, 2)

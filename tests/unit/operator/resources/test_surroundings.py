@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from tests.unit.operator.resources.sets import KINDS, build, observe, wanted
 
-from brokerset_operator.resources.alerts import BROKER_ALERTS, CONDITION_ALERTS, CONTROLLER_ALERTS, SET_ALERTS
+from brokerset_operator.resources.alerts import (
+    BROKER_ALERTS,
+    CONDITION_ALERTS,
+    CONTROLLER_ALERTS,
+    DLEDGER_ALERTS,
+    SET_ALERTS,
+)
 
 
 def test_pods_have_names_before_they_are_ready() -> None:
@@ -152,7 +158,7 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook() -> None:
     groups = build(api_kinds=KINDS)["PrometheusRule", "orders"]["spec"]["groups"]
 
     rules = [rule for group in groups for rule in group["rules"]]
-    alerts = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS)
+    alerts = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *DLEDGER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS)
     assert [rule["alert"] for rule in rules] == [alert.name for alert in alerts]
     for rule in rules:
         assert "<" not in re.sub(r" < ", "", rule["expr"])
