@@ -144,6 +144,8 @@ class Group:
         request = MetadataRequest(group=NAME, remote_id=member.member_id)
         with wire.Client(member.ledger_port, ASK_SECONDS) as client:
             answer = client.call(DLedgerRequestCode.METADATA, {}, request.to_json())
+        if not answer.body:  # a member of ours that still compares old logs answers nothing else
+            return False
         return MetadataResponse.from_json(answer.body).leader_id == member.member_id
 
     def find_leader(self, *, other_than: Member | None = None) -> Member | None:
