@@ -39,6 +39,10 @@ class StepFailed(Exception):
     """A step of a change of role cannot be done, for the reason that this says."""
 
 
+class RoleOver(StepFailed):
+    """The role that the steps lead to ended before it was taken, as happens; the next one is under way."""
+
+
 class MemberEffects(Protocol):
     """What the machine's decisions do to the broker."""
 
@@ -82,6 +86,9 @@ class MemberShell:
 
         self._took: dict[str, float] = {}
         self._problem = ""
+        self._role_over = False
+        """Whether the step that failed last did so because its role was over."""
+
         self._broken: Exception | None = None
 
     # -- inputs -------------------------------------------------------------------------------------------
@@ -237,6 +244,7 @@ class MemberShell:
             await self._effects.carry_out(given.step, given.role)
         except StepFailed as failed:
             problem = str(failed) or "it failed"
+            self._role_over = isinstance(failed, RoleOver)
         if not self.member.failing:
             self._took[given.step.value] = round(1000 * (self._clock.monotonic() - began), 3)
         self._input(lambda: self.member.step_ended(problem))
@@ -260,7 +268,8 @@ class MemberShell:
         took, self._took = self._took, {}
         after, before, self._problem = ended.after, self._problem, ended.problem
         if ended.problem:
-            note = log.debug if before == ended.problem else log.error  # it is tried again each second
+            news = log.info if self._role_over else log.error
+            note = log.debug if before == ended.problem else news  # it is tried again each second
             note(
                 "a change of role failed, requests are refused",
                 step=ended.step,

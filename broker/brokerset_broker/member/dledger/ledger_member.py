@@ -32,7 +32,7 @@ from brokerset_broker.member.membership.controllers import NoAnswer
 from brokerset_broker.member.membership.membership import new_nonce
 from brokerset_broker.member.refused_mastership import RETRY_SECONDS
 from brokerset_broker.member.role import GroupNews, Role, RoleState
-from brokerset_broker.member.shell import MemberShell, StepFailed
+from brokerset_broker.member.shell import MemberShell, RoleOver, StepFailed
 from brokerset_broker.member.steps import SwitchSteps
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog
@@ -406,10 +406,16 @@ class LedgerMember:
     async def carry_out(self, step: Step, role: RoleState) -> None:
         """Do one step of a change of role. Raises `StepFailed`."""
         self.replication.wait_for(role)
-        await self._steps.carry_out(step, role)
+        over = RoleOver(f"the leadership of epoch {role.epoch} ended before it could serve")
+        try:
+            await self._steps.carry_out(step, role)
+        except StepFailed as failed:
+            if role.role is Role.MASTER and not self._leads(role.epoch):
+                raise over from failed
+            raise
         if step is Step.APPLY_METADATA and not self._leads(role.epoch):
             self.metadata.stop_leading()
-            raise StepFailed(f"the leadership of epoch {role.epoch} ended before it could serve")
+            raise over
 
     def ask(self, what: Ask) -> None:
         """There is nobody to ask; what was heard is heard again later."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step, SwitchEnded
 from brokerset_broker.member.role import GroupNews, Role, RoleState
-from brokerset_broker.member.shell import MemberShell
+from brokerset_broker.member.shell import MemberShell, RoleOver, StepFailed
 from brokerset_broker.member.steps import SwitchSteps
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.errors import PutStatus
@@ -213,6 +214,33 @@ async def test_a_failing_step_ends_the_change_and_may_be_tried_again() -> None:
     bench.metadata.failing = None
     assert await bench.switch(master_of(3))
     assert bench.calls[-1] == "tell"
+    await bench.stop()
+
+
+@pytest.mark.parametrize(("failure", "level"), [(StepFailed, "error"), (RoleOver, "info")])
+async def test_only_a_failure_that_an_administrator_must_see_is_an_error(
+    failure: type[StepFailed], level: str
+) -> None:
+    """A role that was over before it was taken is none: nobody serves meanwhile, and the next news counts."""
+
+    bench = Bench(1)
+    take = bench.carry_out
+
+    async def failing(step: Step, role: RoleState) -> None:
+        if step is Step.BEGIN_EPOCH:
+            raise failure("no")
+        await take(step, role)
+
+    bench.carry_out = failing  # type: ignore[method-assign]  # as a disk, or another leader, does
+    with capture_logs() as lines:
+        assert not await bench.switch(master_of(3))
+
+    assert [line["log_level"] for line in lines if line["event"].startswith("a change of role failed")] == [
+        level
+    ]
+    assert bench.roles[-1].role is Role.NONE
+    bench.carry_out = take  # type: ignore[method-assign]
+    assert await bench.switch(master_of(4))
     await bench.stop()
 
 
