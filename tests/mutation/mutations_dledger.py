@@ -114,4 +114,12 @@ DLEDGER = (
         new="        return self.may_serve()\n",
         caught_by=f"{MEMBER}/test_news.py::test_a_lease_counts_for_the_term_that_it_was_won_in",
     ),
+    Mutation(
+        name="old-log-goes-with-the-first-entry",
+        breaks="A member whose first entry is replaced deletes the messages from before DLedger mode.",
+        path="broker/brokerset_broker/store/ledger_store.py",
+        old="                if not start == self.log.divide > 0:\n",
+        new="                if True:\n",
+        caught_by=f"{OLD_LOG}::test_the_old_log_stays_when_the_leaders_first_entry_takes_the_place_of_another",
+    ),
 )

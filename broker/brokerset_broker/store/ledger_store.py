@@ -380,9 +380,13 @@ class LedgerStore(MessageStore):
         """More of the log is committed, or less: a leader of Java may truncate it."""
         ledger = self.ledger
         if ledger.end_index >= 0:
-            begins = self._is_empty and ledger.files.start != self.log.max_offset
+            start = ledger.files.start
+            begins = self._is_empty and start != self.log.max_offset
             if begins or ledger.generation != self._generation:
-                self._drop_all()
+                if not start == self.log.divide > 0:
+                    self._drop_all()
+                elif self.log.max_offset > start:  # else nothing of another leader's log was dispatched
+                    self._truncate_dispatched(start)
             self._is_empty, self._generation = False, ledger.generation
         if ledger.committed_position < self.log.max_offset:
             self._truncate_dispatched(ledger.committed_position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from brokerset_broker.store.old_log import (
     old_files,
     read_divided,
 )
-from brokerset_formats.dledger import CurrentTerm
+from brokerset_formats.dledger import CurrentTerm, LedgerEntry
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import BLANK, MAGIC_BLANK, decode_record
 from brokerset_runtime.clock import ManualClock
@@ -143,6 +144,32 @@ def test_old_messages_are_there_and_new_ones_follow_on_them(place: Place, close:
     commit(store)
     assert numbers(store) == list(range(51))
     assert [head.queue_offset for head in store.log.records(0)] == list(range(51))
+
+
+@pytest.mark.parametrize("was_committed", [False, True])
+def test_the_old_log_stays_when_the_leaders_first_entry_takes_the_place_of_another(
+    place: Place, was_committed: bool
+) -> None:
+    """A member that led for a moment, alone, has begun the log otherwise than its group; Java commits such."""
+    place.fill(50)
+    place.divide()
+    store = place.open()
+    append(store, b"0099")
+    if was_committed:
+        commit(store)
+    record = bytearray(store.ledger.entry(0).body.replace(b"0099", b"0050"))
+    record[8:12] = (zlib.crc32(b"0050") & 0x7FFFFFFF).to_bytes(4, "big")
+
+    store.ledger.truncate(LedgerEntry(0, 2, 3 * FILE_BYTES, bytes(record)))
+    commit(store)
+
+    for _ in range(2):
+        assert store.min_offset == 0
+        assert store.log.divide == 3 * FILE_BYTES
+        assert numbers(store) == list(range(51))
+        store = place.open()
+        commit(store)
+    assert len(old_files(place.settings).files) == 3
 
 
 def test_the_last_old_file_ends_with_a_blank_record(place: Place) -> None:
