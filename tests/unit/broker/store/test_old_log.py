@@ -150,7 +150,7 @@ def test_old_messages_are_there_and_new_ones_follow_on_them(place: Place, close:
 def test_the_old_log_stays_when_the_leaders_first_entry_takes_the_place_of_another(
     place: Place, was_committed: bool
 ) -> None:
-    """A member that led for a moment, alone, has begun the log otherwise than its group; Java commits such."""
+    """A member that led for a moment, alone, has begun the log otherwise; Java commits such."""
     place.fill(50)
     place.divide()
     store = place.open()
