@@ -11,7 +11,9 @@ gives it back, and leaves Java's controllers and name servers), `releases` (brok
 is refused with which words), `upgrades` (`brokerset upgrade` leads groups of RocketMQ 5.1.0 and 4.9.7 into controller mode),
 `dledger` (groups of DLedger members of both makes elect, replicate and fail over under load, and end with the same bytes),
 `dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
-and stores that the other make goes on with; `--mixes ooo,joo,jjo`).
+and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
+many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
+Node client with a group of ours whose leader is killed).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -33,6 +35,8 @@ from brokerset_rig import (
     adopt_suite,
     controller_parts,
     dledger_brokers,
+    dledger_changes,
+    dledger_clients,
     dledger_suite,
     golden,
     migrated_stores,
@@ -282,6 +286,8 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "upgrades": lambda outcome, size: upgrade_parts.run(outcome.add, size),
     "dledger": lambda outcome, _: dledger_suite.run(outcome.add),
     "dledger-brokers": lambda outcome, _: dledger_brokers.run(outcome.add),
+    "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
+    "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
 }
 
 
@@ -289,7 +295,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=["core", "all"], default="core")
     parser.add_argument("--only", nargs="*", choices=list(SUITES))
-    parser.add_argument("--switches", type=int, help="how often `switches` changes the master")
+    parser.add_argument(
+        "--switches", type=int, help="how often `switches` and `dledger-changes` change the master"
+    )
     parser.add_argument(
         "--mixes",
         default="",
@@ -306,6 +314,7 @@ def main() -> int:
             print(f"left out: {', '.join(left_out)}; `--only NAME`, or all with `--size all`", flush=True)
     mixes = [name for name in options.mixes.split(",") if name]
     SUITES["switches"] = lambda outcome, size: switch_parts.run(outcome.add, size, options.switches)
+    SUITES["dledger-changes"] = lambda outcome, size: dledger_changes.run(outcome.add, size, options.switches)
     SUITES["mixed-groups"] = lambda outcome, size: mixed_groups.run(outcome.add, size, mixes)
     SUITES["dledger-brokers"] = lambda outcome, _: dledger_brokers.run(outcome.add, mixes)
     subprocess.run([str(stack.PEERS / "bin" / "fetch"), "clients"], check=True, stdout=subprocess.DEVNULL)

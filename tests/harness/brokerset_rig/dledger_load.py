@@ -165,7 +165,13 @@ def stored(port: int, topic: str) -> list[Stored]:
                     raise stack.StackError(
                         f"pull at {at} of {end} of queue {queue}: {answer.code} {answer.remark}"
                     )
-                for each in wire.records(answer.body):
+                try:
+                    records = list(wire.records(answer.body))
+                except ValueError as error:
+                    raise stack.StackError(
+                        f"pull at {at} of {end} of queue {queue}, {len(answer.body)} bytes: {error}"
+                    ) from None
+                for each in records:
                     found.append(Stored(Place(queue, each.queue_offset, each.offset), each.body))
                     at = each.queue_offset + 1
     return found

@@ -59,6 +59,8 @@ SUITES = (
     _interop("migrated-stores", 240, "libs/brokerset_formats/*", "broker/brokerset_broker/store/*", "spark/brokerset_spark/jobs/*", "tests/harness/brokerset_rig/migrated*"),
     _interop("dledger", 150, "libs/brokerset_dledger/*", "libs/brokerset_protocol/bodies/*", "broker/brokerset_broker/store/ledger.py", "tests/harness/brokerset_rig/dledger_suite.py", "tests/harness/brokerset_rig/dledger_node.py"),
     _interop("dledger-brokers", 600, "libs/brokerset_dledger/*", "broker/brokerset_broker/member/dledger/*", "broker/brokerset_broker/store/ledger*", "broker/brokerset_broker/store/receiving.py", "tests/harness/brokerset_rig/dledger_[abgl]*"),
+    _interop("dledger-changes", 240, "libs/brokerset_dledger/*", "broker/brokerset_broker/member/dledger/*", "broker/brokerset_broker/store/ledger*", "tests/harness/brokerset_rig/dledger_[cgl]*"),
+    _interop("dledger-clients", 240, "broker/brokerset_broker/member/dledger/*", "tests/harness/brokerset_rig/dledger_[cgl]*"),
     Suite("image-spark", "flock build/ci/cluster.lock make e2e-kubernetes KUBERNETES=-ktest_store_jobs", 600, ("Dockerfile", "locks/spark.txt", "spark/entrypoint.sh", "tests/image.sh")),
     Suite("test-spark", "make test-spark", 600, ("spark/*", "libs/brokerset_formats/*", "locks/dev.txt", "tests/*/spark/*", "tests/harness/brokerset_rig/*store*")),
 )  # fmt: skip
