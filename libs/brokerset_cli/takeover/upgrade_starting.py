@@ -27,7 +27,7 @@ def master_started(world: World, leader: StoreSeen | None) -> Standing:
     early = [
         each.name for each in here if each is not leader and each.prepared and (each.locked or each.starting)
     ]
-    if early:
+    if early and not _was_elected(world, leader):
         hint = (
             "stop these brokers: whoever comes first may be elected, and the others are truncated to its log"
         )
@@ -53,6 +53,13 @@ def _leads(master: Replica) -> str:
 
 def _id_of(store: StoreSeen | None) -> int | None:
     return None if store is None or store.store.identity is None else store.store.identity.broker_id
+
+
+def _was_elected(world: World, leader: StoreSeen | None) -> bool:
+    """Whether this broker is in sync: then it led before, and nobody who is not can be elected meanwhile."""
+    known = world.replicas.replicas if world.replicas is not None else ()
+    own = _id_of(leader)
+    return own is not None and any(one.in_sync and one.broker_id == own for one in known)
 
 
 def _right_master(world: World, leader: StoreSeen | None, master: Replica) -> Standing:

@@ -281,6 +281,18 @@ def test_a_slave_that_runs_early_stops_everything() -> None:
     assert "/data/b was elected" in words(wrong)
 
 
+def test_an_elected_master_that_dies_while_slaves_copy_is_started_again_and_stops_nobody() -> None:
+    """It alone is in sync, so nobody else can be elected meanwhile."""
+    leader, slave = prepared()
+    known = replace(leader, store=replace(leader.store, identity=BrokerIdentity("c", "broker-a", 1)))
+    copies = replace(slave, store=replace(slave.store, locked_by=9))
+    dead = group(master=None, two=False, alive=False)
+    ours = world(stores=(known, copies), replicas=dead, comparisons={}, can_start=True)
+
+    assert plan_upgrade(ours).act == StartBroker(MASTER)
+    assert now(plan_upgrade(replace(ours, can_start=False))) == ("start-master", StepState.YOURS)
+
+
 def test_slaves_start_when_the_master_was_elected() -> None:
     """1006 shows it; until then the master is waited for."""
     leader, slave = prepared(locked=7)
