@@ -83,13 +83,11 @@ def _change(found: Group, load: Load, wanted: int, led: Counter[str]) -> list[st
 
 
 def _next(found: Group, leader: Member, number: int) -> Member:
-    """Who is to lead: before a kill somebody of the make whose turn it is, else the next member."""
-    if number % KILL_EACH == KILL_EACH - 2:
-        turn = (JAVA, OURS)[number // KILL_EACH % 2]
-        if others := [each for each in found.members if each is not leader and each.make == turn]:
-            return others[number % len(others)]
-    at = found.members.index(leader)
-    return found.members[(at + 1) % len(found.members)]
+    """Who is to lead: before a kill somebody of the make whose turn it is, and before that somebody of the other one."""
+    turn = (JAVA, OURS)[number // KILL_EACH % 2]
+    before_kill = number % KILL_EACH == KILL_EACH - 2
+    others = [each for each in found.members if each is not leader]
+    return next((each for each in others if (each.make == turn) is before_kill), others[0])
 
 
 def _ended(add: Add, found: Group, load: Load, led: Counter[str]) -> None:
