@@ -23,8 +23,9 @@ PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
 DAMAGES ?= 10000
+RECORDS ?= 6000
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -103,6 +104,9 @@ chaos: setup  ## processes of controllers and brokers killed, hung, fenced and m
 histories: setup  ## reads of real processes during faults, judged for linearizability (HISTORIES=number)
 	python tests/faults/read_histories.py --histories $(HISTORIES)
 
+dledger-takeover: setup  ## a store into DLedger mode and out of it, killed at every step (RECORDS=number)
+	python tests/faults/dledger_takeover.py --records $(RECORDS)
+
 damage: setup  ## stores of closed, killed and running brokers, damaged at random, under every job (DAMAGES=number)
 	python tests/faults/store_damage.py --damages $(DAMAGES)
 
@@ -172,6 +176,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) crash CRASHES=500
+	$(MAKE) dledger-takeover RECORDS=1000000
 	$(MAKE) chaos ROUNDS=50
 	$(MAKE) histories HISTORIES=90
 	$(MAKE) network-cuts CUT_RUNS=5

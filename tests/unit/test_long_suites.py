@@ -24,9 +24,15 @@ def _names(*changed: str) -> set[str]:
     [
         ("docs/ARCHITECTURE.md", set()),
         ("tests/unit/cli/test_up.py", set()),
-        ("libs/brokerset_cli/takeover/steps.py", {"interop-upgrades", "interop-adopt", "interop-releases"}),
+        (
+            "libs/brokerset_cli/takeover/steps.py",
+            {"interop-upgrades", "interop-adopt", "interop-releases", "dledger-takeover"},
+        ),
         ("spark/brokerset_spark/kernels/scan.py", {"test-spark"}),
-        ("spark/brokerset_spark/jobs/migrate/copy.py", {"test-spark", "interop-migrated-stores"}),
+        (
+            "spark/brokerset_spark/jobs/migrate/copy.py",
+            {"test-spark", "interop-migrated-stores", "dledger-takeover"},
+        ),
         ("Dockerfile", {"image-spark"}),
     ],
 )

@@ -61,6 +61,7 @@ SUITES = (
     _interop("dledger-brokers", 600, "libs/brokerset_dledger/*", "broker/brokerset_broker/member/dledger/*", "broker/brokerset_broker/store/ledger*", "broker/brokerset_broker/store/receiving.py", "tests/harness/brokerset_rig/dledger_[abgl]*"),
     _interop("dledger-changes", 240, "libs/brokerset_dledger/*", "broker/brokerset_broker/member/dledger/*", "broker/brokerset_broker/store/ledger*", "tests/harness/brokerset_rig/dledger_[cgl]*"),
     _interop("dledger-clients", 240, "broker/brokerset_broker/member/dledger/*", "tests/harness/brokerset_rig/dledger_[cgl]*"),
+    Suite("dledger-takeover", "make dledger-takeover", 300, (TAKEOVER, "broker/brokerset_broker/store/old_log.py", "broker/brokerset_broker/store/ledger*", "broker/brokerset_broker/member/dledger/*", "spark/brokerset_spark/jobs/migrate/*", "tests/harness/brokerset_rig/dledger_takeover.py", "tests/harness/brokerset_rig/takeover_records.py")),
     Suite("image-spark", "flock build/ci/cluster.lock make e2e-kubernetes KUBERNETES=-ktest_store_jobs", 600, ("Dockerfile", "locks/spark.txt", "spark/entrypoint.sh", "tests/image.sh")),
     Suite("test-spark", "make test-spark", 600, ("spark/*", "libs/brokerset_formats/*", "locks/dev.txt", "tests/*/spark/*", "tests/harness/brokerset_rig/*store*")),
 )  # fmt: skip
