@@ -18,6 +18,7 @@ import structlog
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
+from brokerset_broker.member.dledger.member_port import MemberPort, TcpMemberPort
 from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
@@ -300,28 +301,28 @@ class Broker:
             return Alone(self.settings.broker_id, changes, self.services)
         if isinstance(self.store, LedgerStore):
             self._load()
-            return self._ledger_member(self.store, group_socket)
+            return self._ledger_member(self.store, TcpMemberPort(group_socket))
         log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
         self._load()
         self.member = self._member(log_of_member, group_socket)
         return self.member
 
-    def _ledger_member(self, store: LedgerStore, listener: socket.socket) -> LedgerMember:
+    def _ledger_member(self, store: LedgerStore, port: MemberPort) -> LedgerMember:
         """The broker as a member of its DLedger group, on the loaded store."""
-        return LedgerMember(
-            LedgerParts(
-                live=self.live,
-                store=store,
-                source=self._source,
-                tables=self._tables,
-                services=self.services,
-                admission=self.admission,
-                clock=self.clock,
-                role_taken=self._role_taken,
-                register_again=self.registrar.register_again,
-                own_address=self.registrar.own_address,
-            ),
-            listener,
+        return LedgerMember(self._ledger_parts(store), port)
+
+    def _ledger_parts(self, store: LedgerStore) -> LedgerParts:
+        return LedgerParts(
+            live=self.live,
+            store=store,
+            source=self._source,
+            tables=self._tables,
+            services=self.services,
+            admission=self.admission,
+            clock=self.clock,
+            role_taken=self._role_taken,
+            register_again=self.registrar.register_again,
+            own_address=self.registrar.own_address,
         )
 
     def _member(self, log_of_member: MemberLog, ha_socket: socket.socket) -> GroupMember:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
@@ -20,6 +19,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step, SwitchEnded
 from brokerset_broker.member.dledger.foreign_appends import no_records
 from brokerset_broker.member.dledger.ledger_replication import LedgerReplication
+from brokerset_broker.member.dledger.member_port import MemberPort
 from brokerset_broker.member.dledger.member_settings import node_config
 from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, epoch_of, member_of, news_of
 from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
@@ -55,15 +55,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RealDisk
-from brokerset_runtime.peer_requests import PoolRequester
-from brokerset_runtime.remoting import (
-    Connection,
-    ConnectionClosed,
-    ConnectionPool,
-    Handler,
-    RemotingServer,
-    RequestTimeout,
-)
+from brokerset_runtime.remoting import Connection, ConnectionClosed, Handler, RequestTimeout
 from brokerset_spec.dledger_mode import IN_SYNC_BYTES
 
 log = structlog.get_logger(__name__)
@@ -92,9 +84,6 @@ LACK_SECONDS: Final = 1.0
 
 LACK_ANSWER_SECONDS: Final = 0.5
 
-DRAIN_SECONDS: Final = 0.2
-"""How long answers to other members may take at the end."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerParts:
@@ -112,6 +101,8 @@ class LedgerParts:
     role_taken: Callable[[RoleState], None]
     register_again: Callable[[], None]
     own_address: Callable[[], str]
+    random_source: random.Random = field(default_factory=random.SystemRandom)
+    """Of pauses before elections, and of the name of this process."""
 
 
 class LedgerMember:
@@ -120,14 +111,13 @@ class LedgerMember:
     Life: make it when the store is loaded, `handlers` for the server, `started`, `run`, `close`.
     """
 
-    def __init__(self, parts: LedgerParts, listener: socket.socket) -> None:
-        """`listener` is bound to this member's port in `dLegerPeers`."""
+    def __init__(self, parts: LedgerParts, port: MemberPort) -> None:
+        """`port` is this member's in `dLegerPeers`."""
         settings = parts.live.current
         self._parts = parts
         self._store = store = parts.store
-        self._listener = listener
-        self._pool = ConnectionPool()
-        self._asker = PoolRequester(self._pool)
+        self._port = port
+        self._asker = port.asker
         self._closing = False
         self._stopped = asyncio.Event()
         store.on_stopped = self._stopped.set
@@ -145,7 +135,6 @@ class LedgerMember:
 
         self._retry: asyncio.TimerHandle | None = None
         self._transfers_away: set[asyncio.Task[None]] = set()
-        source = random.SystemRandom()
         config = node_config(settings)
         self.driver = Driver(
             config,
@@ -155,7 +144,7 @@ class LedgerMember:
             requester=self._asker,
             clock=parts.clock,
             run_blocking=self._run_on_disk,
-            random_source=source,
+            random_source=parts.random_source,
             on_change=self._heard,
             on_commit=self._committed,
             sync_seconds=settings.flush_interval_commit_log / 1000,
@@ -164,7 +153,7 @@ class LedgerMember:
         )
         store.lead_with(self.driver)
         self.core = Member(
-            new_nonce(source),
+            new_nonce(parts.random_source),
             poll_seconds=settings.sync_broker_metadata_period / 1000,
             heartbeat_seconds=settings.broker_heartbeat_interval / 1000,
             lease=LedgerLease(
@@ -207,8 +196,9 @@ class LedgerMember:
             forwarder=self.forwarder, lease_ok=self.shell.may_serve, on_lapse=self.shell.tick
         )
         parts.admission.when_durable = store.when_committed
-        self._port: dict[int, Handler] = {OLD_LOG: old_log_handler(store.remaining_old_log)}
-        self._server = RemotingServer(self._port)
+        self._port_handlers: dict[int, Handler] = {OLD_LOG: old_log_handler(store.remaining_old_log)}
+        """What the other members are answered; more once this member votes."""
+
         self._comparison = OldLogComparison(
             store.remaining_old_log(),
             {
@@ -237,11 +227,10 @@ class LedgerMember:
 
     async def run(self) -> None:
         """Be a member for as long as this task runs."""
-        await self._server.listen_on(self._listener)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._port.serve(self._port_handlers))
             tasks.create_task(self._end_when_stopped())
             tasks.create_task(self._run_driver())
-            tasks.create_task(self._server.sweep_idle())
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._steps.run())
             tasks.create_task(self.shell.run())
@@ -292,7 +281,7 @@ class LedgerMember:
             if self._comparison.group_is_new:
                 self.driver.begin_group()
         handlers = self.driver.handlers
-        self._port.update(
+        self._port_handlers.update(
             {**handlers, DLedgerRequestCode.APPEND: no_records(handlers[DLedgerRequestCode.APPEND])}
         )
         await self.driver.run()
@@ -326,9 +315,7 @@ class LedgerMember:
             self._retry.cancel()
         await self.switch_over.close()
         await self.forwarder.close()
-        await self._server.close(DRAIN_SECONDS)
-        await self._pool.close()
-        self._listener.close()
+        await self._port.close()
 
     async def written(self) -> None:
         """Everything is in the files of config/: the stamp may say so."""

@@ -1,0 +1,48 @@
+"""The port of a member in `dLegerPeers`: over it the members of a group talk to each other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from brokerset_runtime.peer_requests import Asker, PoolRequester
+from brokerset_runtime.remoting import ConnectionPool, Handler, RemotingServer
+
+DRAIN_SECONDS: Final = 0.2
+"""How long answers to other members may take at the end."""
+
+
+class MemberPort(Protocol):
+    """What a member has of the network; a protocol, so that a simulated one can stand in for sockets."""
+
+    @property
+    def asker(self) -> Asker:
+        """Asks the other members."""
+
+    async def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """Answer the other members, until cancelled. The table may grow meanwhile."""
+
+    async def close(self) -> None:
+        """Let answers that are on their way leave, and end all connections."""
+
+
+class TcpMemberPort:
+    """The real one: `listener` is bound to the port."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._pool = ConnectionPool()
+        self._server: RemotingServer | None = None
+        self.asker: Asker = PoolRequester(self._pool)
+
+    async def serve(self, handlers: Mapping[int, Handler]) -> None:
+        self._server = RemotingServer(handlers)
+        await self._server.listen_on(self._listener)
+        await self._server.sweep_idle()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close(DRAIN_SECONDS)
+        await self._pool.close()
+        self._listener.close()
