@@ -560,9 +560,14 @@ class MetadataLog:
             return True
 
     def keep_from(self) -> int:
-        """Retention keeps the log from this offset on: the newest complete snapshot begins there."""
+        """Retention keeps the log from this offset on: the newest complete snapshot begins there.
+
+        Without one a restart has the files of config/ alone, so what is behind their stamp stays.
+        """
         start = self._applier.snapshot_from
-        return KEEP_NOTHING if start < 0 else start
+        if start >= 0:
+            return start
+        return KEEP_NOTHING if self._must_ask else max(0, self._stamped)
 
     # -- files --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.tables.metadata import records
-from brokerset_broker.tables.metadata.metadata_log import KEEP_NOTHING, MetadataUnreadable
+from brokerset_broker.tables.metadata.metadata_log import MetadataUnreadable
 from brokerset_broker.tables.metadata.records import (
     DelayPut,
     GroupsDeleted,
@@ -536,14 +536,18 @@ async def test_tasks_write_what_is_quiet(tmp_path: Path) -> None:
 
 
 async def test_retention_keeps_the_newest_confirmed_snapshot(tmp_path: Path) -> None:
-    """Before there is one, nothing is protected; a newer one counts when its end is confirmed."""
+    """Without one, what files lack stays; a newer one counts when its end is confirmed."""
 
     replica = Replica(tmp_path)
     await replica.log.start_following()
     await replica.log.lead(1)
-    assert replica.log.keep_from() == KEEP_NOTHING
+    assert replica.log.keep_from() == 0
+    replica.store.append_message()
+    replica.confirm()
+    await replica.log.write_stamp()
+    assert replica.log.keep_from() == replica.store.max_offset
+    first = replica.store.max_offset
     await replica.log.write_snapshot()
-    first = replica.store.records[0].offset
     replica.confirm()
     assert replica.log.keep_from() == first
     replica.store.append_message()
