@@ -16,6 +16,7 @@ from collections import Counter
 
 from brokerset_sim.dledger_cluster import DLedgerCluster
 from brokerset_sim.history import Violation
+from brokerset_sim.ledger_world import simulate_ledger
 from brokerset_sim.plan import draw_replicating
 from brokerset_sim.world import Outcome, simulate
 
@@ -39,8 +40,11 @@ DLEDGER = {"dledger": True, "dledger-mixed": False}
 
 DLEDGER_MS = 6_000
 
-WORLDS = ("controllers", "groups", *DLEDGER)
-"""Controllers and the membership of brokers, broker groups that replicate, or DLedger groups."""
+WHOLE = "dledger-brokers"
+
+WORLDS = ("controllers", "groups", *DLEDGER, WHOLE)
+"""Controllers and the membership of brokers, broker groups that replicate, or DLedger groups: their core
+alone, or whole brokers."""
 
 COUNTS_SHOWN = (
     "acknowledged",
@@ -80,6 +84,8 @@ COUNTS_SHOWN = (
 def _simulated(world: str, seed: int, *, show: bool = False) -> Outcome:
     if world in DLEDGER:
         return _simulated_dledger(seed, alone=DLEDGER[world])
+    if world == WHOLE:
+        return simulate_ledger(seed, show=show)
     return simulate(seed, draw_replicating(seed) if world == "groups" else None, show=show)
 
 

@@ -63,6 +63,15 @@ class SimConnection:
         self.waiting: dict[int, Callable[[Command], None]] = {}
         self.again: dict[int, Callable[[], None]] = {}
         self.in_flight = 0
+        self._closed = asyncio.Event()
+
+    async def wait_closed(self) -> None:
+        """Until this end knows that the connection has ended."""
+        await self._closed.wait()
+
+    def ended(self) -> None:
+        """This end knows it now."""
+        self._closed.set()
 
     def answer(self, data: bytes | Command) -> None:
         """The reply to a deferred request."""
@@ -179,6 +188,18 @@ class Network:
     def cut(self, source: str, target: str) -> None:
         """Lose everything from one host to another."""
         self._cut[(source, target)] = None
+
+    def mend(self, *pairs: tuple[str, str]) -> None:
+        """Undo these cuts."""
+        for pair in pairs:
+            self._cut.pop(pair, None)
+
+    def break_connections(self, host: Host) -> None:
+        """End all connections of a host's processes, as something in between may do."""
+        for key, link in list(self._links.items()):
+            if host in (link.client.host, link.endpoint.process.host):
+                del self._links[key]
+                self._close(link, silent=False)
 
     def heal(self) -> None:
         """Undo all cuts."""
@@ -395,9 +416,10 @@ class Network:
     def _closed_at_server(self, link: _Link, silent: bool) -> None:
         server = link.endpoint.process
         link.server_end.is_open = False
-        if silent or not server.alive or link.endpoint.on_close is None:
+        if silent or not server.alive or not self.open(link.client.host, server.host):
             return
-        if not self.open(link.client.host, server.host):
+        server.soon(link.server_end.ended)
+        if link.endpoint.on_close is None:
             return
         self._observer.note("closed", server.name, link.client.name)
         server.soon(link.endpoint.on_close, link.server_end)

@@ -6,8 +6,10 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from brokerset_runtime.disk import RunBlocking
 from brokerset_sim.disk import ProcessGone
 from brokerset_sim.loop import OWNER, VirtualLoop
 
@@ -59,6 +61,9 @@ class Process:
         self.node: Any = None
         """What of the world it is a process of."""
 
+        self.threads: RunBlocking | None = None
+        """Carries out what would run in threads; None for processes that have none."""
+
         self._on_death = on_death
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._context = contextvars.copy_context()
@@ -99,6 +104,36 @@ class Process:
             return
         if not task.cancelled():
             self._on_death(self, task.exception() or RuntimeError("a task of the process ended"))
+
+    @property
+    def in_thread(self) -> Callable[[Callable[[], Any]], asyncio.Future[Any]] | None:
+        """Starts work in a thread, as `run_in_executor` does: it goes on when whoever waits is cancelled."""
+        return None if self.threads is None else self._in_thread
+
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self.spawn(self._work(work, future))
+        return future
+
+    async def _work(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        assert self.threads is not None, "work was taken"
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = await self.threads(partial(self._unless_dead, work))
+        except Exception as error:  # the edge of a thread
+            failure = error
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)
+
+    def _unless_dead(self, work: Callable[[], T]) -> T:
+        if not self.alive:
+            raise ProcessGone
+        return work()
 
     def pause(self) -> None:
         """SIGSTOP."""
