@@ -113,7 +113,8 @@ class FileLedger:
         """Load and recover; returns the term on the disk. Blocks. Raises `StoreCorrupt`, OSError.
 
         `keeps`: all that was written can be read, so entries that are known as committed must be there, and
-        their records need not be checked again. `settle`: the page cache may have what the disk has not.
+        their records need not be checked again. `settle`: the page cache may have what the disk has not, or
+        has lost it: entries that were not synced may be gone, however many files they filled.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.files.load()
@@ -122,7 +123,7 @@ class FileLedger:
             self.files.settle(self.files.start)
         checkpoint = self._read_checkpoint()
         self._trusted_index = checkpoint.committed_index if keeps else -1
-        self._recover()
+        self._recover(may_lack_unsynced=settle)
         self._sync_now()
         if checkpoint.committed_index >= self.begin_index >= 0:
             self.commit(checkpoint.committed_index)
@@ -130,7 +131,7 @@ class FileLedger:
             self.committed_position = self._unit(self.begin_index).position
         return self._read_term()
 
-    def _recover(self) -> None:
+    def _recover(self, *, may_lack_unsynced: bool) -> None:
         files = self.files.files
         if not files:
             self._index.remove_all()
@@ -141,7 +142,8 @@ class FileLedger:
         position, last = self._walk(files[number])
         if last is None and number > 0:
             raise StoreCorrupt(files[number].path, 0, "has no entry at its beginning, and files follow")
-        if files[-1].start - position > files[-1].size:
+        ends_early = files[-1].start - position > files[-1].size
+        if ends_early and not (may_lack_unsynced and self._no_entries_behind(position)):
             raise StoreCorrupt(
                 files[-1].path, -1, f"the entries end at {position}, more than a file before it"
             )
@@ -162,6 +164,12 @@ class FileLedger:
             return
         self.end_index, self.end_term = last.index, last.term
         self._read_begin()
+
+    def _no_entries_behind(self, position: int) -> bool:
+        """Whether later files were only made: a power failure took what was written there and not synced."""
+        return all(
+            _unit_at(file, file.start, None) is None for file in self.files.files if file.start >= position
+        )
 
     def _begins_as_indexed(self, file: MappedFile) -> bool:
         try:

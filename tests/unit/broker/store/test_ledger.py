@@ -211,6 +211,43 @@ def test_an_entry_without_its_record_is_not_taken_up(reopen: Open, tmp_path: Pat
     assert entries_of(again) == [first]
 
 
+def test_a_power_failure_may_take_files_of_entries_that_were_not_synced(reopen: Open, tmp_path: Path) -> None:
+    """The log ends with what was synced, and goes on there; an entry behind a gap is damage all the same."""
+    ledger = reopen()
+    synced = [ledger.append_body(1, b"x" * 50) for _ in range(3)]
+    end = ledger.write_position
+    lost = [ledger.append_body(1, b"y" * (FILE_SIZE // 3)) for _ in range(9)]
+    files = ledger.files.files
+    assert files[-1].start - end > FILE_SIZE
+    last = lost[-1]
+    head = files[-1].map[: last.position + last.size - files[-1].start]
+    for file in files:
+        file.clear(max(0, end - file.start))
+
+    def after_power_failure() -> FileLedger:
+        again = FileLedger(
+            tmp_path / "dledger-n0",
+            data_file_bytes=FILE_SIZE,
+            index_file_bytes=INDEX_BYTES,
+            record_of_term=lambda: b"term",
+        )
+        again.open(settle=True)
+        return again
+
+    files[-1].map[: len(head)] = head
+    with pytest.raises(StoreCorrupt, match="more than a file before it"):
+        after_power_failure()
+    files[-1].clear(0)
+    with pytest.raises(StoreCorrupt, match="more than a file before it"):
+        reopen()
+
+    found = after_power_failure()
+    assert entries_of(found) == synced
+    assert found.append_body(2, b"z").index == synced[-1].index + 1
+    assert [file.start for file in found.files.files] == [0]
+    assert entries_of(reopen())[:3] == synced
+
+
 def test_what_stands_behind_a_truncation_is_never_taken_up_again(reopen: Open) -> None:
     """Also where an old entry would follow the new one by position, index and term."""
     ledger = reopen()
