@@ -22,7 +22,7 @@ from brokerset_dledger.driver import Driver
 from brokerset_dledger.following import NEVER
 from brokerset_dledger.node import Node, Ready
 from brokerset_dledger.node import Role as LedgerRole
-from brokerset_formats.dledger import CurrentTerm, LedgerEntry
+from brokerset_formats.dledger import CurrentTerm
 from brokerset_protocol.bodies.dledger import VoteRequest, VoteResult
 from brokerset_sim.ledger_checker import (
     COMMITTED,
@@ -120,17 +120,6 @@ def _truncates_where_the_entry_begins() -> list[Patch]:
         cut(self, self.position(index - 1) if drops else position, index)
 
     return [(FileLedger, "_cut_files", short)]
-
-
-def _truncated_counts_as_synced() -> list[Patch]:
-    truncate = FileLedger.truncate
-
-    def careless(self: FileLedger, entry: LedgerEntry) -> None:
-        before = self.synced_index
-        truncate(self, entry)
-        self.synced_index = before
-
-    return [(FileLedger, "truncate", careless)]
 
 
 def _sync_forgets_the_files() -> list[Patch]:
@@ -247,7 +236,7 @@ PAUSES = LedgerPlan(
     pause=0.5,
     hold_max=1.5,
 )
-OLD = LedgerPlan(seconds=2.5, faults=("delete files",), pause=0.5, old_messages=120, producers=3)
+OLD = LedgerPlan(seconds=2.5, faults=("delete files",), pause=0.15, old_messages=120, producers=4)
 
 VARIANTS = (
     LedgerVariant("vote sent before it is written", _vote_sent_before_it_is_written, (VOTES,), KILLS),
@@ -261,7 +250,6 @@ VARIANTS = (
         (KEPT, COMMITTED, QUEUES, READS, SAME, PROGRESS, PROCESS_DIED),
         KILLS,
     ),
-    LedgerVariant("truncated counts as synced", _truncated_counts_as_synced, (QUORUM, KEPT), POWER, 40),
     LedgerVariant("sync forgets the files", _sync_forgets_the_files, (QUORUM,), POWER),
     LedgerVariant("delete guard missing", _delete_guard_missing, (OLD_FILES,), OLD),
     LedgerVariant("dispatches what is written", _dispatches_what_is_written, (DISPATCHED,), SWITCHES),

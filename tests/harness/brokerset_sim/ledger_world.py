@@ -271,9 +271,9 @@ class LedgerWorld:
         self.note("progress")
 
     def _settled(self) -> bool:
-        """Whether all members have dispatched the same, and no delayed message waits."""
+        """Whether one leads, all members have dispatched the same, and no delayed message waits."""
         brokers = [node.broker for node in self.nodes if node.broker is not None]
-        if len(brokers) < len(self.nodes):
+        if len(brokers) < len(self.nodes) or sum(node.leads for node in self.nodes) != 1:
             return False
         ends = {broker.store.ledger.end_index for broker in brokers}
         behind = any(
