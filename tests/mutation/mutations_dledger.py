@@ -1,5 +1,5 @@
 """Mistakes in DLedger mode: its store, and the roles of its brokers. Those of its core are in the simulation's
-`test_dledger_broken` and in `tests/scenario/dledger`."""
+`test_dledger_broken` and in `tests/scenario/dledger`, some of whole brokers in `test_dledger_brokers_broken`."""
 
 from __future__ import annotations
 
