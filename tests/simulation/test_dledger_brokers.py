@@ -29,6 +29,7 @@ HAPPENS = (
     "answer: 21011 0",
     "answer: 51005 200",
     "answer: 310 14",
+    "died of its disk",
 )
 """What must come about in the first seeds, or they prove little."""
 
@@ -78,13 +79,15 @@ def test_seeds_do_every_kind_of_thing() -> None:
 
 @pytest.mark.parametrize("members", [1, 3, 5])
 def test_a_calm_group_keeps_its_leader_and_acknowledges_everything(members: int) -> None:
-    """Without faults nobody else leads, and sends are refused only until the first leader serves."""
-    outcome = simulate_ledger(1, LedgerPlan(members=members, seconds=1.5))
+    """Without faults nobody else leads, and no send fails but those that wait for their topic to be made."""
+    plan = LedgerPlan(members=members, seconds=1.5)
+
+    outcome = simulate_ledger(1, plan)
 
     assert outcome.failure is None
     assert outcome.counts["acknowledged"] > 50
-    assert outcome.counts["elected: leaders"] == outcome.counts["role: master"] == 1
-    assert not outcome.counts["answer: 310 None"]
+    assert outcome.counts["role: master"] == 1
+    assert outcome.counts["answer: 310 None"] <= plan.producers
 
 
 def test_plans_lose_power_only_where_messages_are_synced() -> None:

@@ -95,6 +95,9 @@ class LedgerChaos:
             case "slow disk":
                 node.slow.stall_chance = 0.5
                 self._later(setattr, node.slow, "stall_chance", world.plan.stalls)
+            case "failing disk":
+                if node.up:
+                    node.files.fail_sync = True
             case "transfer":
                 self._asking.append(world.loop.create_task(self._transfer(node)))
             case "switchover":

@@ -20,6 +20,7 @@ FAULTS = (
     "cut off leader",
     "cut off leader one way",
     "slow disk",
+    "failing disk",
     "transfer",
     "switchover",
     "break connections",

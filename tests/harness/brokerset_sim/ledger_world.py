@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_broker.store.message_store import MessageStore
@@ -122,13 +121,13 @@ class LedgerWorld:
         if process in self._ending:
             return
         cause = real_error(error)
-        node = process.node
-        if (
-            node is not None
-            and isinstance(cause, StoreUnusable | OSError)
-            and not isinstance(cause, StoreCorrupt)
-        ):
-            self.note("died", process.name, cause)
+        node: LedgerNode | None = process.node
+        if node is not None and node.files.has_failed and isinstance(cause, StoreUnusable | OSError):
+            self.note("died", process.name, type(cause).__name__)
+            self.counts["died of its disk"] += 1
+            power = self.plan.sync_flush and self.random_for(f"died {process.name}").random() < 0.3
+            self.loop.call_soon(self._restart_dead, node, process, power)
+            return
         violation = Violation(PROCESS_DIED, f"{process} ended: {cause!r}")
         violation.__cause__ = cause
         self.fail(violation)
@@ -153,6 +152,10 @@ class LedgerWorld:
         """Kill a process; it is started again after a while."""
         node.stop(power=power)
         self._restarts.append(self.loop.create_task(self._restart(node)))
+
+    def _restart_dead(self, node: LedgerNode, process: Process, power: bool) -> None:
+        if node.process is process and process.alive:
+            self.stop(node, power=power)
 
     async def end(self, node: LedgerNode) -> None:
         """End a process in order; it is started again after a while."""
@@ -249,6 +252,7 @@ class LedgerWorld:
         self.network.weather = Weather(delay_max=0.004)
         for node in self.nodes:
             node.slow.stall_chance = 0.0
+            node.files.fail_sync = False
             if node.process is not None:
                 node.process.unpause()
         await self._until(

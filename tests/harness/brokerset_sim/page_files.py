@@ -9,6 +9,7 @@ writers sync them, and no simulated process can end in between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import random
 import shutil
@@ -41,6 +42,11 @@ class PageFiles:
         self.folder.mkdir(parents=True)
         self._synced: dict[str, bytearray] = {}
         self.syncs = 0
+        self.fail_sync = False
+        """The next sync fails with an input/output error, and brings nothing to the disk."""
+
+        self.has_failed = False
+        """Whether one has, in the life of the present process."""
 
     def _name(self, path: Path) -> str | None:
         """The file within the present folder; None for one of an earlier life."""
@@ -62,6 +68,9 @@ class PageFiles:
         if self._name(file.path) is None or begin >= end:
             return
         self.syncs += 1
+        if self.fail_sync:
+            self.fail_sync, self.has_failed = False, True
+            raise OSError(errno.EIO, "Input/output error", str(file.path))
         first, last = begin - begin % PAGE, min(file.size, end + -end % PAGE)
         self.synced(file.path, file.size)[first:last] = file.map[first:last]
 
@@ -75,6 +84,7 @@ class PageFiles:
         """The process has ended; with `power`, so has what the disk does not have."""
         before = self.folder
         self._life += 1
+        self.fail_sync = self.has_failed = False
         self.folder = self._place / str(self._life)
         chance = self._random.choice((0.0, 0.5, 1.0))
         for path in sorted(before.rglob("*")):
