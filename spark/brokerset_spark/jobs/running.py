@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import os
 import queue
 import re
+import select
 import signal
 import threading
 import uuid
@@ -87,10 +89,25 @@ _PR_SET_PDEATHSIG: Final = 1
 """Of `prctl(2)`."""
 
 
-def _start_worker() -> None:
-    """A worker leaves Ctrl-C to the process that started it, and ends with it, however that ends."""
+def _start_worker(job: int) -> None:
+    """A worker leaves Ctrl-C to the process of the job, and ends with it, however that ends.
+
+    Its parent is the fork server, which lives on while workers do: so it is the job that is watched.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    try:
+        watched = os.pidfd_open(job)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:  # a kernel before 5.3
+        return
+    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
+
+
+def _end_with(watched: int) -> None:
+    select.select([watched], [], [])
+    os._exit(1)
 
 
 class LocalRunner:
@@ -109,7 +126,9 @@ class LocalRunner:
             return
         if self._pool is None:
             context = get_context("forkserver")
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_start_worker)
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
+            )
         waiting: set[Future[list[Result]]] = set()
         left = iter(rows)
         try:

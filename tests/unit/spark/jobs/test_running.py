@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,12 @@ def double(row):
 
 def die(row):
     os.kill(os.getpid(), signal.SIGKILL)
+    yield
+
+def hang(row):
+    import time
+    print(os.getpid(), flush=True)
+    time.sleep(600)
     yield
 
 def fail(row):
@@ -89,6 +97,36 @@ def test_a_killed_worker_is_told(tasks: str) -> None:
 
     assert "--workers" in told.value.advice
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.long
+def test_workers_end_with_a_job_that_is_killed(tasks: str, tmp_path: Path) -> None:
+    """Else each killed job would leave processes, which may still write where the next job does."""
+    call = f"list(LocalRunner(2).run('{tasks}:hang', [{{}}, {{}}]))"
+    script = f"from brokerset_spark.jobs.running import LocalRunner\n{call}"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as job:
+        assert job.stdout is not None
+        workers = [int(job.stdout.readline()) for _ in range(2)]
+        assert all(_runs(worker) for worker in workers)
+
+        job.kill()
+
+        deadline = time.monotonic() + 20
+        while any(_runs(worker) for worker in workers):
+            assert time.monotonic() < deadline, "a worker lives on"
+            time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 class OnSpark(Exception):
