@@ -490,7 +490,8 @@ class Node:
         try:
             self._begin_index = self.ledger.begin_term(self.term).index
         except LedgerRefused:
-            self._become_candidate(now, vote_at=now + self._draw(self.config.silence_max))
+            wait = self.config.promise + self._draw(self.config.silence_max)  # others are first
+            self._become_candidate(now, vote_at=now + wait)
             return
         self._pushers = {peer: Pusher(self.config, self.ledger, now) for peer in self.config.others}
         if self._taking is not None:
@@ -612,7 +613,9 @@ class Node:
             return VoteResult.REJECT_TAKING_LEADERSHIP, self.term
         self._current = CurrentTerm(self.term, candidate)
         if self.role is Role.CANDIDATE and self._ballot is None:
-            self._vote_at = max(self._vote_at, now + self._draw_vote_pause())
+            # Among members of ours it hinders nobody whom it has helped, until it would have been heard.
+            time_to_lead = self.config.promise if self.config.alone else 0
+            self._vote_at = max(self._vote_at, now + time_to_lead + self._draw_vote_pause())
         return VoteResult.ACCEPT, self.term
 
     # Heartbeats.

@@ -160,6 +160,16 @@ def test_vote_and_term_are_handed_out_with_the_answer() -> None:
     assert len(ready.answers) == 1
 
 
+@pytest.mark.parametrize(("alone", "pause"), [(True, 300), (False, 0)])
+def test_who_has_voted_for_another_leaves_it_the_time_to_lead(*, alone: bool, pause: int) -> None:
+    """Its first heartbeat may be late; meanwhile the leader of before would vote for anybody."""
+    node = member(alone=alone)
+
+    node.receive(LATER, 1, vote_request(transfer=True))
+
+    assert LATER + pause < node.deadline() <= LATER + pause + node.config.vote_interval[1]
+
+
 def test_pre_vote_changes_nothing() -> None:
     """Neither term nor vote follows from it."""
     node = member()
