@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -81,7 +81,11 @@ class _Round:
     """Heartbeats that were sent together."""
 
     sent_at: int
-    succeeded: set[str] = field(default_factory=set[str])
+    known: dict[str, int]
+    """The numbers of recovering members that this one had heard of."""
+
+    succeeded: dict[str, int | None]
+    """By member: the number of its recovery, if it is recovering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,9 @@ class Node:
 
         self._recoveries: dict[str, int] = {}
         """The numbers of other members that are recovering."""
+
+        self._readmitted: dict[str, int] = {}
+        """Those of them that count for this leader: since their start it has been confirmed that it leads."""
 
         self._handed = current_term
         # The log may have entries of a term whose file a power failure took: their leader was elected.
@@ -408,7 +415,7 @@ class Node:
             leader_id=self.node_id if isinstance(request, VoteRequest) else self.leader_id,
         )
         self._calls.append(
-            Call(self._call_id, peer, self._marked(addressed, self._recoveries.get(peer)), timeout)
+            Call(self._call_id, peer, self._marked(addressed, self._readmitted.get(peer)), timeout)
         )
 
     def _marked(self, body: _B, recovering: int | None) -> _B:
@@ -454,6 +461,7 @@ class Node:
         self.transferee = None
         self.leader_address = None
         self._recovery_index = None
+        self._readmitted = {}
         self._follower.stop(DLedgerCode.NOT_FOLLOWER)
         self._collect_push_answers()
 
@@ -654,7 +662,7 @@ class Node:
             return
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self.config.heartbeat
-            heartbeats = _Round(now, {self.node_id})
+            heartbeats = _Round(now, dict(self._recoveries), {self.node_id: None})
             address = self._own_address if self.config.alone else None
             request = HeartbeatRequest(term=self.term, address=address)
             for peer in self.config.others:
@@ -671,8 +679,9 @@ class Node:
             return
         match response.code:
             case DLedgerCode.SUCCESS:
-                heartbeats.succeeded.add(peer)
-                if len(heartbeats.succeeded) >= self.config.quorum:
+                heartbeats.succeeded[peer] = response.recovering
+                if self._confirms(heartbeats):
+                    self._readmit(heartbeats)
                     self._elections_lost = 0
                     self._quorum_heard_at = max(self._quorum_heard_at, now)
                     self._lease_begins_at = max(self._lease_begins_at or 0, heartbeats.sent_at)
@@ -726,7 +735,11 @@ class Node:
         """
         if self.role is not Role.LEADER or self._begin_index is None:
             return
-        index = sorted(self.watermarks().values(), reverse=True)[self.config.quorum - 1]
+        watermarks = [
+            watermark if self._counts(peer, self._recoveries.get(peer)) else -1
+            for peer, watermark in self.watermarks().items()
+        ]
+        index = sorted(watermarks, reverse=True)[self.config.quorum - 1]
         if index > self.ledger.committed_index and self._may_count(index):
             self.ledger.commit(index)
             self._check_recovery()
@@ -786,14 +799,41 @@ class Node:
 
     def _hear_recovery(self, now: int, peer: str, number: int | None) -> None:
         """A member has answered: it is recovering with this number, or it is not."""
-        if number == self._recoveries.get(peer):
+        known = self._recoveries.get(peer)
+        if number == known:
             return
         if number is None:
             del self._recoveries[peer]
-            return
-        self._recoveries[peer] = number
+            if self._counts(peer, known):
+                return
+        else:
+            self._recoveries[peer] = number
         if peer in self._pushers:
             self._pushers[peer].start_again(now)
+
+    def _counts(self, peer: str, number: int | None) -> bool:
+        """Whether what a member answers counts for this leader; `number` is that of its recovery, if any."""
+        return number is None or self._readmitted.get(peer) == number
+
+    def _confirms(self, heartbeats: _Round) -> bool:
+        """Whether answers show that this member leads: those of a quorum that lacks nothing, or of all.
+
+        A recovering member may have elected the leader of a newer term, and forgotten it.
+        """
+        succeeded = heartbeats.succeeded
+        counted = sum(self._counts(peer, number) for peer, number in succeeded.items())
+        return counted >= self.config.quorum or len(succeeded) == len(self.config.peers)
+
+    def _readmit(self, heartbeats: _Round) -> None:
+        """The members that had started when these were sent have never known a newer term."""
+        found = {
+            peer: number
+            for peer, number in heartbeats.known.items()
+            if self._recoveries.get(peer) == number and self._readmitted.get(peer) != number
+        }
+        if found:
+            self._readmitted |= found
+            self._maybe_commit()
 
     def _check_recovery(self) -> None:
         """End it once this log, on the disk where that counts, has all that may have been acknowledged.

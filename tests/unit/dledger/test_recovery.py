@@ -131,13 +131,64 @@ def test_what_a_lost_disk_had_acknowledged_is_counted_no_more() -> None:
     net.cut.clear()
     net.cut_off("n3")
     net.cut_off("n4")
-    net.advance(400)
+    net.advance(200)
     held = [sent for sent in net.held if sent.target == "n1"]
 
     assert net["n0"].node.watermarks()["n2"] == index
     assert net["n0"].node.watermarks()["n1"] == -1
     assert net["n0"].ledger.committed_index < index
     assert held
+
+
+def led_twice() -> DLedgerNet:
+    """n0, cut off, leads the term 1 still; n1 leads the term 2 by the vote of n2."""
+    net = DLedgerNet(3, promise_heartbeats=2, heartbeats_missed_max=15)
+    net.elect("n0")
+    net.advance(200)
+    net["n1"].draws.first = True
+    net.cut_off("n0")
+    net.lose_leader("n1")
+    assert net.advance(1_000, lambda: net.leads("n1"))
+    assert net.leads("n0")
+    return net
+
+
+def test_a_leader_that_has_been_replaced_ends_no_recovery() -> None:
+    """n2 loses its disk, and with it the newer term and an entry of it, and hears only the older leader."""
+    net = led_twice()
+    (entry,) = net.append("n1", b"acknowledged")
+    assert entry.index in net.acked
+    net.cut.clear()
+    net.cut_off("n1")
+    net.replace_disk("n2")
+    net.append("n0", b"of the older term")
+
+    for _ in range(160):
+        net.advance(10)
+        net.read("n0")
+        assert net["n2"].node.recovering
+    assert not net.leads("n0")
+
+    net.cut.clear()
+    assert net.advance(3_000, lambda: not net["n2"].node.recovering)
+    assert net["n2"].ledger.has(entry.index)
+
+
+def test_a_recovering_member_counts_once_its_leader_is_confirmed() -> None:
+    """Then it bears the loss of another one, though it has not copied all yet."""
+    net = led_by_n0()
+    net.append("n0", *[b"entry"] * 50)
+    net.holds = lambda sent: isinstance(sent.request, PushRequest) and sent.target == "n1"
+    net.replace_disk("n1")
+    net.advance(200)
+    net.stop("n2")
+    net.holds = lambda sent: False
+
+    assert net["n1"].node.recovering
+    (entry,) = net.append("n0", b"on n0 and n1")
+
+    assert net.advance(1_000, lambda: entry.index in net.acked)
+    assert not net["n1"].node.recovering
 
 
 def test_a_leader_that_was_elected_recovering_is_so_until_it_has_committed() -> None:
