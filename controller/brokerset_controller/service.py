@@ -210,7 +210,8 @@ class ControllerService:
         except Rejected as rejected:
             self.measurements.leases_refused += 1
             log.debug("no lease given", broker=header.broker_name, reason=rejected.remark)
-            return BrokerHeartbeatAnswer()
+            known = self.machine.groups.get(header.broker_name)
+            return BrokerHeartbeatAnswer(master_epoch=None if known is None else known.master_epoch)
         fenced = self.fenced(header, broker_id)
         group = self.machine.groups.get(header.broker_name)
         if (
@@ -220,7 +221,8 @@ class ControllerService:
             or self._election_may_come(group)
         ):
             self.measurements.leases_refused += 1
-            return BrokerHeartbeatAnswer(fenced=fenced)
+            epoch = None if group is None else group.master_epoch
+            return BrokerHeartbeatAnswer(fenced=fenced, master_epoch=epoch)
         length = self.liveness.lease_granted(
             ReplicaKey(header.broker_name, broker_id),
             header.nonce or "",

@@ -106,7 +106,7 @@ async def test_a_leader_that_is_deposed_meanwhile_gives_none() -> None:
     bench.engine.before_barrier = deposed
     answer = read(await bench.beat(1, "n1"))
 
-    assert answer == BrokerHeartbeatAnswer()
+    assert answer == BrokerHeartbeatAnswer(master_epoch=EPOCH)
     assert bench.service.measurements.leases_refused == 1
 
 
@@ -120,7 +120,8 @@ async def test_the_state_after_the_barrier_decides() -> None:
         bench.engine.commit(encode_event(MasterElected(GROUP, 2, EPOCH + 1, EPOCH, 2, False, "", None, "n2")))
 
     bench.engine.before_barrier = elected
-    assert read(await bench.beat(1, "n1")).lease_ms is None
+    overtaken = read(await bench.beat(1, "n1"))
+    assert (overtaken.lease_ms, overtaken.master_epoch) == (None, EPOCH + 1)
     assert read(await bench.beat(1, "n1")).lease_ms is None
     assert read(await bench.beat(2, "n2")).lease_epoch == EPOCH + 1
 

@@ -619,7 +619,7 @@ class Membership:
         return CANNOT_LEAD_AGE_MS if cannot else self._broker.append_age_ms()
 
     def _heartbeat_answered(self, answer: headers.BrokerHeartbeatAnswer, sent_at: float) -> None:
-        """What a controller of ours that leads says about a heartbeat."""
+        """What a controller of ours says about a heartbeat; one that does not lead tells the epoch alone."""
         if answer.lease_ms is not None and answer.lease_epoch is not None:
             self._shell.lease_granted(sent_at, answer.lease_ms, answer.lease_epoch)
         elif answer.master_epoch is not None:
