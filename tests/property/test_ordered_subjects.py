@@ -13,6 +13,7 @@ from brokerset_controller.ordered.events import (
     Drained,
     Event,
     GenerationPrepared,
+    GroupRemoved,
     MemberJoined,
     MemberLeft,
     PartitionRetired,
@@ -48,6 +49,7 @@ steps = st.lists(
         st.tuples(st.just("seal"), numbers),
         st.tuples(st.just("seal"), numbers),
         st.tuples(st.just("retire"), numbers),
+        st.tuples(st.just("remove"), groups),
         st.tuples(st.just("seize"), groups, numbers, sessions),
     ),
     max_size=60,
@@ -92,6 +94,8 @@ class Watched:
                     del self.consumes[key]
             case Reassigned():
                 self._granted(event)
+            case GroupRemoved():
+                self.handled[event.group].clear()
             case _:
                 pass
         self._check()
@@ -106,7 +110,7 @@ class Watched:
             epoch = self.subject.groups[event.group].ownerships[partition_id].epoch
             assert epoch > self.epochs[event.group], "an epoch was given twice, or an older one"
         if event.granted:
-            self.epochs[event.group] = self.subject.groups[event.group].epoch
+            self.epochs[event.group] = self.subject.epoch
 
     def _check(self) -> None:
         self._check_partitions(self.subject.partitions.values())
@@ -156,6 +160,8 @@ def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
             return GenerationPrepared("orders", subject.generation, count, ROUTE)
         case ("seal", int(number)):
             return PartitionSealed("orders", number, number % 7)
+        case ("remove", str(group)):
+            return GroupRemoved("orders", group)
         case ("retire", int(number)):
             return PartitionRetired("orders", number)
         case ("seize", str(group), int(number), str(session)) if group in subject.groups:

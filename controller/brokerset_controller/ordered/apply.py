@@ -185,13 +185,13 @@ def _(event: Reassigned, subject: Subject) -> Subject:
         if partition_id not in ownerships:
             raise GuardFailed(f"nobody owns partition {partition_id}")
         ownerships[partition_id] = replace(ownerships[partition_id], revoked=True)
-    epoch, assignable = group.epoch, subject.assignable(group)
+    epoch, assignable = subject.epoch, subject.assignable(group)
     for partition_id, session in sorted(event.granted.items()):
         if partition_id in ownerships or partition_id not in assignable or session not in group.members:
             raise GuardFailed(f"partition {partition_id} cannot be given to {session}")
         epoch += 1
         ownerships[partition_id] = Ownership(session, epoch)
-    return _with_group(subject, group, epoch=epoch, ownerships=MappingProxyType(ownerships))
+    return _with_group(replace(subject, epoch=epoch), group, ownerships=MappingProxyType(ownerships))
 
 
 @_applied.register

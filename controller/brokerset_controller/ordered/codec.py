@@ -78,6 +78,7 @@ def subject_values(subject: Subject) -> list[object]:
         list(subject.route),
         subject.generation,
         subject.next_partition_id,
+        subject.epoch,
         sorted(subject.next_queue_ids.items()),
         [_partition_values(each) for _, each in sorted(subject.partitions.items())],
         [_group_values(each) for _, each in sorted(subject.groups.items())],
@@ -86,8 +87,8 @@ def subject_values(subject: Subject) -> list[object]:
 
 def subject_of(value: object) -> Subject:
     """A subject of a snapshot. Raises `ValueError` that says what is wrong with it."""
-    name, order, route, generation, partition_id, queues, partitions, groups = read.parts(
-        value, "a subject", 8
+    name, order, route, generation, partition_id, epoch, queues, partitions, groups = read.parts(
+        value, "a subject", 9
     )
     subject = Subject(
         read.text(name),
@@ -95,6 +96,7 @@ def subject_of(value: object) -> Subject:
         read.texts(route),
         read.count(generation),
         read.count(partition_id),
+        read.count(epoch),
         MappingProxyType(dict(_queue(each) for each in read.items(queues))),
         _by(lambda each: each.partition_id, [_partition(each) for each in read.items(partitions)]),
         _by(lambda each: each.name, [_group(each) for each in read.items(groups)]),
@@ -152,7 +154,6 @@ def _group_values(group: ConsumerGroup) -> list[object]:
         group.name,
         group.strategy.value,
         group.version,
-        group.epoch,
         [[each.session, each.client_id] for _, each in sorted(group.members.items())],
         [
             [number, each.session, each.epoch, each.revoked]
@@ -163,12 +164,11 @@ def _group_values(group: ConsumerGroup) -> list[object]:
 
 
 def _group(value: object) -> ConsumerGroup:
-    name, strategy, version, epoch, members, ownerships, drained = read.parts(value, "a group", 7)
+    name, strategy, version, members, ownerships, drained = read.parts(value, "a group", 6)
     return ConsumerGroup(
         read.text(name),
         _one_of(ConsumeStrategy)(strategy),
         read.count(version),
-        read.count(epoch),
         _by(lambda each: each.session, [_member(each) for each in read.items(members)]),
         MappingProxyType(dict(_ownership(each) for each in read.items(ownerships))),
         read.ids(drained),

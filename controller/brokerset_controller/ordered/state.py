@@ -116,9 +116,6 @@ class ConsumerGroup:
     version: int = 0
     """Grows with each change of members or ownerships."""
 
-    epoch: int = 0
-    """The last one that was given with an ownership. Never falls."""
-
     members: Mapping[str, Member] = field(default_factory=lambda: NO_MEMBERS)
     """By session."""
 
@@ -147,6 +144,10 @@ class Subject:
 
     next_partition_id: int = 0
     """Never falls."""
+
+    epoch: int = 0
+    """The last one that was given with an ownership, of whatever group: one that is removed and comes again
+    must not be given those that brokers refuse already. Never falls."""
 
     next_queue_ids: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """By broker group; never falls."""

@@ -320,6 +320,16 @@ def test_a_group_goes_when_nobody_is_in_it() -> None:
     assert apply(subject, SubjectDeleted("orders")) is None
 
 
+def test_a_group_that_comes_again_is_given_no_epoch_of_before() -> None:
+    """Brokers refuse what is older than the highest one that they have seen of a group."""
+    subject = after(consumed("a"), MemberLeft("orders", "g", "a"), GroupRemoved("orders", "g"))
+
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    assert sorted(each.epoch for each in subject.groups["g"].ownerships.values()) == [3, 4]
+
+
 # Permissions.
 
 
