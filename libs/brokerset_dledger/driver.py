@@ -270,7 +270,7 @@ class Driver:
     # Life.
 
     def begin_group(self) -> None:
-        """It is known that nobody has acknowledged anything yet: this member lacks nothing."""
+        """It is said that nobody has acknowledged anything yet: without a term this member lacks nothing."""
         self._node.begin_group()
 
     async def run(self) -> None:

@@ -794,8 +794,12 @@ class Node:
     # Recovery of a member that may lack what it has acknowledged.
 
     def begin_group(self) -> None:
-        """It is known that nobody has acknowledged anything yet: this member lacks nothing."""
-        self._recovery = None
+        """It is said that nobody has acknowledged anything yet: this member lacks nothing.
+
+        A member that has a term may have acknowledged what was lost since with its memory, unlike the term.
+        """
+        if self.term == CurrentTerm().term:
+            self._recovery = None
 
     def _hear_recovery(self, now: int, peer: str, number: int | None) -> None:
         """A member has answered: it is recovering with this number, or it is not."""

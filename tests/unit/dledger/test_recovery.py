@@ -9,6 +9,7 @@ import pytest
 
 from brokerset_dledger.election import Ballot, Verdict
 from brokerset_dledger.node import Role
+from brokerset_formats.dledger import CurrentTerm
 from brokerset_protocol.bodies.dledger import PushRequest, VoteRequest, VoteResponse, VoteResult
 from brokerset_sim.dledger_net import DLedgerNet, Sent
 
@@ -84,6 +85,19 @@ def test_all_members_of_a_new_group_elect_one_of_them() -> None:
 
     assert net.advance(3_000, lambda: any(map(net.leads, net.members)))
     assert net.advance(500, lambda: not any(each.node.recovering for each in net.members.values()))
+
+
+@pytest.mark.parametrize(("term", "recovering"), [(CurrentTerm(), False), (CurrentTerm(1, "n0"), True)])
+def test_who_has_voted_does_not_believe_that_its_group_is_new(term: CurrentTerm, *, recovering: bool) -> None:
+    """n1 had an entry of n0 in its memory alone, and asks n2, which had none: an old log is on all disks."""
+    net = DLedgerNet()
+    net.replace_disk("n1")
+    net["n1"].current_term = term
+    net.restart("n1")
+
+    net["n1"].node.begin_group()
+
+    assert net["n1"].node.recovering is recovering
 
 
 def test_a_new_group_waits_for_its_last_member() -> None:
