@@ -25,7 +25,9 @@ from brokerset_controller.ordered.state import (
     GROUPS_MAX,
     MEMBERS_MAX,
     PARTITIONS_KEPT_MAX,
+    SHARED_EPOCH,
     ConsumerGroup,
+    ConsumeStrategy,
     Member,
     Ownership,
     Partition,
@@ -204,7 +206,7 @@ def _(event: Released, subject: Subject) -> Subject:
 
 @_applied.register
 def _(event: Drained, subject: Subject) -> Subject:
-    group, partition = _owned(subject, event), _partition(subject, event.partition_id)
+    group, partition = _consumed(subject, event), _partition(subject, event.partition_id)
     if partition.sealed_end is None or event.position < partition.sealed_end:
         raise GuardFailed(f"partition {event.partition_id} is not drained at {event.position}")
     return _with_group(
@@ -235,6 +237,16 @@ def _group(subject: Subject, name: str) -> ConsumerGroup:
     group = subject.groups.get(name)
     if group is None:
         raise GuardFailed(f"{subject.name} has no group {name}")
+    return group
+
+
+def _consumed(subject: Subject, event: Drained) -> ConsumerGroup:
+    """The group, if the event is of who consumes the partition now."""
+    group = _group(subject, event.group)
+    if group.strategy is not ConsumeStrategy.SHARED:
+        return _owned(subject, event)
+    if event.epoch != SHARED_EPOCH or event.partition_id not in subject.assignable(group):
+        raise GuardFailed(f"{group.name} does not consume partition {event.partition_id} by {event.epoch}")
     return group
 
 

@@ -96,7 +96,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """An owner has handled a sealed partition up to its end. Guards: its epoch, and the position."""
+    """A sealed partition is handled up to its end: by its owner, in a SHARED group by all members together.
+
+    Guards: the owner's epoch (`SHARED_EPOCH` in a SHARED group, which may consume it now), and the position.
+    """
 
     subject: str
     group: str

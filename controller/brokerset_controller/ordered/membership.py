@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from brokerset_controller.ordered.events import MemberJoined, MemberLeft
 from brokerset_controller.ordered.permissions import Permissions
 from brokerset_controller.ordered.scaling import SubjectRefused
-from brokerset_controller.ordered.state import MEMBERS_MAX, ConsumerGroup, ConsumeStrategy, Partition, Subject
-
-SHARED_EPOCH = 0
-"""Of a partition that all members of a group consume: nobody is fenced."""
+from brokerset_controller.ordered.state import (
+    MEMBERS_MAX,
+    SHARED_EPOCH,
+    ConsumerGroup,
+    ConsumeStrategy,
+    Partition,
+    Subject,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ GROUPS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 1_024
 """Members of a group: as many as there are logical partitions."""
 
+SHARED_EPOCH: Final = 0
+"""Of a partition that all members of a group consume: nobody is fenced. Grants begin above it."""
+
 DEFAULT_ROUTE_GROUPS: Final = 2
 """Broker groups of a subject for which nobody gave a route."""
 

@@ -308,6 +308,22 @@ def test_shared_groups_have_all_partitions_and_no_owners() -> None:
     assert assignment_of(subject, group, "stranger").partitions == ()
 
 
+def test_a_shared_group_drains_and_goes_on_with_what_inherits() -> None:
+    """Without owners: any member says so; only of what the group consumes now, and once."""
+    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client"))
+    subject = after(scaled(subject, 4), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 7))
+    for early in (Drained("orders", "s", 0, 0, 9), Drained("orders", "s", 2, 0, 10)):
+        with pytest.raises(GuardFailed):
+            apply(subject, early)
+
+    subject = after(subject, Drained("orders", "s", 0, 0, 10))
+
+    told = assignment_of(subject, subject.groups["s"], "a").partitions
+    assert [each.partition.partition_id for each in told] == [1, 2, 3]
+    with pytest.raises(GuardFailed, match="does not consume partition 0"):
+        apply(subject, Drained("orders", "s", 0, 0, 10))
+
+
 def test_a_group_goes_when_nobody_is_in_it() -> None:
     subject = consumed("a")
     for event in (GroupRemoved("orders", "g"), SubjectDeleted("orders")):
