@@ -41,20 +41,22 @@ def decide_creation(
     whatever groups come later. `writable` are the groups that take sends, with their numbers of partitions.
     """
     check_name(name)
-    route = route or default_route(writable, source)
-    count = len(route) if partitions is None else partitions
-    _check_count(count)
-    _check_route(route, writable)
+    if partitions is not None:
+        _check_count(partitions)
     if existing is None:
-        return SubjectCreated(name, order, route, count)
-    open_now = sum(each.status is PartitionStatus.OPEN for each in existing.partitions.values())
+        route = route or default_route(writable, source)
+        _check_route(route, writable)
+        return SubjectCreated(name, order, route, len(route) if partitions is None else partitions)
+    if route:
+        _check_route(route, writable)
+    has = sum(each.generation == existing.generation for each in existing.partitions.values())
     if existing.order is not order:
         raise SubjectRefused(
             f"the subject {name} is {existing.order}: that cannot be changed, for messages of a key from"
             " before and after would be in no order; create another subject"
         )
-    if partitions is not None and partitions != open_now:
-        raise SubjectRefused(f"the subject {name} has {open_now} partitions; scale it instead")
+    if partitions is not None and partitions != has:
+        raise SubjectRefused(f"the subject {name} has {has} partitions; scale it instead")
     return None
 
 

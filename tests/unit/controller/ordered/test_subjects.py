@@ -324,6 +324,13 @@ def test_a_shared_group_drains_and_goes_on_with_what_inherits() -> None:
         apply(subject, Drained("orders", "s", 0, 0, 10))
 
 
+def test_who_asks_for_a_subject_that_is_there_needs_no_broker_group_that_takes_sends() -> None:
+    """Also while it is being scaled it has the number of partitions that it was scaled to."""
+    subject = scaled(created(), 4)
+
+    assert decide_creation(subject, "orders", STRICT, 4, (), {}, SOURCE) is None
+
+
 def test_a_group_goes_when_nobody_is_in_it() -> None:
     subject = consumed("a")
     for event in (GroupRemoved("orders", "g"), SubjectDeleted("orders")):
