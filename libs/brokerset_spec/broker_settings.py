@@ -242,6 +242,10 @@ class BrokerSettings:
     """Whether all members are brokers of brokerset: then a group promises what it cannot with a member of
     Java in it. The same on all members. Not known to RocketMQ."""
 
+    dledger_accept_loss: bool = switch(False, "dLegerAcceptLoss")
+    """Whether this member votes although it may lack acknowledged messages: for one start, when a member that
+    may have them is lost for good. Not known to RocketMQ."""
+
     preferred_leader_id: str = ""
     """Members that lead when they can, separated by `;`."""
 

@@ -166,7 +166,9 @@ class LedgerStore(MessageStore):
             self.current_term = self.ledger.open(
                 keeps=(clean or same_boot) and not accept_damage, settle=not clean and not same_boot
             )
-            if self._may_lack_entries(cache_lost=not clean and not same_boot, accept_damage=accept_damage):
+            if self._settings.dledger_accept_loss:
+                self.ledger.end_recovery()
+            elif self._may_lack_entries(cache_lost=not clean and not same_boot, accept_damage=accept_damage):
                 self.ledger.begin_recovery()
         self._is_empty, self._generation = self.ledger.end_index < 0, self.ledger.generation
         if not self._is_empty and self.ledger.files.start != self.log.divide and self.log.divide:

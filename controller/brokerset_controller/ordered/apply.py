@@ -34,7 +34,7 @@ from brokerset_controller.ordered.state import (
     PartitionStatus,
     Subject,
 )
-from brokerset_formats.order_keys import overlap, partition_ranges
+from brokerset_formats.order_keys import LOGICAL_PARTITIONS, overlap, partition_ranges
 
 
 class GuardFailed(Exception):
@@ -43,6 +43,8 @@ class GuardFailed(Exception):
 
 def apply(subject: Subject | None, event: Event) -> Subject | None:
     """The subject after an event; None when it is none any more. Raises `GuardFailed`."""
+    if isinstance(event, SubjectCreated | GenerationPrepared):
+        _check_plan(event)
     if isinstance(event, SubjectCreated):
         if subject is not None:
             raise GuardFailed(f"there is a subject {event.subject}")
@@ -58,6 +60,13 @@ def _applied(event: Event, subject: Subject) -> Subject | None:
 
 
 # Partitions.
+
+
+def _check_plan(event: SubjectCreated | GenerationPrepared) -> None:
+    if not 1 <= event.partitions <= LOGICAL_PARTITIONS:
+        raise GuardFailed(f"{event.partitions} partitions; a subject has 1 to {LOGICAL_PARTITIONS}")
+    if not event.route:
+        raise GuardFailed("there is no broker group to put partitions on")
 
 
 def _with_generation(subject: Subject, count: int, generation: int) -> Subject:

@@ -76,7 +76,8 @@ TRANSFER_SECONDS_MAX: Final = 2.0
 
 RECOVERING: Final = (
     "no leader of {peers} is known; this member's disk is new or lost what was not on it, so its vote counts"
-    " only when all members vote: start all of them (docs/dledger.md, if one is lost for good)"
+    " only when all members vote: start all of them. If one is lost for good, start the others once with"
+    " dLegerAcceptLoss=true, to go on without what only that one had"
 )
 
 LACK_SECONDS: Final = 1.0

@@ -596,3 +596,12 @@ def test_a_store_in_a_group_with_java_is_never_recovering(stores: Stores) -> Non
     store = stores.open()
 
     assert not store.ledger.recovering
+
+
+def test_whoever_accepts_the_loss_votes_also_with_an_empty_disk(stores: Stores) -> None:
+    """The way out when the member that had everything is lost for good."""
+    stores.settings = replace(stores.settings, dledger_brokerset_only=True)
+    assert stores.open().ledger.recovering
+    stores.settings = replace(stores.settings, dledger_accept_loss=True)
+
+    assert not stores.open().ledger.recovering

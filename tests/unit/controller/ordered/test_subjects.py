@@ -11,6 +11,7 @@ from brokerset_controller.ordered.assignment import plan
 from brokerset_controller.ordered.events import (
     Drained,
     Event,
+    GenerationPrepared,
     GroupRemoved,
     MemberJoined,
     MemberLeft,
@@ -127,6 +128,17 @@ def test_a_creation_that_cannot_be_says_why(
 ) -> None:
     with pytest.raises(SubjectRefused, match=text):
         decide_creation(created(), "orders", order, partitions, route, WRITABLE, SOURCE)
+
+
+@pytest.mark.parametrize(("partitions", "route"), [(0, ("orders-0",)), (2_000, ("orders-0",)), (2, ())])
+def test_an_event_that_no_controller_should_have_written_changes_nothing(
+    partitions: int, route: tuple[str, ...]
+) -> None:
+    """What is committed must not end those that apply it."""
+    with pytest.raises(GuardFailed):
+        apply(None, SubjectCreated("orders", STRICT, route, partitions))
+    with pytest.raises(GuardFailed):
+        apply(created(), GenerationPrepared("orders", 0, partitions, route))
 
 
 # Scaling.
