@@ -256,6 +256,7 @@ class KubeApi:
         self, method: str, path: str, query: Query | None = None, body: Object | None = None
     ) -> bytes:
         """The content of an answer; a body is a merge patch."""
+        self.login.get()  # one thread loads the official client: several at a time end in a deadlock
         import urllib3.exceptions
         from kubernetes.client import ApiException
 

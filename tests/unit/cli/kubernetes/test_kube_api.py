@@ -151,6 +151,21 @@ def test_help_and_other_commands_do_not_load_the_official_client() -> None:
     assert shown == "set()\n"
 
 
+def test_threads_leave_the_loading_of_the_official_client_to_the_login() -> None:
+    """Python ends a deadlock of threads that import parts of one package at a time with an error."""
+    code = (
+        "import sys; from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Trouble\n"
+        "def fails(): raise ApiFailed(Trouble.LOGIN, 'no')\n"
+        "api = KubeApi('orders'); api.login.get = fails\n"
+        "try: api.request('GET', '/')\n"
+        "except ApiFailed: print({'kubernetes', 'urllib3'} & sys.modules.keys())"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert shown == "set()\n"
+
+
 def test_a_set_that_is_not_there_is_answered_with_those_that_are(cluster: FakeCluster) -> None:
     """A slip of the pen or a wrong namespace is seen at once."""
     result = cluster.run("status", "odrers")
