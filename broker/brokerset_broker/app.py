@@ -381,7 +381,7 @@ class Broker:
             groups=self.groups,
             offsets=self.offsets,
             delay=self.delay,
-            forget_queues=self._source.forget_topic,
+            queues=self._source,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
         self.registrar = Registrar(

@@ -146,12 +146,26 @@ class ConsumeQueue:
         """Let an empty queue begin at `queue_offset`, with blank units before it, as RocketMQ does."""
         assert self.next_offset == 0, "only an empty queue can begin somewhere"
         self.position = queue_offset * UNIT_SIZE
-        self.next_offset = self.min_offset = queue_offset
         self.make_room(1)
+        self.next_offset = self.min_offset = queue_offset
         file = self.files.files[0]
         size = self.position - file.start
         file.map[:size] = BLANK_UNIT * (size // UNIT_SIZE)
         self.synced_position = file.start
+
+    def begin_empty(self, queue_offset: int) -> None:
+        """Let an empty queue begin at `queue_offset` though no message follows; a start finds it there.
+
+        A file without a unit would say nothing: there is a blank one before the first message. Raises
+        `StoreRefused`.
+        """
+        if queue_offset * UNIT_SIZE % self.files.segment_bytes:
+            self.begin_at(queue_offset)
+        else:
+            self.begin_at(queue_offset - 1)
+            self.put(0, BLANK_SIZE, 0)
+            self.last_end = 0
+            self.min_offset = queue_offset
 
     def restart(self) -> None:
         """Drop everything: the topic was deleted, and made again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -726,6 +726,30 @@ class MessageStore(StoreReads):
             return
         for queue in old:  # the topic was made again; these queues have nothing of the new one yet
             queue.restart()
+
+    def resting_queues(self, before: int) -> Iterator[tuple[str, dict[int, int]]]:
+        """The queues without a message at or behind an offset of the log: the next number, by topic."""
+        for topic, queue_ids in self.queues().items():
+            ends = {}
+            for queue_id in queue_ids:
+                queue = self._table.get((topic, queue_id))
+                if queue is not None and queue.next_offset and queue.last_end <= before:
+                    ends[queue_id] = queue.next_offset
+            if ends:
+                yield topic, ends
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        """Let queues that nothing is known of go on with these numbers; whether any was one.
+
+        The log has none of their messages any more. Raises `StoreRefused` when the disk is full.
+        """
+        begun = False
+        for queue_id, number in ends.items():
+            queue = self.queues_table.open(topic, queue_id)
+            if queue.next_offset == 0 < number:
+                queue.begin_empty(number)
+                begun = True
+        return begun
 
     @property
     def root(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ class MemoryStore:
         self.refuses: str | None = None
         self.forgotten: list[tuple[str, int]] = []
         self.checkpoints = 0
+        self.resting: dict[str, dict[int, int]] = {}
+        """Queues whose messages the log has not: the number of the next one, by topic."""
+
         self._seen: list[Stored] = []
         self._seen_last: Stored | None = None
         self._count = 0
@@ -119,6 +122,17 @@ class MemoryStore:
 
     def forget_topic(self, topic: str, before: int) -> None:
         self.forgotten.append((topic, before))
+
+    def resting_queues(self, before: int) -> Iterable[tuple[str, dict[int, int]]]:
+        return list(self.resting.items())
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        if self.refuses is not None:
+            raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self.refuses)
+        known = self.resting.setdefault(topic, {})
+        begun = {queue: end for queue, end in ends.items() if queue not in known}
+        known.update(begun)
+        return bool(begun)
 
     async def checkpoint(self) -> None:
         self.checkpoints += 1
@@ -189,7 +203,7 @@ class Replica:
             groups=self.groups,
             offsets=self.offsets,
             delay=self.delay,
-            forget_queues=self.store.forget_topic,
+            queues=self.store,
         )
         self.waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
         self.log = MetadataLog(
@@ -247,5 +261,5 @@ def common_end(one: Iterable[Stored], other: Iterable[Stored]) -> int:
 def file_changes(topics: TopicManager, groups: GroupManager, offsets: OffsetManager) -> FileChanges:
     """The changes of a broker without controllers, whose queues nobody deletes."""
     delay: Any = None
-    tables = Tables(topics=topics, groups=groups, offsets=offsets, delay=delay, forget_queues=lambda *_: None)
+    tables = Tables(topics=topics, groups=groups, offsets=offsets, delay=delay, queues=MemoryStore())
     return FileChanges(tables, lambda: 0)

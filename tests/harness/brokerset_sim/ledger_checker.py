@@ -205,9 +205,7 @@ class LedgerChecker:
             level = int(ext["i"].partition("DELAY\x01")[2].partition("\x02")[0])
             place = Place(topic, level - 1, place.queue_offset)
         offset, body = int(reply.ext["msgId"][-16:], 16), request.body
-        known = self.acked.get(place)
-        if known is None or self._is_deleted(known[0], offset):
-            known = self.acked[place] = offset, body
+        known = self.acked.setdefault(place, (offset, body))
         if known != (offset, body):
             raise Violation(QUEUES, f"{place} is told for {body!r} at {offset}, and was for {known}")
         if is_delayed:
@@ -280,16 +278,9 @@ class LedgerChecker:
             raise Violation(ENDS, f"{node.name} tells {reply.ext['offset']}, and {token} were acknowledged")
 
     def _same(self, rule: str, node: LedgerNode, place: Place, offset: int, crc: int) -> None:
-        known = self._places.get(place)
-        if known is None or self._is_deleted(known[0], offset):
-            known = self._places[place] = offset, crc
+        known = self._places.setdefault(place, (offset, crc))
         if known != (offset, crc):
             raise Violation(rule, f"{node.name} has {offset} ({crc:08x}) at {place}, others {known}")
-
-    def _is_deleted(self, known: int, offset: int) -> bool:
-        """Whether retention took what stood at `known`: a leader that got its log without it may number a
-        queue from the beginning again."""
-        return known < min(offset, self._deleted)
 
     def _serves(self, node: LedgerNode, *, is_read: bool) -> None:
         epoch = self._epoch(node)

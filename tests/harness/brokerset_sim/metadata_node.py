@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,12 @@ class SimMetadataSource:
     def forget_topic(self, topic: str, before: int) -> None:
         """The only queue has messages of no topic."""
 
+    def resting_queues(self, before: int) -> Iterable[tuple[str, dict[int, int]]]:
+        return ()
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        return False
+
     async def checkpoint(self) -> None:
         """No queue was deleted."""
 
@@ -215,9 +221,7 @@ class SimTables:
         if (progress := offsets._file.load(ConsumerOffsets.decode)) is not None:
             offsets.replace_all(progress)
         delay = SimDelay(disk, slow)
-        tables = Tables(
-            topics=topics, groups=groups, offsets=offsets, delay=delay, forget_queues=source.forget_topic
-        )
+        tables = Tables(topics=topics, groups=groups, offsets=offsets, delay=delay, queues=source)
         return cls(tables, delay)
 
     def value(self, key: Key) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -230,6 +231,53 @@ async def test_a_leader_that_ends_in_order_hands_over_before(tmp_path: Path) -> 
         second = await members.leader()
         assert member(second).driver.term == term + 1
         assert second.store.queue_max("t", 0) == 50
+
+
+async def delete_old_files(broker: Broker) -> None:
+    """What is needed by nobody goes, as if its time were over."""
+    store = ledger_store(broker)
+    for file in store.ledger.files.files:
+        os.utime(file.path, (0, 0))
+    store.retention.request()
+    assert await store.retention.check() >= 1
+
+
+async def test_a_queue_that_retention_has_emptied_goes_on_with_its_number_on_a_new_disk(
+    tmp_path: Path,
+) -> None:
+    """Its messages are nowhere any more, and the member that leads then has never seen one."""
+    async with group(tmp_path, file_reserved_time=1, delete_commit_log_files_interval=1) as members:
+        first = await members.leader()
+        async with client_of(first) as client:
+            await client.create_topic("rest")
+            await client.create_topic("busy")
+            for _ in range(3):
+                assert (await client.send("rest", b"of a day long past")).code == 0
+            for _ in range(30):
+                assert (await client.send("busy", b"x" * 90_000)).code == 0
+            assert await member(first).metadata.write_snapshot()
+            assert (await client.send("busy", b"behind the snapshot")).code == 0
+            await members.equal()
+            for broker in members.brokers.values():
+                await until(lambda: member(broker).metadata.keep_from() > FILE_BYTES)  # noqa: B023
+                await delete_old_files(broker)
+            replaced = next(number for number, each in members.brokers.items() if each is not first)
+            await members.stop(replaced)
+            shutil.rmtree(members.store(replaced))
+            again = await members.start(replaced)
+            await members.equal()
+            await until(lambda: again.store.queue_max("rest", 0) == 3)
+            answer = await client.call(
+                RequestCode.BROKERSET_SWITCH_OVER,
+                brokerName=first.settings.broker_name,
+                toBrokerId=again.part.broker_id(),
+            )
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert await members.leader() is again
+        async with client_of(again) as client:
+            reply = await client.send("rest", b"today")
+
+        assert (reply.code, reply.ext["queueOffset"]) == (0, "3")
 
 
 async def test_a_switchover_loses_no_send(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Parts:
         source = StoreSource(self.store, clock)
         self.tables = Tables(
             topics=self.topics, groups=self.groups, offsets=self.offsets, delay=self.delay,
-            forget_queues=source.forget_topic,
+            queues=source,
         )  # fmt: skip
         self.log = MetadataLog(
             settings=lambda: self.settings, store=source, tables=self.tables,

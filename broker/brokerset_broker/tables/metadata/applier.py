@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.records import (
     Change,
@@ -70,7 +71,7 @@ class Target(Protocol):
         """Apply what the record at `offset` of the log says; doing it twice is doing it once."""
 
     def take_over(self, state: MetadataState) -> None:
-        """Become `state`, touching only what differs."""
+        """Become `state`, touching only what differs. Raises `StoreRefused`."""
 
 
 class Applier:
@@ -313,6 +314,10 @@ class Applier:
         for _, change in later:
             assembly.state.apply(change)
             yield 0
-        self._target.take_over(assembly.state)
+        try:
+            self._target.take_over(assembly.state)
+        except StoreRefused as refused:
+            log.error("a snapshot cannot be taken over", begin=end.begin, reason=refused.reason)
+            return
         self.exact = True
         self._passed_end(end, behind)

@@ -533,7 +533,7 @@ class MetadataLog:
                 return False
             self._snapshot_written = begin.offset
             packer = ChunkPacker()
-            for chunk in self._tables.pack(packer):
+            for chunk in self._tables.pack(packer, begin.offset if replay_from < 0 else replay_from):
                 kind, body = records.encode_chunk(begin.queue_offset, chunk)
                 try:
                     written = self._store.append(kind, body)
@@ -581,8 +581,8 @@ class MetadataLog:
             return
         stamp = Stamp(applied, self.epoch, self._tables.waiting_resets())
         await self._tables.saved()
-        if self._tables.deleted_topics:
-            self._tables.deleted_topics = False
+        if self._tables.changed_queues:
+            self._tables.changed_queues = False
             await self._store.checkpoint()
         if applied > applier.applied:  # truncated meanwhile
             return

@@ -43,6 +43,8 @@ class MetadataState:
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     resets: dict[str, dict[int, int]] = field(default_factory=dict)
     delay: dict[int, int] = field(default_factory=dict)
+    queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Topic -> queue -> number of the next message, where the log may lose all others. In snapshots only."""
 
     def apply(self, change: Change) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
@@ -54,6 +56,7 @@ class MetadataState:
             case TopicsDeleted():
                 for name in change.topics:
                     self.topics.pop(name, None)
+                    self.queue_ends.pop(name, None)
                 self._forget(lambda topic, _group: topic in change.topics)
             case GroupsPut():
                 for group in change.groups:
@@ -112,6 +115,8 @@ class MetadataState:
         for key, queues in resets.items():
             self.resets.setdefault(key, {}).update(queues)
         self.delay.update(delay)
+        for topic, ends in records.offsets_of(found, "queueEnds").items():
+            self.queue_ends.setdefault(topic, {}).update(ends)
         return sum(map(len, (topics, groups, forbidden, offsets, resets, delay)))
 
 
@@ -142,14 +147,18 @@ class ChunkPacker:
         part.append(orjson.Fragment(text))
         return full
 
-    def add_key(self, section: str, key: str, value: object) -> bytes | None:
-        """Add an entry of a map; returns the chunk that was full before, if it was."""
+    def add_key(self, section: str, key: str, value: object, *, counts: bool = True) -> bytes | None:
+        """Add an entry of a map; returns the chunk that was full before, if it was.
+
+        `counts`: as one of the entries of the end mark. Brokers that do not know a section count none of it.
+        """
         text = records.json_bytes(value)
         present = self._parts.get(section)
         full = self._make_room(len(key) + len(text) + 4, force=present is not None and key in present)
         part = self._parts.setdefault(section, {})
         assert isinstance(part, dict)
         part[key] = orjson.Fragment(text)
+        self.entries -= not counts
         return full
 
     def _make_room(self, size: int, *, force: bool = False) -> bytes | None:

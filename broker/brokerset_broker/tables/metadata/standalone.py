@@ -117,7 +117,7 @@ async def leave_log(
     if applier.applied != begin:
         log.info("metadata of the log is in the files now", begin=begin, end=applier.applied)
     await tables.saved()
-    if tables.deleted_topics:
+    if tables.changed_queues:
         await store.checkpoint()
     await run_blocking(lambda: stamp_file.save(Stamp(applier.applied)))
     return True

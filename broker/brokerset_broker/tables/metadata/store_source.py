@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +39,17 @@ class MetadataStore(RecordSource, Protocol):
     def forget_topic(self, topic: str, before: int) -> None:
         """Delete the queues of a topic that have no message at or behind an offset of the log."""
 
+    def resting_queues(self, before: int) -> Iterable[tuple[str, dict[int, int]]]:
+        """The queues without a message at or behind an offset of the log: the next number, by topic."""
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        """Let queues that nothing is known of go on with these numbers; whether any was one.
+
+        Raises `StoreRefused`.
+        """
+
     async def checkpoint(self) -> None:
-        """Make sure that deleted queues do not come back after a crash."""
+        """Make sure that deleted queues do not come back after a crash, and that begun ones do."""
 
 
 class StoreSource:
@@ -101,6 +110,12 @@ class StoreSource:
 
     def forget_topic(self, topic: str, before: int) -> None:
         self._store.forget_queues(topic, before)
+
+    def resting_queues(self, before: int) -> Iterable[tuple[str, dict[int, int]]]:
+        return self._store.resting_queues(before)
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        return self._store.begin_queues(topic, ends)
 
     async def checkpoint(self) -> None:
         await self._store.checkpoint()

@@ -38,6 +38,19 @@ class DelayProgress(Protocol):
         """Write it to its file."""
 
 
+class Queues(Protocol):
+    """The queues of the store: their numbers are metadata when the log has none of their messages."""
+
+    def forget_topic(self, topic: str, before: int) -> None:
+        """Delete the queues of a topic that have no message at or behind an offset of the log."""
+
+    def resting_queues(self, before: int) -> Iterable[tuple[str, dict[int, int]]]:
+        """The queues without a message at or behind an offset of the log: the next number, by topic."""
+
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> bool:
+        """Let queues that nothing is known of go on with these numbers; whether any was one."""
+
+
 class Tables:
     """Topics, groups, offsets and delay progress of one broker, together."""
 
@@ -48,18 +61,17 @@ class Tables:
         groups: GroupManager,
         offsets: OffsetManager,
         delay: DelayProgress,
-        forget_queues: Callable[[str, int], None],
+        queues: Queues,
     ) -> None:
-        """`forget_queues` gets a deleted topic and the offset of the record that says so."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.delay = delay
-        self._forget_queues = forget_queues
+        self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
         """Gets topic and queue id of offsets that were set from outside."""
-        self.deleted_topics = False
-        """Whether queues were deleted since somebody set this to False."""
+        self.changed_queues = False
+        """Whether queues were deleted or begun since somebody set this to False."""
 
     # -- records ------------------------------------------------------------------------------------------
 
@@ -76,8 +88,8 @@ class Tables:
                 for name in change.topics:
                     topics.delete(name)
                     offsets.forget_topic(name)
-                    self._forget_queues(name, offset)
-                self.deleted_topics = True
+                    self._queues.forget_topic(name, offset)
+                self.changed_queues = True
             case GroupsPut():
                 for group in change.groups:
                     if not (change.if_absent and groups.get(group.group_name) is not None):
@@ -161,7 +173,9 @@ class Tables:
         self.groups.going.clear()
 
     def take_over(self, state: MetadataState) -> None:
-        """Become `state`, touching only what differs."""
+        """Become `state`, touching only what differs. Raises `StoreRefused` when queues cannot begin."""
+        for topic, ends in state.queue_ends.items():
+            self.changed_queues |= self._queues.begin_queues(topic, ends)
         self.topics.take_over(state.topics)
         self.groups.take_over(state.groups, state.forbidden)
         self.offsets.take_over(state.offsets, state.resets)
@@ -183,10 +197,11 @@ class Tables:
         """Offsets that were set from outside and that no consumer has been told, copied."""
         return {key: dict(queues) for key, queues in self.offsets.resets.items()}
 
-    def pack(self, packer: ChunkPacker) -> Iterator[bytes]:
+    def pack(self, packer: ChunkPacker, replay_from: int) -> Iterator[bytes]:
         """Pack everything, with the values it has when it is packed; yields each chunk that is full.
 
-        Between two chunks the tables may change.
+        Between two chunks the tables may change. Of queues with a message at or behind `replay_from` the log
+        itself says where they end.
         """
         for name in [topic.topic_name for topic in self.topics]:
             topic = self.topics.get(name)
@@ -207,6 +222,8 @@ class Tables:
                         yield from _some(packer.add_key(section, key, queues))
         for level, queue_offset in self.delay.offsets().offsets.items():
             yield from _some(packer.add_key("delay", str(level), queue_offset))
+        for name, ends in self._queues.resting_queues(replay_from):
+            yield from _some(packer.add_key("queueEnds", name, ends, counts=False))
         yield from _some(packer.take())
 
     async def saved(self) -> None:

@@ -350,6 +350,59 @@ async def test_a_master_again_spreads_what_it_alone_knows(tmp_path: Path) -> Non
     assert slave.state() == master.state()
 
 
+def on_an_empty_disk(folder: Path, master: Replica) -> Replica:
+    """A replica whose log begins where the newest snapshot does: what precedes it was deleted."""
+    records_left = [each for each in master.store.records if each.offset >= master.log.keep_from()]
+    store = MemoryStore()
+    store.records, store.start = records_left, records_left[0].offset
+    return Replica(folder, store)
+
+
+async def test_a_snapshot_has_the_ends_of_queues_that_the_log_has_no_messages_of(tmp_path: Path) -> None:
+    """Else a replica on an empty disk would number them from 0 as a master, and consumers miss messages."""
+
+    master = await leader(tmp_path / "a")
+    master.store.resting = {"t": {0: 120, 3: 7}, "deleted": {0: 5}}
+    await master.log.write_snapshot()
+    master.confirm()
+    deletion = asyncio.create_task(master.log.change(["deleted"], lambda: [TopicsDeleted(("deleted",))]))
+    await settle()
+    master.confirm()
+    await deletion
+
+    slave = on_an_empty_disk(tmp_path / "b", master)
+    await slave.log.start_following()
+    slave.confirm()
+
+    assert slave.store.resting == {"t": {0: 120, 3: 7}, "deleted": {0: 5}}
+    assert slave.log.status().exact
+    assert ("deleted", master.store.metadata[-1].offset) in slave.store.forgotten
+    await slave.log.write_stamp()
+    assert slave.store.checkpoints == 1
+
+
+async def test_a_snapshot_that_the_disk_has_no_room_for_is_not_taken_over(tmp_path: Path) -> None:
+    """The replica knows that it lacks something, until there is room for the next one."""
+
+    master = await leader(tmp_path / "a")
+    master.store.resting = {"t": {0: 120}}
+    await master.log.write_snapshot()
+    master.confirm()
+    slave = on_an_empty_disk(tmp_path / "b", master)
+    slave.store.refuses = "no room"
+    await slave.log.start_following()
+    slave.confirm()
+    assert not slave.log.status().exact
+
+    slave.store.refuses = None
+    await master.log.write_snapshot()
+    copy_records(master.store, slave.store)
+    slave.confirm()
+
+    assert slave.store.resting == {"t": {0: 120}}
+    assert slave.log.status().exact
+
+
 async def test_a_snapshot_lets_others_go_on_and_loses_nothing(tmp_path: Path) -> None:
     """With changes before, between and behind its chunks; a told one is on its way when it begins."""
 
