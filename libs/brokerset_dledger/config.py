@@ -94,7 +94,7 @@ class NodeConfig:
             node_id=node_id,
             peers=peers,
             alone=True,
-            heartbeat=40,
+            heartbeat=37,
             heartbeats_missed_max=15,
             promise_heartbeats=5,
             vote_interval=(5, 35),

@@ -853,6 +853,8 @@ class Node:
             return
         if self._has_entry_of_term(index):
             self._recovery = None
+            if self._current.voted_for is None:  # it may have voted in this term, and must not for another
+                self._current = CurrentTerm(self.term, self.leader_id)
         self._recovery_index = None
 
     def _has_entry_of_term(self, index: int) -> bool:

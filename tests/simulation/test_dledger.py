@@ -42,11 +42,11 @@ def test_members_that_promise_less_agree_as_well(seed: int) -> None:
 
 def test_seeds_do_every_kind_of_thing() -> None:
     """Changes of leader, acknowledged appends and reads happen in the first seeds, or they prove nothing."""
-    clusters = [DLedgerCluster(seed) for seed in range(20)]
+    clusters = [DLedgerCluster(seed) for seed in range(30)]
     for cluster in clusters:
         cluster.run(RUN_MS)
 
-    assert sum(len(cluster.leaders) for cluster in clusters) > 30
+    assert sum(len(cluster.leaders) for cluster in clusters) > 40
     assert sum(len(cluster.acked) for cluster in clusters) > 1_000
     assert sum(cluster.reads for cluster in clusters) > 1_000
     assert {cluster.size for cluster in clusters} == {1, 3, 5}

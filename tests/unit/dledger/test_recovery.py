@@ -73,6 +73,7 @@ def test_a_member_on_a_new_disk_is_as_others_once_it_has_what_is_committed() -> 
     assert net.advance(1_000, lambda: not net["n1"].node.recovering)
 
     assert net["n1"].ledger.committed_index == net["n0"].ledger.committed_index
+    assert net["n1"].current_term == CurrentTerm(net["n0"].node.term, "n0"), "a vote of before is forgotten"
     net.stop("n0")
     assert net.advance(3_000, lambda: net.leads("n1") or net.leads("n2"))
 
