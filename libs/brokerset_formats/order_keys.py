@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 LOGICAL_PARTITIONS: Final = 1_024
-"""Of each subject, for ever: what a key belongs to."""
+"""Of each subject, permanently: what a key belongs to."""
 
 Range = tuple[int, int]
 """Logical partitions from the first up to, and without, the second."""

@@ -305,7 +305,7 @@ class Person:
         began = time.monotonic()
         for _ in range(ROUNDS_MAX):
             self._run_and_kill()
-            seen = self._look()
+            seen = self._observe()
             if seen["done"]:
                 note(f"into controller mode after {time.monotonic() - began:.0f} s")
                 lacking = {"exchange", "logs", "notes"} - {
@@ -345,7 +345,7 @@ class Person:
             *more,
         ]
 
-    def _look(self) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         done = subprocess.run(
             self._command("--look", "--json"), capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX
         )

@@ -205,7 +205,7 @@ class LedgerWorld:
             await self._make_old_log()
         for node in self.nodes:
             node.start()
-        watch = self.loop.create_task(self._look())
+        watch = self.loop.create_task(self._watch())
         try:
             await self._until(lambda: any(node.leads for node in self.nodes), START_SECONDS, "nobody leads")
             for client in self.clients:
@@ -216,7 +216,7 @@ class LedgerWorld:
         finally:
             watch.cancel()
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for node in self.nodes:

@@ -63,7 +63,7 @@ def lags(second: int, third: int) -> str:
     return json.dumps([{"id": 2, "lagBytes": second}, {"id": 3, "lagBytes": third}])
 
 
-def told(*tables: dict[str, str] | None) -> GroupState:
+def state_of(*tables: dict[str, str] | None) -> GroupState:
     found = {f"orders-0-{n}": each for n, each in enumerate(tables) if each is not None}
     (state,) = group_states(MEMBERS, found)
     return state
@@ -98,7 +98,7 @@ def test_only_the_mode_dledger_elects_itself() -> None:
 
 
 def test_the_leader_is_master_in_the_epoch_above_its_term_and_all_have_the_ids_of_their_pods() -> None:
-    state = told(table(0, role="LEADER"), table(1), table(2))
+    state = state_of(table(0, role="LEADER"), table(1), table(2))
 
     assert (state.broker_name, state.master_id, state.master_epoch) == ("orders-0", 1, 5)
     assert [(r.broker_id, r.address, r.standing) for r in state.replicas] == [
@@ -111,24 +111,24 @@ def test_the_leader_is_master_in_the_epoch_above_its_term_and_all_have_the_ids_o
 
 
 def test_who_lacks_a_little_under_load_is_in_sync_and_who_lacks_much_is_not() -> None:
-    little = told(table(0, role="LEADER", brokersetReplicas=lags(0, IN_SYNC_BYTES)), table(1), table(2))
-    much = told(table(0, role="LEADER", brokersetReplicas=lags(0, IN_SYNC_BYTES + 1)), table(1), table(2))
+    little = state_of(table(0, role="LEADER", brokersetReplicas=lags(0, IN_SYNC_BYTES)), table(1), table(2))
+    much = state_of(table(0, role="LEADER", brokersetReplicas=lags(0, IN_SYNC_BYTES + 1)), table(1), table(2))
 
     assert little.sync_state_set == (1, 2, 3)
     assert much.sync_state_set == (1, 2)
 
 
 def test_who_does_not_follow_the_leader_in_its_term_is_not_in_sync_however_long_its_log_is() -> None:
-    older = told(table(0, role="LEADER"), table(1, term=3), table(2))
-    alone = told(table(0, role="LEADER"), table(1, role="CANDIDATE", leader=""), table(2))
-    silent = told(table(0, role="LEADER"), None, table(2))
+    older = state_of(table(0, role="LEADER"), table(1, term=3), table(2))
+    alone = state_of(table(0, role="LEADER"), table(1, role="CANDIDATE", leader=""), table(2))
+    silent = state_of(table(0, role="LEADER"), None, table(2))
 
     assert older.sync_state_set == alone.sync_state_set == silent.sync_state_set == (1, 3)
     assert [replica.standing for replica in silent.replicas] == ["alive", "dead", "alive"]
 
 
 def test_without_a_leader_nobody_is_in_sync_and_it_is_said_why() -> None:
-    state = told(table(0, role="CANDIDATE", leader=""), None, None)
+    state = state_of(table(0, role="CANDIDATE", leader=""), None, None)
 
     assert (state.master_id, state.sync_state_set) == (None, ())
     assert state.advice is not None
@@ -138,8 +138,8 @@ def test_without_a_leader_nobody_is_in_sync_and_it_is_said_why() -> None:
 def test_a_group_that_nobody_ever_led_has_no_epoch() -> None:
     new = table(0, role="CANDIDATE", leader="", brokersetDLedgerEndIndex="-1")
 
-    assert told(new).master_epoch == 0
-    assert told(table(0, role="CANDIDATE", leader="")).master_epoch == 5
+    assert state_of(new).master_epoch == 0
+    assert state_of(table(0, role="CANDIDATE", leader="")).master_epoch == 5
 
 
 def test_an_answer_of_another_broker_at_the_address_counts_for_nothing() -> None:
