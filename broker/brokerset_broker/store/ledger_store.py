@@ -167,6 +167,9 @@ class LedgerStore(MessageStore):
                 keeps=(clean or same_boot) and not accept_damage, settle=not clean and not same_boot
             )
             if self._settings.dledger_accept_loss:
+                log.warning(
+                    "this member votes whatever it lacks; take dLegerAcceptLoss out again after this start"
+                )
                 self.ledger.end_recovery()
             elif self._may_lack_entries(cache_lost=not clean and not same_boot, accept_damage=accept_damage):
                 self.ledger.begin_recovery()

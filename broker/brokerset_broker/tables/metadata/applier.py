@@ -5,7 +5,7 @@ It knows no clock and no tasks: whoever drives it says how far it may go, and ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from brokerset_broker.tables.metadata.records import (
 from brokerset_broker.tables.metadata.snapshot import Assembly, ChunkCheck, MetadataState
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import java_hash
+from brokerset_formats.queue_units import UNIT_SIZE
 
 log = structlog.get_logger(__name__)
 
@@ -70,8 +71,11 @@ class Target(Protocol):
     def apply(self, change: Change, offset: int) -> None:
         """Apply what the record at `offset` of the log says; doing it twice is doing it once."""
 
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Let queues that nothing is known of go on with these numbers. Raises `StoreRefused`."""
+
     def take_over(self, state: MetadataState) -> None:
-        """Become `state`, touching only what differs. Raises `StoreRefused`."""
+        """Become `state`, but for its queues, touching only what differs."""
 
 
 class Applier:
@@ -315,9 +319,12 @@ class Applier:
             assembly.state.apply(change)
             yield 0
         try:
-            self._target.take_over(assembly.state)
+            for topic, ends in assembly.state.queue_ends.items():
+                self._target.begin_queues(topic, ends)
+                yield UNIT_SIZE * sum(ends.values())  # so much may be written, as blank units
         except StoreRefused as refused:
             log.error("a snapshot cannot be taken over", begin=end.begin, reason=refused.reason)
             return
+        self._target.take_over(assembly.state)
         self.exact = True
         self._passed_end(end, behind)

@@ -172,10 +172,12 @@ class Tables:
         self.topics.going.clear()
         self.groups.going.clear()
 
+    def begin_queues(self, topic: str, ends: Mapping[int, int]) -> None:
+        """Let queues that nothing is known of go on with these numbers. Raises `StoreRefused`."""
+        self.changed_queues |= self._queues.begin_queues(topic, ends)
+
     def take_over(self, state: MetadataState) -> None:
-        """Become `state`, touching only what differs. Raises `StoreRefused` when queues cannot begin."""
-        for topic, ends in state.queue_ends.items():
-            self.changed_queues |= self._queues.begin_queues(topic, ends)
+        """Become `state`, but for its queues, touching only what differs."""
         self.topics.take_over(state.topics)
         self.groups.take_over(state.groups, state.forbidden)
         self.offsets.take_over(state.offsets, state.resets)
