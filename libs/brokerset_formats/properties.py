@@ -78,6 +78,8 @@ class Property:
     CRC32 = "__CRC32#"
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+    ORDER_STAMP = "ORDER_STAMP"
+    """Not RocketMQ's: of messages of ordered subjects (`order_stamps`)."""
     TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 

@@ -22,14 +22,9 @@ from brokerset_controller.ordered.events import (
     Released,
     SubjectCreated,
 )
-from brokerset_controller.ordered.state import (
-    WRITABLE,
-    ConsumeStrategy,
-    OrderStrategy,
-    PartitionStatus,
-    Subject,
-)
+from brokerset_controller.ordered.state import WRITABLE, Subject
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 ROUTE = ("orders-0", "orders-1")
 GROUPS = ("g", "h")

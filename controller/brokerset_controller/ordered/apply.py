@@ -27,14 +27,13 @@ from brokerset_controller.ordered.state import (
     PARTITIONS_KEPT_MAX,
     SHARED_EPOCH,
     ConsumerGroup,
-    ConsumeStrategy,
     Member,
     Ownership,
     Partition,
-    PartitionStatus,
     Subject,
 )
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS, overlap, partition_ranges
+from brokerset_protocol.subject_words import ConsumeStrategy, PartitionStatus
 
 
 class GuardFailed(Exception):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from brokerset_controller.ordered.events import Reassigned
-from brokerset_controller.ordered.state import ConsumerGroup, ConsumeStrategy, Subject
+from brokerset_controller.ordered.state import ConsumerGroup, Subject
+from brokerset_protocol.subject_words import ConsumeStrategy
 
 
 def wanted_owners(

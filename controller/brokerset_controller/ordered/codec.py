@@ -25,17 +25,9 @@ from brokerset_controller.ordered.events import (
     SubjectCreated,
     SubjectDeleted,
 )
-from brokerset_controller.ordered.state import (
-    ConsumerGroup,
-    ConsumeStrategy,
-    Member,
-    OrderStrategy,
-    Ownership,
-    Partition,
-    PartitionStatus,
-    Subject,
-)
+from brokerset_controller.ordered.state import ConsumerGroup, Member, Ownership, Partition, Subject
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS, Range
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 ORDERED_VERSION: Final = 4
 """The format of the controllers' log that has subjects first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brokerset_controller.ordered.state import ConsumeStrategy, OrderStrategy
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 
 
 @dataclass(frozen=True, slots=True)

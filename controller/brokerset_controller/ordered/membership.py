@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from brokerset_controller.ordered.events import MemberJoined, MemberLeft
 from brokerset_controller.ordered.permissions import Permissions
 from brokerset_controller.ordered.scaling import SubjectRefused
-from brokerset_controller.ordered.state import (
-    MEMBERS_MAX,
-    SHARED_EPOCH,
-    ConsumerGroup,
-    ConsumeStrategy,
-    Partition,
-    Subject,
-)
+from brokerset_controller.ordered.state import MEMBERS_MAX, SHARED_EPOCH, ConsumerGroup, Partition, Subject
+from brokerset_protocol.subject_words import ConsumeStrategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ from brokerset_controller.ordered.state import (
     DEFAULT_ROUTE_GROUPS,
     PARTITIONS_KEPT_MAX,
     SUBJECT_SIZE_MAX,
-    OrderStrategy,
-    PartitionStatus,
     Subject,
 )
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS
+from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_|-]+")
 """What RocketMQ takes as a topic, without `%`, which names of retry topics are built with."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from brokerset_formats.order_keys import Range, overlap
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 SUBJECTS_MAX: Final = 10_000
 """Subjects of one set of controllers."""
@@ -30,40 +30,6 @@ SHARED_EPOCH: Final = 0
 
 DEFAULT_ROUTE_GROUPS: Final = 2
 """Broker groups of a subject for which nobody gave a route."""
-
-
-class OrderStrategy(StrEnum):
-    """What happens to a message that cannot be sent, or handled."""
-
-    STRICT = "Strict"
-    """It waits, and those of its key behind it."""
-
-    BEST_TRIED = "BestTried"
-    """It may go to another partition, or be tried again later."""
-
-
-class ConsumeStrategy(StrEnum):
-    """Who may consume a partition."""
-
-    EXCLUSIVE = "Exclusive"
-    """One member of a group at a time."""
-
-    SHARED = "Shared"
-    """All members of a group."""
-
-
-class PartitionStatus(StrEnum):
-    """Where a partition is on its way."""
-
-    PREPARED = "Prepared"
-    """It opens when all that it inherits from are sealed."""
-
-    OPEN = "Open"
-    SEALING = "Sealing"
-    """A newer generation takes its keys as soon as its broker has closed it."""
-
-    SEALED = "Sealed"
-    """It takes no keyed sends any more; its end is known."""
 
 
 WRITABLE: Final = (PartitionStatus.OPEN, PartitionStatus.SEALING)

@@ -22,8 +22,9 @@ from brokerset_controller.ordered.events import (
     SubjectCreated,
     SubjectDeleted,
 )
-from brokerset_controller.ordered.state import SUBJECTS_MAX, ConsumeStrategy, OrderStrategy
+from brokerset_controller.ordered.state import SUBJECTS_MAX
 from brokerset_controller.replicas.events import Applied, Superseded
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 
 EVENTS: tuple[Event, ...] = (
     SubjectCreated("orders", OrderStrategy.STRICT, ("orders-0", "orders-1"), 2),

@@ -31,12 +31,8 @@ from brokerset_controller.ordered.scaling import (
     default_route,
     retirable,
 )
-from brokerset_controller.ordered.state import (
-    ConsumeStrategy,
-    OrderStrategy,
-    PartitionStatus,
-    Subject,
-)
+from brokerset_controller.ordered.state import Subject
+from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 WRITABLE = {"orders-0": 4, "orders-1": 0, "orders-2": 2}
 STRICT, BEST_TRIED = OrderStrategy.STRICT, OrderStrategy.BEST_TRIED
