@@ -9,7 +9,14 @@ import yaml
 from generate.pod_types import Affinity, Spread
 from generate.schemas import RULES, Schema, schema_of
 from generate.settings_schema import config_schema
-from generate.statuses import AuditStatus, BrokerSetStatus, MigrationStatus, Status, TopicStatus
+from generate.statuses import (
+    AuditStatus,
+    BrokerSetStatus,
+    MigrationStatus,
+    Status,
+    SubjectStatus,
+    TopicStatus,
+)
 from pydantic import BaseModel
 
 from brokerset_spec.manifest import BrokerSet
@@ -19,6 +26,7 @@ from brokerset_spec.problems import SET_NAME_SHAPE
 from brokerset_spec.store_audit_manifest import StoreAudit
 from brokerset_spec.store_job_parts import JOB_NAME_LENGTH_MAX
 from brokerset_spec.store_migration_manifest import StoreMigration
+from brokerset_spec.subject_manifest import Subject
 from brokerset_spec.topic_manifest import Topic
 
 HEAD: Final = "# Made by `make generate` from brokerset_spec and generate/: change those, not this file.\n"
@@ -127,6 +135,36 @@ KINDS: Final = (
             Column("Read", ".spec.queues.read", "Queues on each group that are read.", "integer"),
             Column("Permission", ".spec.permission", "What clients may do."),
             AGE,
+            Column(
+                "When-Deleted",
+                ".spec.deletionPolicy",
+                "What happens to its messages when the object is deleted.",
+                priority=1,
+            ),
+            _reason(),
+        ),
+    ),
+    Kind(
+        model=Subject,
+        status=SubjectStatus,
+        short_name="bsubject",
+        name_length_max=OBJECT_NAME_LENGTH_MAX,
+        subresources={
+            "scale": {
+                "specReplicasPath": ".spec.partitions",
+                "statusReplicasPath": ".status.partitions",
+            }
+        },
+        columns=(
+            Column("Ready", f"{READY}.status", "Whether the subject is as the manifest says."),
+            Column("Subject", ".status.subject", "Name of the subject."),
+            Column("Set", ".spec.brokerSetRef.name", "The set whose brokers have it."),
+            Column("Order", ".spec.orderStrategy", "What happens to a message that cannot be handled."),
+            Column("Partitions", ".status.partitions", "Partitions that take messages.", "integer"),
+            Column("Generation", ".status.generation", "Generation of the partitions.", "integer"),
+            AGE,
+            Column("Sealing", ".status.sealing", "Older partitions that are not closed yet.", "integer", 1),
+            Column("Groups", ".status.groupCount", "Groups of consumers.", "integer", 1),
             Column(
                 "When-Deleted",
                 ".spec.deletionPolicy",

@@ -17,6 +17,7 @@ SHAPES: Final = {
     problems.SET_NAME_SHAPE: "lower-case letters, digits, `-`",
     problems.OBJECT_NAME_SHAPE: "lower-case letters, digits, `-`, `.`",
     problems.BROKER_NAME_SHAPE: "1 to 127 letters, digits, `_`, `-`, `%`, `|`",
+    problems.SUBJECT_SHAPE: f"1 to {problems.SUBJECT_SIZE_MAX} letters, digits, `_`, `-`, `|`",
     problems.QUANTITY_SHAPE: "whole number with `k`, `M`, `G`, `T`, `P`, `E` or `Ki`, `Mi`, …",
     problems.IMAGE_SHAPE: "image",
     problems.VARIABLE_SHAPE: "name of a variable",

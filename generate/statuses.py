@@ -118,6 +118,53 @@ class TopicStatus(Status):
     """The broker groups that have the topic."""
 
 
+class SubjectConsumers(Open):
+    """One group."""
+
+    name: Annotated[str, longest(255)]
+    """Name of the group."""
+
+    strategy: Annotated[str, longest(16)] | None = None
+    """`Exclusive` or `Shared`."""
+
+    members: Count32 | None = None
+    """Processes that consume."""
+
+    undrained: Count32 | None = None
+    """Sealed partitions that the group has not handled to their end.
+
+    Partitions that inherit from them wait for that.
+    """
+
+
+class SubjectStatus(Status):
+    """What is; written by the operator."""
+
+    subject: Annotated[str, longest(127)] | None = None
+    """Name of the subject."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the subject. Ready is the one to wait for."""
+
+    generation: Count32 | None = None
+    """Generation of the partitions; each change of their number or route is one more."""
+
+    partitions: Count32 | None = None
+    """Partitions of the newest generation that take messages."""
+
+    sealing: Count32 | None = None
+    """Partitions of older generations whose brokers have not closed them yet."""
+
+    route: Annotated[tuple[Annotated[str, longest(127)], ...], items(256)] = ()
+    """Names of the broker groups that have the partitions."""
+
+    groups: Annotated[tuple[SubjectConsumers, ...], items(64, "name")] = ()
+    """Groups of consumers by name, the first 64; as they were at the last reconcile."""
+
+    group_count: Count32 | None = None
+    """How many groups there are."""
+
+
 class Finding(Part):
     """One finding."""
 

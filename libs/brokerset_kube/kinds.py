@@ -56,12 +56,13 @@ ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "roleb
 STORAGE_CLASS: Final = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
 BROKER_SET: Final = Kind("brokerset.io/v1alpha1", "BrokerSet", "brokersets")
 TOPIC: Final = Kind("brokerset.io/v1alpha1", "Topic", "topics")
+SUBJECT: Final = Kind("brokerset.io/v1alpha1", "Subject", "subjects")
 STORE_AUDIT: Final = Kind("brokerset.io/v1alpha1", "StoreAudit", "storeaudits")
 STORE_MIGRATION: Final = Kind("brokerset.io/v1alpha1", "StoreMigration", "storemigrations")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 
-OWN: Final = (BROKER_SET, TOPIC, STORE_AUDIT, STORE_MIGRATION)
+OWN: Final = (BROKER_SET, TOPIC, SUBJECT, STORE_AUDIT, STORE_MIGRATION)
 """Kinds of the product, which people write."""
 
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)

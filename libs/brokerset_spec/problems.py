@@ -19,6 +19,12 @@ OBJECT_NAME_SHAPE: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 BROKER_NAME_SHAPE: Final = r"^[%|a-zA-Z0-9_-]{1,127}$"
 """Name of a RocketMQ cluster, broker or topic."""
 
+SUBJECT_SIZE_MAX: Final = 100
+"""Characters of a subject's name; a retry topic has it and the name of a group."""
+
+SUBJECT_SHAPE: Final = rf"^[|a-zA-Z0-9_-]{{1,{SUBJECT_SIZE_MAX}}}$"
+"""Name of an ordered subject: a topic's without `%`."""
+
 QUANTITY_SHAPE: Final = r"^[1-9][0-9]*([KMGTPE]i|[kMGTPE])?$"
 """Size of a volume."""
 
@@ -60,6 +66,7 @@ _SHAPE_TEXTS: Final = {
         "use lower-case letters, digits, - and ., starting and ending with a letter or digit",
     ),
     BROKER_NAME_SHAPE: ("is not a name", "use 1 to 127 letters, digits, _, -, % or |"),
+    SUBJECT_SHAPE: ("is not a subject's name", f"use 1 to {SUBJECT_SIZE_MAX} letters, digits, _, - or |"),
     QUANTITY_SHAPE: ("is not a size", "write a whole number with a unit, like 20Gi"),
     IMAGE_SHAPE: ("is not an image", "write it like registry.example.com/brokerset:0.1.0"),
     VARIABLE_SHAPE: ("is not a variable's name", "use letters, digits and _, not starting with a digit"),

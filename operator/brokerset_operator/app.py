@@ -35,6 +35,7 @@ from brokerset_operator.reconcile_queue import GONE, Key, Reconcile, ReconcileQu
 from brokerset_operator.set_reconciler import SetReconciler
 from brokerset_operator.settings import OperatorSettings
 from brokerset_operator.store_jobs import labels as job_labels
+from brokerset_operator.subjects import SUBJECT, SubjectReconciler
 from brokerset_operator.topics import TOPIC, TopicReconciler
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
@@ -149,7 +150,10 @@ class OperatorProcess:
             randomness=self._random,
         )
         self._topics = TopicReconciler(
-            means, self.enqueuer.topics, resync, self.measurements.status, randomness=self._random
+            means, self.enqueuer.claims, resync, self.measurements.status, randomness=self._random
+        )
+        self._subjects = SubjectReconciler(
+            means, self.enqueuer.claims, resync, self.measurements.status, randomness=self._random
         )
         self._audits = AuditReconciler(
             means,
@@ -171,6 +175,7 @@ class OperatorProcess:
         )
         self._reconcilers: dict[str, Reconcile] = {
             TOPIC: self._topics.reconcile,
+            SUBJECT: self._subjects.reconcile,
             AUDIT: self._audits.reconcile,
             MIGRATION: self._migrations.reconcile,
         }

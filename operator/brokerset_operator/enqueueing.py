@@ -1,4 +1,4 @@
-"""Events of objects enqueue what is to be reconciled: sets, Topics and jobs."""
+"""Events of objects enqueue what is to be reconciled: sets, Topics, Subjects and jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from brokerset_kube import kinds
 from brokerset_kube.kinds import Kind
 from brokerset_kube.watching import key_of
 from brokerset_operator.audits import AUDIT, AuditIndex
+from brokerset_operator.claims import NAME_FIELDS, ClaimIndex
 from brokerset_operator.model import names
 from brokerset_operator.quiescence import QuiescentSets
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_operator.set_reconciler import SET, SharedControllers, interest
 from brokerset_operator.store_jobs import labels as job_labels
-from brokerset_operator.topics import TOPIC, TopicIndex
 
 DELETED: Final = "DELETED"
 
@@ -30,7 +30,7 @@ class Enqueuer:
     queue: ReconcileQueue
     quiescent: QuiescentSets
     counted: Counted
-    topics: TopicIndex = field(default_factory=TopicIndex)
+    claims: ClaimIndex = field(default_factory=ClaimIndex)
     audits: AuditIndex = field(default_factory=AuditIndex)
     shared: SharedControllers = field(default_factory=SharedControllers)
     _interests: dict[Key, str] = field(default_factory=dict)
@@ -43,6 +43,10 @@ class Enqueuer:
             self._interests.pop(key, None)
             self.shared.forget(key)
             self.enqueue(key, fresh=True)
+            waiting = self.claims.others(key)
+            self.claims.forget(key)
+            for other in waiting:
+                self.enqueue(other)  # what it was in the way of may be done now
         else:
             self._saw(key, live)
 
@@ -111,15 +115,15 @@ class Enqueuer:
 
     def groups_changed(self, namespace: str, name: str) -> None:
         """A set has other groups, or other masters."""
-        for key in self.topics.of_set(namespace, name):
+        for key in self.claims.of_set(namespace, name):
             self.queue.enqueue(key)
 
     def gone(self, key: Key) -> None:
         """A reconcile has found that an object is not there any more."""
         self._interests.pop(key, None)
         self.quiescent.forget(key)
-        if key.kind == TOPIC:
-            self.topics.forget(key)
+        if key.kind in NAME_FIELDS:
+            self.claims.forget(key)
         elif key.kind == SET:
             self.shared.forget(key)
 
@@ -129,8 +133,8 @@ class Enqueuer:
         self.queue.enqueue(key, fresh=fresh)
 
     def _remember(self, key: Key, live: Mapping[str, Any]) -> None:
-        if key.kind == TOPIC:
-            self.topics.saw(live)
+        if key.kind in NAME_FIELDS:
+            self.claims.saw(key.kind, live)
         elif key.kind == AUDIT:
             self.audits.saw(live)
         elif key.kind == SET:

@@ -16,18 +16,18 @@ from brokerset_kube import kinds
 from brokerset_kube.errors import NotFound
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, master_address
-from brokerset_operator.controllers_view import (
-    ControllersView,
-    controller_addresses,
-    controllers_of,
-    own_groups,
-    query_controllers,
-)
-from brokerset_operator.ledger_view import elects_itself, query_members
+from brokerset_operator.claims import ClaimIndex
+from brokerset_operator.controllers_view import controllers_of, own_groups
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
-from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_operator.set_access import (
+    foreign_groups,
+    has_finalizer,
+    query_groups,
+    set_finalizer,
+    uids_of,
+)
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_spec.manifest import ManifestError, read_manifest
@@ -52,67 +52,6 @@ DELETE_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a Topic object stands for."""
-
-    broker_set: str
-    topic: str
-    created: str
-    """When the object was made, as the API writes it."""
-
-
-@dataclass(slots=True)
-class TopicIndex:
-    """Which Topics there are for each set, from their events; a Topic that is not known yet does no harm."""
-
-    _claims: dict[Key, Claim] = field(default_factory=dict)
-
-    def saw(self, live: Mapping[str, Any]) -> None:
-        """A Topic as it is now."""
-        metadata, spec = live["metadata"], live.get("spec") or {}
-        key = Key(TOPIC, str(metadata.get("namespace") or ""), metadata["name"])
-        self._claims[key] = Claim(
-            str((spec.get("brokerSetRef") or {}).get("name") or ""),
-            str(spec.get("topicName") or metadata["name"]),
-            str(metadata.get("creationTimestamp") or ""),
-        )
-
-    def forget(self, key: Key) -> None:
-        """A Topic is gone."""
-        self._claims.pop(key, None)
-
-    def of_set(self, namespace: str, name: str) -> tuple[Key, ...]:
-        """The Topics of a set."""
-        return tuple(
-            key
-            for key, claim in self._claims.items()
-            if key.namespace == namespace and claim.broker_set == name
-        )
-
-    def others(self, key: Key) -> tuple[Key, ...]:
-        """Other objects for the same topic of the same set, the oldest first."""
-        own = self._claims.get(key)
-        if own is None:
-            return ()
-        same = [
-            (claim.created, other)
-            for other, claim in self._claims.items()
-            if other != key
-            and other.namespace == key.namespace
-            and (claim.broker_set, claim.topic) == (own.broker_set, own.topic)
-        ]
-        return tuple(other for _, other in sorted(same))
-
-    def older(self, key: Key) -> Key | None:
-        """The object that was there first for the same topic; None when that is this one."""
-        own = self._claims.get(key)
-        first = next(iter(self.others(key)), None)
-        if own is None or first is None:
-            return None
-        return first if (self._claims[first].created, first) < (own.created, key) else None
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a reconcile found: the condition Ready, and what goes with it."""
 
@@ -129,7 +68,7 @@ class TopicReconciler:
     """Reconciles one Topic at a time."""
 
     means: Means
-    index: TopicIndex
+    index: ClaimIndex
     resync_seconds: float
     on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
     """Called with the status of a Topic after each reconcile that has found one."""
@@ -147,7 +86,7 @@ class TopicReconciler:
             except NotFound:
                 self.index.forget(key)
                 return GONE
-            self.index.saw(live)
+            self.index.saw(TOPIC, live)
             if live["metadata"].get("deletionTimestamp"):
                 try:
                     await self._delete(key, live)
@@ -169,8 +108,9 @@ class TopicReconciler:
             name = str((live.get("spec") or {}).get("topicName") or key.name)
         else:
             name = topic.topic_name
-            if self._needs_finalizer(live) != (topic.spec.deletion_policy == "Delete"):
-                live = await self._set_finalizer(live, topic.spec.deletion_policy == "Delete")
+            deletes = topic.spec.deletion_policy == "Delete"
+            if has_finalizer(live, FINALIZER) != deletes:
+                live = await set_finalizer(kinds.TOPIC, live, FINALIZER, deletes, self.means)
             verdict = await self._verdict(key, live, topic)
         await self._tell(key, live, verdict, name)
         regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
@@ -187,7 +127,7 @@ class TopicReconciler:
     async def _verdict(self, key: Key, live: Mapping[str, Any], topic: Topic) -> Verdict:
         older = self.index.older(key)
         if older is not None:
-            text = f"Topic {older.name} was there first for {topic.topic_name}; delete one of the two"
+            text = f"{older.kind} {older.name} was there first for {topic.topic_name}; delete one of the two"
             return Verdict(False, "NameTaken", text, again_seconds=None)
         name = topic.spec.broker_set_ref.name
         try:
@@ -207,14 +147,14 @@ class TopicReconciler:
             have = ", ".join(manifest.broker_names)
             text = f"BrokerSet {name} has no group {', '.join(unknown)}, only {have}; correct spec.groups"
             return Verdict(False, "GroupUnknown", text)
-        view = await self._groups(broker_set)
+        view = await query_groups(broker_set, self.means)
         if not view.agreed:
             serving = controllers_of(broker_set)
             text = f"no controller of {serving} leads; see the BrokerSet's condition ControllersReady"
             return Verdict(False, "ControllersSilent", text, again_seconds=WAIT_SECONDS)
         wanted = topic.spec.groups or manifest.broker_names
         groups = {group: state for group in wanted if (state := view.groups.get(group)) is not None}
-        foreign = await self._foreign(broker_set, groups)
+        foreign = await foreign_groups(broker_set, groups, self.means)
         if foreign:
             text = f"not of this set: {', '.join(foreign)}; see condition IdentityConflict of {name}"
             return Verdict(False, "BrokerSetInvalid", text, again_seconds=WAIT_SECONDS)
@@ -316,7 +256,7 @@ class TopicReconciler:
 
     async def _delete(self, key: Key, live: Mapping[str, Any]) -> None:
         """Delete the topic if the policy says so, then let the object go."""
-        if not self._needs_finalizer(live):
+        if not has_finalizer(live, FINALIZER):
             return
         spec = live.get("spec") or {}
         name = str(spec.get("topicName") or key.name)
@@ -324,14 +264,14 @@ class TopicReconciler:
         if spec.get("deletionPolicy") == "Delete" and not await self._is_kept(key):
             async with asyncio.timeout(DELETE_SECONDS):
                 await self._delete_at_brokers(key, str(spec["brokerSetRef"]["name"]), name)
-        await self._set_finalizer(live, False)
+        await set_finalizer(kinds.TOPIC, live, FINALIZER, False, self.means)
         self.index.forget(key)
 
     async def _is_kept(self, key: Key) -> bool:
         """Whether another object stands for the same topic; asked for, since its event may be on its way."""
         listing = await self.means.client.list(kinds.TOPIC, key.namespace)
         for item in listing.items:
-            self.index.saw(item)
+            self.index.saw(TOPIC, item)
         return bool(self.index.others(key))
 
     async def _delete_at_brokers(self, key: Key, set_name: str, topic: str) -> None:
@@ -340,7 +280,7 @@ class TopicReconciler:
         except NotFound:
             return  # brokers and messages are gone, or belong to nobody any more
         ensure_ours(broker_set, self.means)
-        view = await self._groups(broker_set)
+        view = await query_groups(broker_set, self.means)
         if not view.agreed:
             serving = controllers_of(broker_set)
             raise BrokerSilent(
@@ -349,7 +289,7 @@ class TopicReconciler:
         # Shared controllers know groups of other sets, which may have a topic of the same name.
         groups = view.groups
         if not view.by_members:
-            groups = own_groups(view.groups, names_of_own=(), uids=await self._uids(broker_set))
+            groups = own_groups(view.groups, names_of_own=(), uids=await uids_of(broker_set, self.means))
         try:
             wanted = read_manifest(broker_set).broker_names
         except ManifestError:
@@ -390,58 +330,6 @@ class TopicReconciler:
             return await brokers.topic(address, topic) is not None
         except BrokerSilent:
             return True
-
-    @staticmethod
-    def _needs_finalizer(live: Mapping[str, Any]) -> bool:
-        return FINALIZER in (live["metadata"].get("finalizers") or ())
-
-    async def _set_finalizer(self, live: Mapping[str, Any], wanted: bool) -> Mapping[str, Any]:
-        if not self.means.leads():
-            raise NotLeading("this operator leads no more")
-        metadata = live["metadata"]
-        others = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
-        return await self.means.client.merge_patch(
-            kinds.TOPIC,
-            metadata["name"],
-            metadata["namespace"],
-            {"metadata": {"finalizers": [*others, FINALIZER] if wanted else others}},
-            resource_version=metadata["resourceVersion"],
-        )
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    async def _groups(self, broker_set: Mapping[str, Any]) -> ControllersView:
-        """Ask who tells of a set's groups: the controllers that serve it, or the members of its DLedgers."""
-        metadata, by_members = broker_set["metadata"], elects_itself(broker_set)
-        chosen = (
-            {names.SET_LABEL: metadata["name"]}
-            if by_members
-            else names.selector(controllers_of(broker_set), "controller")
-        )
-        selector = ",".join(f"{key}={value}" for key, value in chosen.items())
-        listing = await self.means.client.list(kinds.POD, metadata["namespace"], labels=selector)
-        pods = {str(pod["metadata"]["name"]): pod for pod in listing.items}
-        if by_members:
-            return await query_members(broker_set, pods)
-        return await query_controllers(controller_addresses(pods))
-
-    async def _foreign(self, broker_set: Mapping[str, Any], groups: Mapping[str, GroupState]) -> list[str]:
-        """Those of the groups that belong to another set, though they are called like this one's."""
-        uid = broker_set["metadata"]["uid"]
-        doubtful = {name: state.owner for name, state in groups.items() if state.owner not in (None, uid)}
-        if not doubtful:
-            return []
-        uids = await self._uids(broker_set)
-        return [name for name, owner in doubtful.items() if owner not in uids]
-
-    async def _uids(self, broker_set: Mapping[str, Any]) -> tuple[str, str]:
-        """UIDs that a set's groups may be bound to: its own, and that of the set which made its volumes."""
-        metadata = broker_set["metadata"]
-        listing = await self.means.client.list(
-            kinds.CLAIM, metadata["namespace"], labels=f"{names.SET_LABEL}={metadata['name']}"
-        )
-        claims = {str(claim["metadata"]["name"]): claim for claim in listing.items}
-        return metadata["uid"], uid_of_data(metadata["name"], metadata["uid"], claims)
 
     def _status(self, live: Mapping[str, Any], name: str, verdict: Verdict) -> dict[str, Any]:
         before = live.get("status") or {}

@@ -33,6 +33,14 @@ TOPIC: Final[Mapping[str, Any]] = {
 }
 """A valid topic."""
 
+SUBJECT: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "Subject",
+    "metadata": {"name": "events"},
+    "spec": {"brokerSetRef": {"name": "orders"}, "subject": "Events", "partitions": 2},
+}
+"""A valid subject."""
+
 AUDIT: Final[Mapping[str, Any]] = {
     "apiVersion": "brokerset.io/v1alpha1",
     "kind": "StoreAudit",
@@ -106,6 +114,10 @@ def _change(name: str, api: str, before: Mapping[str, Any], **spec: Any) -> Case
 
 def _topic(name: str, api: str, reader: str | None, **spec: Any) -> Case:
     return Case(name, {"spec": spec}, api, reader, valid=TOPIC)
+
+
+def _subject(name: str, api: str, reader: str | None, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=SUBJECT)
 
 
 def _audit(name: str, api: str, reader: str, **spec: Any) -> Case:
@@ -848,6 +860,94 @@ TOPICS: Final = (
 )
 """What a topic may not say."""
 
+SUBJECTS: Final = (
+    Case(
+        "a subject without a set",
+        {"spec": {"brokerSetRef": LEFT_OUT}},
+        "spec.brokerSetRef: Required value",
+        "spec.brokerSetRef: is missing; add brokerSetRef: {name: orders}",
+        valid=SUBJECT,
+    ),
+    Case(
+        "a subject called as its object, which has dots",
+        {"metadata": {"name": "order.events"}, "spec": {"subject": LEFT_OUT}},
+        "spec.subject: Forbidden: is left out, and the object's name cannot be a subject's",
+        "spec.subject: is left out, and order.events cannot be a subject; give 1 to 100",
+        valid=SUBJECT,
+    ),
+    _subject(
+        "a subject with a per cent sign",
+        "spec.subject in body should match",
+        "spec.subject: is not a subject's name; use 1 to 100 letters, digits, _, - or |",
+        subject="%RETRY%payers",
+    ),
+    _subject(
+        "a subject that is a topic of the system",
+        "spec.subject: Forbidden: is a topic of the system; choose another name",
+        "spec.subject: TBW102 is a topic of the system; choose another name",
+        subject="TBW102",
+    ),
+    _subject(
+        "an order that there is not",
+        'supported values: "Strict", "BestTried"',
+        "spec.orderStrategy: is not 'Strict' or 'BestTried'; use one of these",
+        orderStrategy="strict",
+    ),
+    _subject(
+        "no partitions",
+        "spec.partitions in body should be greater than or equal to 1",
+        "spec.partitions: is less than 1",
+        partitions=0,
+    ),
+    _subject(
+        "more partitions than logical ones",
+        "spec.partitions in body should be less than or equal to 1024",
+        "spec.partitions: is more than 1024",
+        partitions=1025,
+    ),
+    _subject(
+        "a route with a group twice",
+        "spec.route: Forbidden: a group is listed twice; list each group once",
+        "spec.route: broker-a is listed twice; list each group once",
+        route=["broker-a", "broker-b", "broker-a"],
+    ),
+    _subject(
+        "a field of a topic",
+        'unknown field "spec.queues"',
+        "spec.queues: is not a field",
+        queues={"read": 4},
+    ),
+    Case(
+        "another order",
+        {"spec": {"orderStrategy": "BestTried"}},
+        "spec.orderStrategy: Forbidden: cannot be changed: messages of a key from before and after",
+        valid=SUBJECT,
+        before={},
+    ),
+    Case(
+        "another name of the subject",
+        {"spec": {"subject": "Others"}},
+        "spec.subject: Forbidden: cannot be changed: messages stay in the subject that they were sent to",
+        valid=SUBJECT,
+        before={},
+    ),
+    Case(
+        "no name of the subject any more",
+        {"spec": {"subject": LEFT_OUT}},
+        "spec.subject: Forbidden: cannot be changed",
+        valid=SUBJECT,
+        before={},
+    ),
+    Case(
+        "another set of the subject",
+        {"spec": {"brokerSetRef": {"name": "others"}}},
+        "spec.brokerSetRef.name: Forbidden: cannot be changed",
+        valid=SUBJECT,
+        before={},
+    ),
+)
+"""What a subject may not say."""
+
 STORE_JOBS: Final = (
     _audit(
         "a schedule of four fields", "spec.schedule", "spec.schedule: is not a schedule", schedule="0 3 * *"
@@ -964,12 +1064,14 @@ STORE_JOBS: Final = (
 )
 """What jobs on store files may not say."""
 
-CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *STORE_JOBS)
+CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *SUBJECTS, *STORE_JOBS)
 """All of them."""
 
 ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]]] = {
     "a set": (SET, None, {}),
     "a topic": (TOPIC, None, {}),
+    "a subject": (SUBJECT, None, {}),
+    "a subject without a number": (SUBJECT, None, {"spec": {"partitions": LEFT_OUT}}),
     "an audit": (AUDIT, None, {}),
     "an audit that is changed": (AUDIT, {}, {"spec": {"schedule": "0 4 * * *", "suspend": True}}),
     "an audit without a schedule": (AUDIT, None, {"spec": {"schedule": LEFT_OUT}}),
@@ -1121,6 +1223,11 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
     "more replicas": (SET, {}, {"spec": {"replicas": 5}}),
     "other settings": (SET, {}, {"spec": {"config": {"fileReservedTime": 24}}}),
     "another number of controllers": (SET, {}, {"spec": {"controllers": {"replicas": 5}}}),
+    "more partitions on another route": (
+        SUBJECT,
+        {},
+        {"spec": {"partitions": 1024, "route": ["broker-b"], "deletionPolicy": "Delete"}},
+    ),
     "fewer queues": (
         TOPIC,
         {"spec": {"queues": {"read": 8, "write": 8}}},

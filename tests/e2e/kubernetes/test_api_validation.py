@@ -24,7 +24,7 @@ ACCEPTED: dict[str, Any] = dict(TABLE["ACCEPTED"])
 
 NAMESPACE: Final = "brokerset-api-validation"
 CRDS: Final = tuple(
-    f"{kind}.brokerset.io" for kind in ("brokersets", "topics", "storeaudits", "storemigrations")
+    f"{kind}.brokerset.io" for kind in ("brokersets", "topics", "subjects", "storeaudits", "storemigrations")
 )
 CALL_SECONDS_MAX: Final = 60.0
 
@@ -102,7 +102,11 @@ def left_alone(api: Api) -> Iterator[Api]:
     """The same; what a test makes is gone after it, and no operator does anything with it."""
     yield api
     api.must(
-        "delete", "brokersets,topics,storeaudits,storemigrations", "--all", "--wait=true", "--timeout=30s"
+        "delete",
+        "brokersets,topics,subjects,storeaudits,storemigrations",
+        "--all",
+        "--wait=true",
+        "--timeout=30s",
     )
 
 
@@ -257,6 +261,24 @@ def test_the_columns_tell_what_to_know_at_a_glance(left_alone: Api) -> None:
     assert (shown["MASTERS"], shown["EPOCHS"]) == ("orders-0-1,orders-1-0", "4,2")
     assert (shown["CLUSTER"], shown["GROUPS"], shown["REPLICAS"]) == ("Shop", "2", "3")
     assert (shown["CONTROLLERS"], shown["REASON"]) == ("True", "AsWanted")
+
+
+def test_kubectl_scale_changes_the_partitions_of_a_subject(left_alone: Api) -> None:
+    """Its number of now is what the status says; a subject without a number in the manifest cannot be scaled so."""
+    left_alone.must("create", "-f", "-", document=dict(TABLE["SUBJECT"]))
+    patch = json.dumps({"status": {"partitions": 2}})
+    left_alone.must("patch", "bsubject", "events", "--subresource=status", "--type=merge", "-p", patch)
+
+    left_alone.must("scale", "bsubject", "events", "--replicas=4", "--current-replicas=2")
+
+    found = json.loads(left_alone.must("get", "bsubject", "events", "-o", "json"))
+    assert (found["spec"]["partitions"], found["status"]["partitions"]) == (4, 2)
+    assert found["metadata"]["generation"] == 2
+    refused = left_alone.run("scale", "bsubject", "events", "--replicas=1025")
+    assert "should be less than or equal to 1024" in refused.err
+    open_number = TABLE["patched"](TABLE["SUBJECT"], {"spec": {"partitions": TABLE["LEFT_OUT"]}})
+    left_alone.must("replace", "-f", "-", document=open_number)
+    assert ".spec.partitions" in left_alone.run("scale", "bsubject", "events", "--replicas=4").err
 
 
 def test_who_may_write_the_status_cannot_change_what_is_wanted(left_alone: Api) -> None:

@@ -14,10 +14,11 @@ from brokerset_kube.credentials import Access
 from brokerset_operator import ledger_view
 from brokerset_operator.apply import Means
 from brokerset_operator.brokers_view import BrokerSilent
+from brokerset_operator.claims import ClaimIndex
 from brokerset_operator.events import Events
 from brokerset_operator.ledger_view import LedgerAdmin, Member, query_groups
 from brokerset_operator.reconcile_queue import Key
-from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicReconciler
+from brokerset_operator.topics import FINALIZER, TOPIC, TopicReconciler
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition
 from brokerset_rig.waiting import until
@@ -88,7 +89,7 @@ async def test_a_topic_of_a_dledger_set_is_made_and_deleted_at_the_leader(
         kube.put(broker_set(replication={"mode": "dledger"}))
         kube.put(document)
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
-        reconciler, key = TopicReconciler(means, TopicIndex(), 300.0), Key(TOPIC, NAMESPACE, "payments")
+        reconciler, key = TopicReconciler(means, ClaimIndex(), 300.0), Key(TOPIC, NAMESPACE, "payments")
 
         await reconciler.reconcile(key)
         found = condition(kube.get("topics", "payments", NAMESPACE), "Ready")

@@ -397,6 +397,7 @@ def test_a_regular_look_at_a_set_that_is_well_asks_the_api_server_for_nothing() 
             assert asked <= {
                 ("list", "brokersets", ""),
                 ("list", "topics", ""),
+                ("list", "subjects", ""),
                 ("list", "storeaudits", ""),
                 ("list", "storemigrations", ""),
                 ("update", "leases", "brokerset-operator"),

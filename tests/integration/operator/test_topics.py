@@ -15,10 +15,11 @@ from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, observe_drain
+from brokerset_operator.claims import ClaimIndex
 from brokerset_operator.events import Events
 from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key
-from brokerset_operator.topics import FINALIZER, TOPIC, TopicIndex, TopicReconciler
+from brokerset_operator.topics import FINALIZER, TOPIC, TopicReconciler
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
     ControllerStatus,
@@ -109,7 +110,7 @@ class Bench:
         self.controller = controller
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
-        self.index = TopicIndex()
+        self.index = ClaimIndex()
         self.reconciler = TopicReconciler(means, self.index, 300.0)
 
     async def reconcile(self, name: str = "payments") -> float | None:
@@ -480,7 +481,7 @@ def test_what_keeps_a_topic_from_being_ready_is_said(tmp_path: Path) -> None:
             for name in ("first", "second"):
                 live = kube.get("topics", name, NAMESPACE)
                 assert live is not None
-                found.index.saw(live)
+                found.index.saw(TOPIC, live)
             reasons = {}
             for name in ("missing", "bad", "elsewhere", "first", "second"):
                 await found.reconcile(name)

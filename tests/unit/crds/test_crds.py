@@ -16,11 +16,12 @@ from brokerset_operator.store_jobs import reasons as job_reasons
 from brokerset_spec.manifest import read_manifest
 from brokerset_spec.store_audit_manifest import read_store_audit
 from brokerset_spec.store_migration_manifest import read_store_migration
+from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"
-FILES = ["brokersets.yaml", "topics.yaml", "storeaudits.yaml", "storemigrations.yaml"]
+FILES = ["brokersets.yaml", "topics.yaml", "subjects.yaml", "storeaudits.yaml", "storemigrations.yaml"]
 
 Schema = dict[str, Any]
 
@@ -125,6 +126,7 @@ def test_conditions_are_kept_apart_by_their_type(file: str) -> None:
 READERS: dict[str, Callable[[object], object]] = {
     "BrokerSet": read_manifest,
     "Topic": read_topic,
+    "Subject": read_subject,
     "StoreAudit": read_store_audit,
     "StoreMigration": read_store_migration,
 }
@@ -173,18 +175,31 @@ def test_the_reference_has_every_annotation() -> None:
     ] == []
 
 
-def test_the_scale_subresource_counts_groups() -> None:
+@pytest.mark.parametrize(
+    ("file", "paths"),
+    [
+        (
+            "brokersets.yaml",
+            {
+                "specReplicasPath": ".spec.groups",
+                "statusReplicasPath": ".status.groupCount",
+                "labelSelectorPath": ".status.selector",
+            },
+        ),
+        (
+            "subjects.yaml",
+            {"specReplicasPath": ".spec.partitions", "statusReplicasPath": ".status.partitions"},
+        ),
+    ],
+)
+def test_the_scale_subresource_counts_what_is_scaled(file: str, paths: dict[str, str]) -> None:
     """Its paths lead to fields of the schema: a wrong path would read as 0, and nobody would be told."""
-    version = _crd("brokersets.yaml")["spec"]["versions"][0]
-    fields = dict(_everything(_root("brokersets.yaml")))
+    version = _crd(file)["spec"]["versions"][0]
+    fields = dict(_everything(_root(file)))
 
     scale = version["subresources"]["scale"]
 
-    kinds = {name: fields[path.removeprefix(".")]["type"] for name, path in scale.items()}
-    assert kinds == {
-        "specReplicasPath": "integer",
-        "statusReplicasPath": "integer",
-        "labelSelectorPath": "string",
-    }
-    assert scale["specReplicasPath"] == ".spec.groups"
-    assert scale["statusReplicasPath"] == ".status.groupCount"
+    assert scale == paths
+    for name, path in scale.items():
+        wanted = "string" if name == "labelSelectorPath" else "integer"
+        assert fields[path.removeprefix(".")]["type"] == wanted, name

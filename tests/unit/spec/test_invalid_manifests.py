@@ -12,6 +12,7 @@ import pytest
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.store_audit_manifest import read_store_audit
 from brokerset_spec.store_migration_manifest import read_store_migration
+from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
 
 TABLE = runpy.run_path(
@@ -24,6 +25,7 @@ ACCEPTED: dict[str, Any] = dict(TABLE["ACCEPTED"])
 READERS: dict[str, Callable[[object], object]] = {
     "BrokerSet": read_manifest,
     "Topic": read_topic,
+    "Subject": read_subject,
     "StoreAudit": read_store_audit,
     "StoreMigration": read_store_migration,
 }

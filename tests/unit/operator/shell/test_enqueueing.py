@@ -98,14 +98,14 @@ def test_what_is_gone_leaves_nothing() -> None:
         )
         topic = {"metadata": live("t")["metadata"], "spec": {"brokerSetRef": {"name": "orders"}}}
         enqueuer.set_or_topic_event("Topic", "ADDED", topic)
-        assert enqueuer.topics.of_set("shop", "orders") == (Key("Topic", "shop", "t"),)
+        assert enqueuer.claims.of_set("shop", "orders") == (Key("Topic", "shop", "t"),)
 
         enqueuer.gone(BILLS)
         enqueuer.gone(Key("Topic", "shop", "t"))
 
         assert enqueuer.known("BrokerSet") == enqueuer.known("Topic") == frozenset()
         assert enqueuer.shared.served_by(ORDERS) == ()
-        assert enqueuer.topics.of_set("shop", "orders") == ()
+        assert enqueuer.claims.of_set("shop", "orders") == ()
 
     with_marks(work)
 

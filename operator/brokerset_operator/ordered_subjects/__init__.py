@@ -1,0 +1,1 @@
+"""Ordered subjects, as Subjects want them; decides, touches nothing."""
