@@ -11,29 +11,18 @@ import orjson
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import AnswerTimeout, ClientError, RequestRefused
 from brokerset_client.instance import readable
+from brokerset_client.subject_facts import is_open, open_partitions
 from brokerset_protocol.bodies.ordered import SubjectState, SubjectStates
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import ordered as fields
-from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
+from brokerset_protocol.subject_words import OrderStrategy
 
 OPEN_SECONDS: Final = 30.0
 """How long is waited by default until all partitions of the newest generation take messages."""
 
 OPEN_PAUSE_SECONDS: Final = 0.1
 """Pause between two requests how far the partitions are."""
-
-
-def open_partitions(state: SubjectState) -> tuple[int, int]:
-    """How many partitions of the newest generation are open, and how many it has."""
-    newest = [each for each in state.partitions if each.generation == state.generation]
-    return sum(each.status is PartitionStatus.OPEN for each in newest), len(newest)
-
-
-def is_open(state: SubjectState) -> bool:
-    """Whether all partitions of the newest generation take messages."""
-    number, of = open_partitions(state)
-    return of > 0 and number == of
 
 
 class SubjectAdmin(ControllerAdmin):
