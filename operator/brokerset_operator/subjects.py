@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_client.subject_admin import SubjectAdmin
 from brokerset_kube import kinds
 from brokerset_kube.errors import NotFound
 from brokerset_operator import subject_requests
@@ -28,10 +29,8 @@ from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_operator.set_access import foreign_groups, has_finalizer, query_groups, set_finalizer
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_operator.subject_requests import (
-    Connect,
     ControllersSilent,
     SubjectRefused,
-    SubjectRequests,
     SubjectsUnserved,
 )
 from brokerset_protocol.bodies.ordered import SubjectState
@@ -78,7 +77,6 @@ class SubjectReconciler:
     on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
     """Called with the status of a Subject after each reconcile that has found one."""
 
-    connect: Connect = subject_requests.connect
     randomness: random.Random = field(default_factory=random.Random)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -127,7 +125,7 @@ class SubjectReconciler:
             raise _Stopped(Verdict(False, reasons.NAME_TAKEN, text))
         observed, view = await self._observe(key, subject)
         refusal = None
-        async with self.connect(view.addresses) as admin:
+        async with subject_requests.connect(view.addresses) as admin:
             observed = replace(observed, state=await _described(admin, subject.subject))
             request = plan.decide_request(observed)
             if request is not None:
@@ -138,7 +136,7 @@ class SubjectReconciler:
                     await self.means.events.emit(live, reasons.REFUSED, refusal, warning=True)
         return _Found(plan.judge(observed, refusal), observed.state, plan.progress_of(observed))
 
-    async def _ask(self, live: Mapping[str, Any], admin: SubjectRequests, request: Request) -> SubjectState:
+    async def _ask(self, live: Mapping[str, Any], admin: SubjectAdmin, request: Request) -> SubjectState:
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
         try:
@@ -230,7 +228,7 @@ class SubjectReconciler:
         if subject.spec.deletion_policy != "Delete" or await self._is_kept(key):
             return
         observed, view = await self._observe(key, subject, deleting=True)
-        async with self.connect(view.addresses) as admin:
+        async with subject_requests.connect(view.addresses) as admin:
             observed = replace(observed, state=await _described(admin, subject.subject))
             if not plan.decide_deletion(observed):
                 return
@@ -259,7 +257,7 @@ class SubjectReconciler:
         self.on_status(key, status)
 
 
-async def _described(admin: SubjectRequests, name: str) -> SubjectState | None:
+async def _described(admin: SubjectAdmin, name: str) -> SubjectState | None:
     """The subject as agreed. Raises `_Stopped`."""
     try:
         return await subject_requests.describe(admin, name)
