@@ -310,7 +310,7 @@ async def test_wall_clocks_mean_nothing() -> None:
 
 @pytest.mark.parametrize("rate", [0.9, 1.0, 1.1])
 async def test_a_controller_whose_clock_runs_at_another_rate_waits_long_enough(rate: float) -> None:
-    """A member that counts 30 s on a true clock has stopped before another owns what it had (statement 82)."""
+    """A member with a true clock has stopped before another owns what it had (statement 82)."""
     bench = make_subject_bench()
     bench.clock.rate = rate
     loop = asyncio.get_running_loop()
