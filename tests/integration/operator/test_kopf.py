@@ -60,7 +60,7 @@ def test_sets_and_topics_are_told_and_nothing_is_written() -> None:
         async with FakeKube() as kube:
             kube.put(broker_set())
             async with kopf_runs(kube) as heard:
-                await until(lambda: kube.watches == 4)
+                await until(lambda: kube.watches == len(kinds.OWN))
                 kube.put(
                     {
                         "apiVersion": "brokerset.io/v1alpha1",
@@ -98,7 +98,7 @@ def test_kopf_ends_when_it_is_told_to_and_leaves_our_tasks_alone() -> None:
                         take_signals=lambda: loop.add_signal_handler(signal.SIGTERM, signals.append, 1),
                     )
                 )
-                await until(lambda: kube.watches == 4)
+                await until(lambda: kube.watches == len(kinds.OWN))
                 later = asyncio.create_task(asyncio.sleep(3600))
                 signal.raise_signal(signal.SIGTERM)
                 await until(lambda: signals)
@@ -118,7 +118,7 @@ def test_kopf_ends_soon_whenever_it_is_told_to_while_a_kind_goes(seed: int) -> N
 
     async def one() -> None:
         async with FakeKube() as kube, kopf_runs(kube) as heard:
-            await until(lambda: kube.watches == 4)
+            await until(lambda: kube.watches == len(kinds.OWN))
             kube.put(broker_set())
             kube.absent = frozenset({"StoreAudit"})
             kube.drop_watches()
@@ -137,7 +137,7 @@ def test_only_named_namespaces_are_watched() -> None:
     async def work() -> None:
         async with FakeKube() as kube:
             async with kopf_runs(kube, "shop", "bank") as heard:
-                await until(lambda: kube.watches == 8)
+                await until(lambda: kube.watches == 2 * len(kinds.OWN))
                 kube.put(broker_set("orders", "other"))
                 kube.put(broker_set("orders", "bank"))
                 await until(lambda: heard.events)
@@ -169,7 +169,7 @@ def test_a_cut_watch_is_made_anew() -> None:
 
     async def work() -> None:
         async with FakeKube() as kube, kopf_runs(kube) as heard:
-            await until(lambda: kube.watches == 4)
+            await until(lambda: kube.watches == len(kinds.OWN))
             kube.faults.append(Fault("watch", "brokersets", code=503))
             kube.drop_watches()
             kube.put(broker_set("one"))
@@ -194,7 +194,7 @@ def test_kopf_asks_as_who_we_are_now() -> None:
             access: Any = Access(kube.url, token=Renewed())  # type: ignore[arg-type]
             async with KubeClient(access, manager="test") as client:
                 one = asyncio.create_task(run_kopf(client, (), kinds.OWN, lambda *_: None))
-                await until(lambda: kube.watches == 4)
+                await until(lambda: kube.watches == len(kinds.OWN))
                 one.cancel()
                 await asyncio.wait([one])
 
