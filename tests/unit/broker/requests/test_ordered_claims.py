@@ -115,7 +115,8 @@ async def test_a_stale_epoch_changes_nothing(brokers: Brokers) -> None:
     assert (release.code, release.ext["released"]) == (0, "false")
     assert master.store.max_offset == end
     assert (await master.pull(0, 2, "s2")).code == FOUND
-    assert master.counters.fenced == {"pull": 1, "ack": 1, "send back": 1}
+    refused = {kind: count for kind, count in master.counters.fenced.items() if count}
+    assert refused == {"pull": 1, "ack": 1, "send back": 1}
 
 
 async def test_an_epoch_belongs_to_one_session(brokers: Brokers) -> None:
