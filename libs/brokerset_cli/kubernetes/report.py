@@ -33,7 +33,7 @@ from brokerset_cli.kubernetes.report_objects import (
 )
 from brokerset_cli.kubernetes.sets import Object, PodView, items, part, read_pod, read_set
 from brokerset_cli.output import fail, write_table
-from brokerset_kube.kinds import LEASE, NODE, POD, TOPIC
+from brokerset_kube.kinds import LEASE, NODE, POD, SUBJECT, TOPIC
 
 LOG_LINES: Final = 5000
 """Last lines of each log."""
@@ -86,6 +86,7 @@ def collect(api: KubeApi, name: str, *, tail: int, operator_namespace: str | Non
     found.files["status.txt"] = _status(given, pods)
     found.add("events.txt", "events", lambda: _events(api, name, objects))
     found.add("topics.json", "topics", lambda: to_json(of_this_set(api.objects(TOPIC), name)))
+    found.add("subjects.json", "subjects", lambda: to_json(of_this_set(api.objects(SUBJECT), name)))
     found.add("nodes.json", "nodes", lambda: to_json(node_facts(api.objects(NODE), pods)))
     found.add("versions.json", "versions", lambda: _versions(api))
     _operator(api, operator_namespace, tail, found)

@@ -56,9 +56,9 @@ def event_line(event: Object) -> str:
     return f"{event_time(event)} {event.get('type', '')} {kind} {event.get('reason', '')}: {message}{many}"
 
 
-def of_this_set(topics: Iterable[Object], name: str) -> list[Object]:
-    """The Topics that name a set."""
-    return [each for each in topics if part(part(each, "spec"), "brokerSetRef").get("name") == name]
+def of_this_set(objects: Iterable[Object], name: str) -> list[Object]:
+    """The Topics or Subjects that name a set."""
+    return [each for each in objects if part(part(each, "spec"), "brokerSetRef").get("name") == name]
 
 
 def node_facts(nodes: Iterable[Object], pods: Iterable[Object]) -> list[dict[str, Any]]:

@@ -111,6 +111,7 @@ def test_everything_is_in_one_file_and_listed(
         "pods.json",
         "statefulsets.json",
         "status.txt",
+        "subjects.json",
         "topics.json",
         "versions.json",
     } <= files.keys()

@@ -110,6 +110,46 @@ def test_what_is_gone_leaves_nothing() -> None:
     with_marks(work)
 
 
+def test_what_another_object_was_in_the_way_of_is_tried_again_when_that_is_gone() -> None:
+    """Whether the older one was a Topic or a Subject."""
+
+    def work(enqueuer: Enqueuer) -> None:
+        older = {"metadata": live("t")["metadata"], "spec": {"brokerSetRef": {"name": "orders"}}}
+        younger = {
+            "metadata": live("s")["metadata"],
+            "spec": {"brokerSetRef": {"name": "orders"}, "subject": "t"},
+        }
+        enqueuer.set_or_topic_event("Topic", "ADDED", older)
+        enqueuer.set_or_topic_event("Subject", "ADDED", younger)
+        assert enqueuer.claims.others(Key("Subject", "shop", "s")) == (Key("Topic", "shop", "t"),)
+        marked(enqueuer)
+
+        enqueuer.set_or_topic_event("Topic", "DELETED", older)
+
+        assert marked(enqueuer) == [Key("Topic", "shop", "t"), Key("Subject", "shop", "s")]
+        assert enqueuer.claims.others(Key("Subject", "shop", "s")) == ()
+
+    with_marks(work)
+
+
+def test_masters_that_change_enqueue_topics_and_subjects_of_their_set() -> None:
+    """Both may have waited for one."""
+
+    def work(enqueuer: Enqueuer) -> None:
+        for kind in ("Topic", "Subject"):
+            spec = {"brokerSetRef": {"name": "orders"}}
+            enqueuer.set_or_topic_event(
+                kind, "ADDED", {"metadata": live(kind.lower())["metadata"], "spec": spec}
+            )
+        marked(enqueuer)
+
+        enqueuer.groups_changed("shop", "orders")
+
+        assert sorted(key.kind for key in marked(enqueuer)) == ["Subject", "Topic"]
+
+    with_marks(work)
+
+
 def test_our_own_writes_enqueue_nothing() -> None:
     """Of a BrokerSet only what people change counts; of what it consists of everything."""
 
