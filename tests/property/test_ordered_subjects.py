@@ -67,7 +67,7 @@ class Watched:
 
     def _applied(self, subject: Subject | None, event: Event) -> Subject:
         after = apply(subject, event)
-        assert after is not None
+        assert isinstance(after, Subject)
         return after
 
     def happens(self, event: Event | None) -> None:
