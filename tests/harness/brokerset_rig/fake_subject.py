@@ -390,7 +390,7 @@ class FakeSubject:
             changes = [loop.create_task(event.wait()) for event in (queue.arrived, progress.changed)]
             left = until - loop.time()
             try:
-                if left <= 0:
+                if left <= 0.000_001:
                     return self._found(command, ResponseCode.PULL_NOT_FOUND, start, queue)
                 await asyncio.wait(changes, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:

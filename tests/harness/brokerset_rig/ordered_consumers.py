@@ -58,7 +58,7 @@ class Recorder:
                 await asyncio.sleep(seconds)
             failures = self.failing.get(message.key, 0)
             if failures:
-                self.failing[message.key] = failures - 1
+                self.failing[message.key] = failures - 1 if failures > 0 else failures
                 raise RuntimeError(f"{message.key} fails")
             self.handled.append(message)
         finally:
