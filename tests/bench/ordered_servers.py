@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerset_client.admin import Admin
+from brokerset_client.errors import RequestRefused
 from brokerset_client.subject_admin import SubjectAdmin
 from brokerset_formats.config import TopicConfig
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_rig import stack
 
 PERMISSION_SECONDS = 30
+MASTER_SECONDS_MAX = 30.0
 _numbers = itertools.count(1)
 
 
@@ -95,5 +97,11 @@ def our_servers(folder: Path) -> Iterator[Servers]:
 
 
 async def _create_subject(controllers: str, subject: str, partitions: int) -> None:
-    async with SubjectAdmin(controllers) as admin:
-        await admin.create(subject, OrderStrategy.STRICT, partitions=partitions)
+    """Create it as soon as the broker has become master."""
+    async with SubjectAdmin(controllers) as admin, asyncio.timeout(MASTER_SECONDS_MAX):
+        while True:
+            try:
+                await admin.create_subject(subject, OrderStrategy.STRICT, partitions=partitions)
+                return
+            except RequestRefused:
+                await asyncio.sleep(0.1)

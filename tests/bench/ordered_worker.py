@@ -9,7 +9,7 @@ import sys
 import time
 
 from brokerset_client.messages import Message
-from brokerset_client.ordered import HandlingContext, OrderedClient, OrderedMessage
+from brokerset_client.ordered import HandlingContext, OrderedClient, OrderedMessage, OrderedSendResult
 
 
 async def produce(client: OrderedClient, options: dict[str, str]) -> None:
@@ -19,7 +19,7 @@ async def produce(client: OrderedClient, options: dict[str, str]) -> None:
     failed = sent = 0
     slots = asyncio.Semaphore(window)
 
-    def done(future: asyncio.Future[object]) -> None:
+    def done(future: asyncio.Future[OrderedSendResult]) -> None:
         nonlocal sent, failed
         slots.release()
         if future.exception() is None:
@@ -37,7 +37,7 @@ async def produce(client: OrderedClient, options: dict[str, str]) -> None:
             await slots.acquire()
             key, sequence = number % keys, number // keys
             body = f"{key} {sequence} {time.monotonic_ns()} ".encode().ljust(size, b"\0")
-            future = await producer.send_async(Message(options["topic"], body), key=str(key))
+            future = await producer.send_async(Message(topic=options["topic"], body=body), key=str(key))
             future.add_done_callback(done)
             number += 1
         await producer.flush()
