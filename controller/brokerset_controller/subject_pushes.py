@@ -148,7 +148,7 @@ class QueuePushes:
                 found.append(f"{broker_group} has no master; its partitions wait")
             elif refused is not None:
                 found.append(f"{broker_group} refuses: {refused[0]}")
-            elif target is not None and target.problem is not None and name in target.dirty:
+            elif target is not None and target.problem is not None:
                 found.append(f"{broker_group} does not answer: {target.problem}")
         return tuple(found)
 

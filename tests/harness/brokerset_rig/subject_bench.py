@@ -123,6 +123,9 @@ class SubjectBroker:
     epoch: int = 1
     down: bool = False
     silent: bool = False
+    cut_off: bool = False
+    """Whether the controllers cannot reach it, although it reaches them."""
+
     refusing: str | None = None
     fenced: bool = False
     masterless: bool = False
@@ -187,7 +190,7 @@ class SubjectNet:
         if broker.silent:
             await asyncio.sleep(timeout)
             raise RequestTimeout("no answer")
-        if broker.down:
+        if broker.down or broker.cut_off:
             raise ConnectionClosed("nobody listens") from ConnectionRefusedError()
         return broker.answer(command)
 
