@@ -33,6 +33,9 @@ REFUSALS: Final = frozenset({
 })  # fmt: skip
 """Answers of the controllers that no repetition changes; all others are asked again."""
 
+TICK_SECONDS: Final = 0.001
+"""Shortest timer: loops wake up a little before its time, and must not spin until it is there."""
+
 
 class Senders(Protocol):
     """Who answers the senders: the producer."""
@@ -149,7 +152,7 @@ class SubjectDriver:
             self._timer.cancel()
             self._timer = None
         if effects.wake_at is not None:
-            delay = max(0.0, effects.wake_at - now)
+            delay = max(TICK_SECONDS, effects.wake_at - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._pump)
 
     def _answer_senders(self) -> None:

@@ -111,7 +111,7 @@ class OrderedProducer:
         random: Drawing | None = None,
         may_use_epoch: EpochGuard | None = None,
     ) -> None:
-        """`may_use_epoch` is awaited after an epoch was given and before the first send with it; see there."""
+        """`may_use_epoch` is awaited after an epoch was given, and before the first send with it."""
         self._may_use_epoch = may_use_epoch
         self.settings = settings or ProducerSettings()
         problems = self.settings.problems()
