@@ -34,7 +34,8 @@ def test_lanes_agree_with_a_naive_model(data: st.DataObject, bounds: LaneLimits,
         expected = min(unhandled, default=lanes.pulled_to)
         assert lanes.handled_to == expected
         assert lanes.ack_range == ((lanes.position, expected - 1) if expected > lanes.position else None)
-        assert lanes.unhandled == len(unhandled) <= bounds.unhandled_max - 1 + BATCH
+        assert lanes.unhandled + lanes.shed_count == len(unhandled)
+        assert lanes.unhandled <= bounds.unhandled_max - 1 + BATCH
         assert lanes.pulled_to - lanes.position <= bounds.span_max - 1 + 3 * BATCH
         assert lanes.running == len(running) <= bounds.running_max
 
@@ -53,8 +54,18 @@ def test_lanes_agree_with_a_naive_model(data: st.DataObject, bounds: LaneLimits,
         done.add(offset)
         completed.setdefault(lane_of[offset], []).append(offset)
 
+    def refill() -> None:
+        first = lanes.wanted
+        if first is None or lanes.unhandled >= bounds.unhandled_max:
+            return
+        found = [offset for offset in range(first, lanes.pulled_to) if offset in lane_of][:BATCH]
+        assert found[0] == first, "what is wanted was pulled before"
+        lanes.refill([(offset, lane_of[offset], offset) for offset in found], first, found[-1] + 1)
+
     for _ in range(data.draw(st.integers(1, 60))):
-        match data.draw(st.sampled_from(["pull", "take", "done", "fail", "put back", "ack", "wait"])):
+        match data.draw(
+            st.sampled_from(["pull", "take", "done", "fail", "put back", "ack", "wait", "shed", "refill"])
+        ):
             case "pull" if lanes.has_room:
                 steps = data.draw(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 4)), max_size=BATCH))
                 messages, offset = [], lanes.pulled_to - 1
@@ -76,12 +87,17 @@ def test_lanes_agree_with_a_naive_model(data: st.DataObject, bounds: LaneLimits,
                 first, last = lanes.ack_range
                 assert first == lanes.position
                 lanes.acknowledged(data.draw(st.integers(first, last + 1)))
+            case "shed":
+                lanes.shed()
+            case "refill":
+                refill()
             case "wait":
                 now += 1.0
         check()
 
     now += 10.0
     for _ in range(2 * len(lane_of) + 1):
+        refill()
         take()
         if running:
             finish(running.pop())

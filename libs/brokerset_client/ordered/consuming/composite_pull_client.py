@@ -232,6 +232,12 @@ class CompositePullClient:
         for owned in list(self.owned.values()):
             owned.wake()
 
+    def retry_now(self) -> None:
+        """Let messages that wait after a failure start again at once."""
+        for owned in self.owned.values():
+            for client in owned.clients:
+                client.retry_now()
+
     def stop(self) -> None:
         """Stop all partitions gracefully."""
         for owned in self.owned.values():

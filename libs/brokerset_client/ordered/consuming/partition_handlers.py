@@ -141,7 +141,7 @@ class PartitionHandlers:
         return lanes, taken
 
     def _set_timer(self, at: float | None, now: float) -> None:
-        if at is None or (self._timer is not None and self._timer_at <= at):
+        if at is None or self._stopping or (self._timer is not None and self._timer_at <= at):
             return
         if self._timer is not None:
             self._timer.cancel()

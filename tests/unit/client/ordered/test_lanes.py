@@ -169,3 +169,46 @@ def test_lanes_that_wait_may_be_started_at_once() -> None:
     lanes.retry_now()
 
     assert offsets_taken(lanes, now=0.0) == [1]
+
+
+def test_what_waits_behind_a_failure_is_shed_and_comes_back() -> None:
+    """A blocked lane keeps its first message in memory only, so others have room; what was shed is pulled
+    again when its turn comes, and nothing is acknowledged before (statements 38, 43, 44)."""
+    limits = LaneLimits(unhandled_max=3)
+    lanes = lanes_of(5, 5, 5, limits=limits)
+    offsets_taken(lanes)
+    lanes.failed(1, now=0.0, retry_at=1.0)
+    assert not lanes.has_room
+
+    assert lanes.shed() == 2
+    assert lanes.has_room
+    lanes.add([(4, 7, "m4")], 5)
+    assert offsets_taken(lanes) == [4]
+    lanes.done(4)
+    assert lanes.wanted is None
+    assert offsets_taken(lanes, now=1.0) == [1]
+    lanes.done(1)
+    assert (lanes.wanted, lanes.ack_range) == (2, (1, 1))
+
+    assert lanes.refill([(2, 5, "m2"), (3, 5, "m3"), (4, 7, "m4")], 2, 5) == 2
+    assert offsets_taken(lanes) == [2]
+    lanes.done(2)
+    assert offsets_taken(lanes) == [3]
+    lanes.done(3)
+    assert lanes.ack_range == (1, 4)
+
+
+def test_what_was_shed_and_is_gone_counts_as_done() -> None:
+    """Retention may take a message while its lane is blocked; the lane goes on behind it."""
+    lanes = lanes_of(5, 5, 5, 5)
+    offsets_taken(lanes)
+    lanes.failed(1, now=0.0, retry_at=0.0)
+    lanes.shed()
+    offsets_taken(lanes)
+    lanes.done(1)
+
+    assert lanes.refill([(3, 5, "m3")], 2, 4) == 1
+
+    assert offsets_taken(lanes) == [3]
+    lanes.done(3)
+    assert (lanes.wanted, lanes.handled_to) == (4, 4)

@@ -75,6 +75,32 @@ async def test_poison_lets_other_keys_of_the_partition_go_on_for_long() -> None:
     assert subject.group_progress().position == 0
 
 
+async def test_a_blocked_key_with_much_traffic_leaves_room_for_others() -> None:
+    """A third of the messages belong to a key that fails: the others are handled all the same, with bounded
+    memory, and the key's own follow in order when its cause was mended (statements 38, 44)."""
+    subject = FakeSubject()
+    recorder = Recorder()
+    recorder.failing["bad"] = -1
+    for number in range(900):
+        subject.send(f"good-{number % 20}" if number % 3 else "bad", b"%d" % number)
+    settings = OrderedConsumerSettings(pull_batch=10, lanes=LaneLimits(unhandled_max=20))
+
+    async with consumer_of(subject, recorder.handle, settings=settings) as consumer:
+        await until(lambda: len(recorder.handled) == 600)
+        measured = consumer.measurements()[0].partitions[0]
+        await asyncio.sleep(20)
+        recorder.failing["bad"] = 0
+        consumer.retry_now(subject.name)
+        await until(lambda: len(recorder.handled) == 900, 30)
+        await until(lambda: subject.group_progress().position == 900)
+
+    assert measured.unhandled <= 29
+    assert recorder.by_key()["bad"] == [b"%d" % number for number in range(0, 900, 3)]
+    assert len(recorder.handled) == 900
+    assert recorder.overlaps == []
+    assert subject.violations == []
+
+
 @pytest.mark.parametrize(
     ("poison", "dead"), [(PoisonPolicy.SKIP, []), (PoisonPolicy.DEAD_LETTER, [b"poison"])]
 )
