@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -33,6 +32,7 @@ from brokerset_spark.jobs.order.tables import (
     Table,
     fuse,
     group,
+    hash_texts,
     joined,
     least_hashes,
     rows_of,
@@ -53,6 +53,9 @@ _STAMP_SHOWN: Final = 120
 _CHUNKS_APART: Final = 16
 """Chunks whose tables are put together at once."""
 
+_RUNS_AT_ONCE: Final = 4_096
+"""So many runs are put together with those of each chunk."""
+
 
 def is_subject_name(topic: str) -> bool:
     """Whether a topic can be a subject: none of the system's, and none for retries or dead letters."""
@@ -71,7 +74,10 @@ class Collector:
         self._producers: dict[bytes, int] = {}
         self._tables: dict[str, list[Table]] = {"queues": [], "runs": [], "logical": []}
         self._run_keys: dict[int, str] = {}
+        self._topic_names: list[str] = []
+        self._topics = np.empty(0, np.int64)
         self._hashes: dict[str, NDArray[np.uint64]] = {}
+        self._fresh_hashes: dict[str, list[NDArray[np.uint64]]] = {}
         self._examples: list[Example] = []
         self._named: Counter[tuple[str, int]] = Counter()
 
@@ -88,7 +94,7 @@ class Collector:
         if len(rows) < len(groups):
             heads, groups = Heads._make(each[rows] for each in heads), groups[rows]
         self._take(chunk.data, heads, groups)
-        if len(self._tables["runs"]) >= _CHUNKS_APART:
+        if len(self._tables["queues"]) >= _CHUNKS_APART:
             self._put_together()
 
     def finish(self, number: int, read: Row) -> RangePart:
@@ -127,6 +133,9 @@ class Collector:
             self._names.append((name, queue_id))
             wanted = name in self._subjects if self._subjects else is_subject_name(name)
             self._wanted = np.append(self._wanted, wanted)
+            if name not in self._topic_names:
+                self._topic_names.append(name)
+            self._topics = np.append(self._topics, self._topic_names.index(name))
 
     def _put_together(self) -> None:
         for name, kind, combine in (
@@ -139,6 +148,10 @@ class Collector:
         if self._tables["runs"]:
             kept = self._tables["runs"][0]["offset"][:KEYS_NAMED_MAX].tolist()
             self._run_keys = {at: self._run_keys[at] for at in kept if at in self._run_keys}
+        for topic, fresh in self._fresh_hashes.items():
+            before = self._hashes.get(topic, np.empty(0, np.uint64))
+            self._hashes[topic] = least_hashes(before, *fresh)
+        self._fresh_hashes = {}
 
     def _take(self, data: Bytes, heads: Heads, groups: Int64s) -> None:
         kernels = self._kernels
@@ -182,8 +195,8 @@ class Collector:
                 last_place=place[good], offset=offset[good], time=time[good],
             )
         )  # fmt: skip
-        self._tables["runs"].append(runs)
-        self._name_keys(data, keys, offset, runs)
+        self._take_runs(runs)
+        self._name_keys(data, keys, offset)
         self._hash_keys(data, keys, groups, np.flatnonzero(keyed & stamps.readable))
 
     def _number_producers(self, flat: Bytes, stamps: Stamps, good: Int64s) -> Int64s:
@@ -197,35 +210,35 @@ class Collector:
         found: Int64s = numbers[codes]
         return found
 
-    def _name_keys(self, data: Bytes, keys: Texts, offsets: Int64s, runs: Table) -> None:
+    def _take_runs(self, runs: Table) -> None:
+        """Runs that go on from chunk to chunk become one at once, unless there are too many of them."""
+        kept = self._tables["runs"]
+        if len(kept) == 1 and len(kept[0]) <= _RUNS_AT_ONCE:
+            kept[0] = fuse(joined(RUN, [kept[0], runs]))
+        else:
+            kept.append(runs)
+
+    def _name_keys(self, data: Bytes, keys: Texts, offsets: Int64s) -> None:
         """Keep the key of the first message of each run that begins in this chunk."""
         room = max(0, KEYS_NAMED_MAX - len(self._run_keys))
-        for offset in runs["offset"][:room].tolist():
-            row = int(np.searchsorted(offsets, offset))
-            start = int(keys.starts[row])
+        newest = self._tables["runs"][-1]["offset"]
+        begun = newest[np.searchsorted(newest, offsets[0]) :][:room]
+        rows = np.searchsorted(offsets, begun)
+        for offset, start, size in zip(
+            begun.tolist(), keys.starts[rows].tolist(), keys.sizes[rows].tolist(), strict=True
+        ):
             if start >= 0:
-                self._run_keys[offset] = _shown(data, start, int(keys.sizes[row]), KEY_SHOWN)
+                self._run_keys[offset] = _shown(data, start, size, KEY_SHOWN)
 
     def _hash_keys(self, data: Bytes, keys: Texts, groups: Int64s, rows: Int64s) -> None:
         if not len(rows):
             return
-        texts = Texts(keys.starts[rows], keys.sizes[rows])
-        codes, firsts = self._kernels.number_texts(data, texts)
-        view = data.data
-        hashes = np.array(
-            [
-                xxhash.xxh3_64_intdigest(view[start : start + size])
-                for start, size in zip(
-                    texts.starts[firsts].tolist(), texts.sizes[firsts].tolist(), strict=True
-                )
-            ],
-            np.uint64,
-        )
-        topics = np.array([topic for topic, _ in self._names])
-        for topic in np.unique(topics[np.unique(groups[rows])]).tolist():
-            mine = np.unique(codes[topics[groups[rows]] == topic])
-            before = self._hashes.get(topic, np.empty(0, np.uint64))
-            self._hashes[topic] = least_hashes(before, hashes[mine])
+        laid = self._kernels.copy_texts(data, Texts(keys.starts[rows], keys.sizes[rows]))
+        hashes = hash_texts(laid.flat, laid.offsets)
+        topics = self._topics[groups[rows]]
+        for number in np.flatnonzero(np.bincount(topics)).tolist():
+            mine = hashes if len(self._topic_names) == 1 else hashes[topics == number]
+            self._fresh_hashes.setdefault(self._topic_names[number], []).append(mine)
 
     def _name_bad(
         self,

@@ -81,10 +81,10 @@ def _unread(count: int) -> Stamps:
     return Stamps(np.zeros(count, np.bool_), numbers[0], numbers[1], producer, numbers[2], numbers[3])
 
 
-def _counted(flags: Bools) -> Int64s:
+def _counted(flags: Bools) -> Int32s:
     """How many of the flags before each place, and before the end, are set."""
-    found = np.zeros(len(flags) + 1, np.int64)
-    np.cumsum(flags, out=found[1:])
+    found = np.zeros(len(flags) + 1, np.int32)
+    np.cumsum(flags, out=found[1:], dtype=np.int32)
     return found
 
 

@@ -14,6 +14,7 @@ from brokerset_spark.jobs.order.tables import (
     count_keys,
     fuse,
     group,
+    hash_texts,
     least_hashes,
     rows_of,
 )
@@ -84,6 +85,27 @@ def test_keys_are_counted_exactly_up_to_a_limit_and_closely_beyond_it() -> None:
     assert not exact
     assert abs(count - 200_000) < 6_000
     assert count_keys(np.empty(0, np.uint64)) == (0, True)
+
+
+def test_equal_keys_have_equal_hashes_and_others_do_not() -> None:
+    """Whatever stands before them; also empty ones, and those that are the beginning of another."""
+    texts = [
+        "",
+        "a",
+        "aa",
+        "order-1",
+        *(f"k-{number}" for number in range(5_000)),
+        "订单1001",
+        "a",
+        "order-1",
+        "",
+    ]
+    raw = [text.encode() for text in texts]
+    hashes = hash_texts(np.frombuffer(b"".join(raw), np.uint8), np.cumsum([0, *map(len, raw)])).tolist()
+
+    assert hashes[-3:] == [hashes[1], hashes[3], hashes[0]]
+    assert len(set(hashes)) == len(set(texts))
+    assert 2_000 < sum(each < 2**63 for each in hashes) < 3_000
 
 
 def test_a_part_survives_its_way_to_the_driver() -> None:
