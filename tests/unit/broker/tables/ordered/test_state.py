@@ -53,7 +53,8 @@ changes: st.SearchStrategy[OrderedChange] = st.one_of(
         ),
     ),
     st.builds(
-        ProducersPut, st.dictionaries(st.tuples(topics, numbers).map(lambda key: f"{key[0]}@{key[1]}"), parts, min_size=1)
+        ProducersPut,
+        st.dictionaries(st.tuples(topics, numbers).map(lambda key: f"{key[0]}@{key[1]}"), parts, min_size=1),
     ),
 )  # fmt: skip
 
