@@ -130,6 +130,9 @@ class SubjectBroker:
     fenced: bool = False
     masterless: bool = False
     forgotten: bool = False
+    delay: float = 0.001
+    """Seconds until it answers."""
+
     end: int = 100
     """Queue offset behind the last message of each of its queues."""
 
@@ -186,7 +189,7 @@ class SubjectNet:
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         broker = self.brokers[address.partition(":")[0]]
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(broker.delay)
         if broker.silent:
             await asyncio.sleep(timeout)
             raise RequestTimeout("no answer")

@@ -420,10 +420,11 @@ async def test_who_has_just_joined_is_not_taken_for_a_silent_member_of_before() 
 
         bench.engine.on_barrier = slow
         bench.engine.commit(joined("s"))
-        await bench.settle(30.0)
-
-    assert list(bench.subject.groups[GROUP].members) == ["s"]
-    assert bench.engine.proposals(MemberLeft) == []
+        await bench.settle(34.5)
+        assert list(bench.subject.groups[GROUP].members) == ["s"]
+        assert bench.engine.proposals(MemberLeft) == []
+        await bench.settle(1.0)
+        assert list(bench.subject.groups[GROUP].members) == [], "nor stays one that is never heard again"
 
 
 async def test_a_heartbeat_waits_for_a_departure_that_may_be_applied_yet_and_joins_again() -> None:
@@ -458,6 +459,36 @@ async def test_a_heartbeat_waits_for_a_departure_that_may_be_applied_yet_and_joi
     assert bench.subject.groups[GROUP].ownerships[0].epoch == 2
     kinds = [type(each).__name__ for each in bench.engine.proposed[-4:]]
     assert kinds[1:3] == ["MemberLeft", "MemberJoined"]
+
+
+async def test_a_heartbeat_is_not_answered_over_a_departure_that_began_meanwhile() -> None:
+    """It arrived before the permission ended, and its barrier took longer: it joins again."""
+    bench = make_subject_bench()
+    release = asyncio.Event()
+
+    async def delayed(event: Event) -> None:
+        if isinstance(event, MemberLeft):
+            await release.wait()
+
+    async def slow() -> None:
+        await asyncio.sleep(2.0)
+
+    async with bench.running():
+        await bench.create(1)
+        await bench.assigned("s")
+        bench.engine.on_propose, bench.engine.on_barrier = delayed, slow
+        await asyncio.sleep(34.5)
+        assert bench.engine.proposals(MemberLeft) == []
+        beat = asyncio.create_task(bench.beat("s"))
+        await asyncio.sleep(3.0)
+        assert len(bench.engine.proposals(MemberLeft)) == 1
+        assert not beat.done()
+        release.set()
+        answer = await beat
+
+    assert answer.code == 0
+    assert len(bench.engine.proposals(MemberJoined)) == 2
+    assert "s" in bench.subject.groups[GROUP].members
 
 
 async def test_a_departure_whose_outcome_is_unknown_counts_until_it_is_applied() -> None:

@@ -314,15 +314,14 @@ async def test_a_leader_that_is_deposed_while_a_broker_answers_agrees_on_nothing
     async with bench.running():
         await bench.create(1, route="a")
         await bench.settle()
-        bench.net.brokers["a"].silent = True
+        bench.net.brokers["a"].delay = 2.0
         assert (await bench.scale(2)).code == 0
         await asyncio.sleep(0.1)
         bench.engine.follow(1)
         bench.service.role_changed()
-        bench.net.brokers["a"].silent = False
         await bench.settle(10.0)
         assert bench.engine.proposals(PartitionSealed) == []
         bench.engine.lead()
-        await bench.settle()
+        await bench.settle(5.0)
 
     assert bench.statuses() == {0: "Sealed", 1: "Open", 2: "Open"}
