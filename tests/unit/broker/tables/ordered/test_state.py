@@ -21,6 +21,7 @@ from brokerset_broker.tables.ordered.values import (
     ProducerState,
     Subject,
     SubjectsPut,
+    queue_key,
 )
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
@@ -44,6 +45,7 @@ parts = st.builds(
     st.dictionaries(st.sampled_from("pq"), producers),
     st.lists(st.sampled_from("rs"), unique=True).map(tuple),
 )
+queue_names = st.builds(queue_key, topics, numbers)
 changes: st.SearchStrategy[OrderedChange] = st.one_of(
     st.builds(SubjectsPut, st.dictionaries(topics, subjects, min_size=1)),
     st.builds(
@@ -52,11 +54,8 @@ changes: st.SearchStrategy[OrderedChange] = st.one_of(
             topics.map(lambda topic: f"{topic}@g"), st.dictionaries(numbers, fences, min_size=1), min_size=1
         ),
     ),
-    st.builds(
-        ProducersPut,
-        st.dictionaries(st.tuples(topics, numbers).map(lambda key: f"{key[0]}@{key[1]}"), parts, min_size=1),
-    ),
-)  # fmt: skip
+    st.builds(ProducersPut, st.dictionaries(queue_names, parts, min_size=1)),
+)
 
 
 @given(changes)
