@@ -555,7 +555,7 @@ def test_an_engine_of_the_application_is_enough(engine: Engine) -> None:
             await asyncio.to_thread(add, engine, ("k", str(number)))
             sending.wake()
         async with asyncio.timeout(20):
-            while await asyncio.to_thread(rows, engine):
+            while await asyncio.to_thread(rows, engine):  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.01)
         sending.stop()
         await running
