@@ -59,7 +59,9 @@ class OwnedPartition:
             epoch=partition.epoch,
             request_seconds=registration.settings.request_seconds,
         )
-        return PullClient(registration, queue, partition.partition_id, sealed_end)
+        # The copies of a sealed partition get no further copies either: nobody would be left for them.
+        is_sealed = None if topic == registration.subject else lambda: self.normal.sealed_end is not None
+        return PullClient(registration, queue, partition.partition_id, sealed_end, is_sealed)
 
     @property
     def range(self) -> tuple[int, int]:
