@@ -42,7 +42,7 @@ class PullClient:
         sealed_end: int | None,
         is_sealed: Callable[[], bool] | None = None,
     ) -> None:
-        """`is_sealed`: whether no further copies are made for retry; None: as soon as this queue is sealed."""
+        """`is_sealed`: whether no further copies are made for retry; None: when this queue is sealed."""
         self._registration = registration
         self.queue = queue
         self._partition_id = partition_id
@@ -60,6 +60,9 @@ class PullClient:
         self._finish: asyncio.Task[None] | None = None
         self.lanes: Lanes[OrderedMessage] | None = None
         """What was pulled; None until the queue was claimed."""
+
+        self.began_at = -1
+        """The group's position when the session claimed the queue first."""
 
         self.max_offset = -1
         """What the next message of the queue will get, as last known."""
@@ -361,6 +364,8 @@ class PullClient:
                 await self._forget()
                 return
             self._claimed = True
+            if self.began_at < 0:
+                self.began_at = answer.position
             self.max_offset = answer.max_offset
             self.seal(answer.sealed_end if answer.sealed_end >= 0 else None)
             if lanes is not None and lanes.position <= answer.position <= lanes.handled_to:
