@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from brokerset_client.ordered.consuming import LaneLimits, OrderedConsumerSettings
+from brokerset_client.retry import Backoff
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_rig.fake_subject import FakeProgress, FakeSubject, FakeTransport
@@ -77,10 +78,11 @@ async def test_messages_that_a_master_has_lost_are_an_error_and_the_broker_says_
     assert subject.violations == []
 
 
+@pytest.mark.parametrize("said_by", ["pull", "claim"])
 @pytest.mark.parametrize("position", [5, 95])
-async def test_a_reset_drops_what_was_pulled_and_starts_there(position: int) -> None:
-    """After an administrator's reset the session starts at the new position; a handler that runs ends first
-    (statement 70)."""
+async def test_a_reset_drops_what_was_pulled_and_starts_there(position: int, said_by: str) -> None:
+    """After an administrator's reset the session starts at the new position, whether a pull or a claim says
+    so; a handler that runs ends first (statement 70)."""
     subject = FakeSubject()
     recorder = Recorder(seconds=lambda _: 0.1)
     for number in range(200):
@@ -90,6 +92,8 @@ async def test_a_reset_drops_what_was_pulled_and_starts_there(position: int) -> 
     async with consumer_of(subject, recorder.handle, settings=settings) as consumer:
         await until(lambda: len(recorder.handled) == 20)
         subject.reset(0, position)
+        if said_by == "claim":
+            subject.new_master()
         await until(lambda: len(recorder.begun) > 60, LONG)
         measured = consumer.measurements()[0]
 
@@ -100,6 +104,31 @@ async def test_a_reset_drops_what_was_pulled_and_starts_there(position: int) -> 
     assert begun[jump:] == list(range(position, position + len(begun) - jump))
     assert recorder.overlaps == []
     assert measured.resynced == 1
+    assert subject.violations == []
+
+
+async def test_a_reset_while_shed_messages_are_pulled_again_lets_no_key_overlap() -> None:
+    """The pull of what was shed hears of the reset first, while another key's handler runs: that one ends
+    before its message comes again (statements 37, 70)."""
+    subject = FakeSubject()
+    recorder = Recorder(seconds=lambda message: 10.0 if message.key == "slow" else 0.0)
+    recorder.failing["bad"] = -1
+    subject.send("bad", b"0")
+    for number in range(1, 20):
+        subject.send("bad" if number % 2 else f"good-{number}", b"%d" % number)
+    subject.send("slow", b"20")
+    settings = OrderedConsumerSettings(
+        pull_batch=5, lanes=LaneLimits(unhandled_max=6, span_max=21), trouble=Backoff(first_ms=1)
+    )
+
+    async with consumer_of(subject, recorder.handle, settings=settings) as consumer:
+        await until(lambda: any(message.key == "slow" for _, message in recorder.begun), LONG)
+        subject.reset(0, 0)
+        recorder.failing["bad"] = 0
+        consumer.retry_now(subject.name)
+        await until(lambda: [m.key for m in recorder.handled].count("slow") == 2, LONG)
+
+    assert recorder.overlaps == []
     assert subject.violations == []
 
 
