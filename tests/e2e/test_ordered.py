@@ -1,0 +1,110 @@
+"""An ordered subject on real processes, some of which are killed and stopped while it is scaled."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerset_rig.local_set import LocalSet, local_set
+from brokerset_rig.ordered_run import (
+    GROUP,
+    MANIFEST,
+    PERMISSION_MS,
+    SUBJECT,
+    WAIT_MARGIN_MS,
+    OrderedRun,
+    with_short_permissions,
+)
+
+PRODUCERS, KEYS, COUNT, RATE = 2, 40, 5_000, 400.0
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
+    with local_set(tmp_path_factory.mktemp("ordered"), MANIFEST) as found:
+        with_short_permissions(found)
+        found.until_healthy()
+        yield found
+
+
+@pytest.fixture
+def run(local: LocalSet, tmp_path: Path) -> Iterator[OrderedRun]:
+    found = OrderedRun(local, tmp_path)
+    yield found
+    found.end()
+
+
+@pytest.mark.slow
+def test_keys_keep_their_order_over_dead_and_frozen_consumers_a_dead_master_and_scaling(
+    run: OrderedRun,
+) -> None:
+    """Strict: what was sent is handled, in its order, and stored once (statements 71, 72, 73, 76)."""
+    run.local("subject", "create", SUBJECT, "--partitions", "2")
+    for name in ("c1", "c2", "c3"):
+        run.consume(name)
+    began = time.monotonic()
+    producers = [run.produce(f"p{n}", keys=KEYS, count=COUNT, rate=RATE) for n in range(PRODUCERS)]
+
+    def at(seconds: float) -> None:
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+
+    at(3)
+    run.scale(4)
+    run.signal("c1", signal.SIGKILL)
+    at(5)
+    run.signal("c2", signal.SIGSTOP)
+    run.consume("c4")
+    at(6)
+    run.kill_master("orders-0")
+    at(6 + (PERMISSION_MS + WAIT_MARGIN_MS) / 1000 + 1)
+    run.signal("c2", signal.SIGCONT)
+    run.scale(3)
+    sent = run.sent(producers)
+    run.wait_until_handled(PRODUCERS * COUNT)
+    run.stop_consumers()
+
+    verdict, stored, state = run.verdict(sent), run.stored(sent), run.state()
+
+    assert verdict.problems == []
+    assert verdict.handled == PRODUCERS * COUNT
+    assert stored.problems == []
+    assert stored.handled == PRODUCERS * COUNT
+    assert [group["members"] for group in state["groups"] if group["name"] == GROUP] == [[]]
+    assert sum(each["status"] == "Open" for each in state["partitions"]) == 3
+
+
+@pytest.mark.slow
+def test_the_commands_show_who_owns_what_and_refuse_what_would_lose_messages(local: LocalSet) -> None:
+    """As an administrator uses them: create, send, consume, describe, remove a group, delete."""
+    created = json.loads(local("subject", "create", "desk", "--partitions", "3", "--json").stdout)
+    again = json.loads(local("subject", "create", "desk", "--partitions", "3", "--json").stdout)
+    lines = "".join(f"k{number % 10}:{number}\n" for number in range(200))
+    local("send", "desk", "--file", "-", "--order-key-from", ":", stdin=lines)
+    plain = local("send", "desk", "--body", "unstamped", code=1)
+    shown = local("consume", "desk", "--ordered", "--group", "g", "--count", "200", "--json").stdout
+    messages = [json.loads(line) for line in shown.splitlines()]
+    described = json.loads(local("subject", "describe", "desk", "--json").stdout)
+    table = local("subject", "describe", "desk").stdout
+    unknown = local("subject", "describe", "nothing", code=1)
+    local("subject", "remove-group", "desk", "g", "--yes")
+    local("subject", "delete", "desk", "--yes")
+    left = [state["name"] for state in json.loads(local("subject", "list", "--json").stdout)]
+
+    assert again["partitions"] == created["partitions"]
+    by_key: dict[str, list[int]] = {}
+    for message in messages:
+        by_key.setdefault(message["orderKey"], []).append(int(message["body"].partition(":")[2]))
+    assert by_key == {f"k{key}": list(range(key, 200, 10)) for key in range(10)}
+    assert all(message["token"] > 0 and message["attempt"] == 1 for message in messages)
+    assert "13" in plain.stderr
+    (group,) = described["groups"]
+    assert (group["name"], group["members"]) == ("g", [])
+    assert set(group["lag"].values()) == {0}
+    assert "lag of g".upper() in table.upper()
+    assert "brokerset subject list" in unknown.stderr
+    assert "desk" not in left
