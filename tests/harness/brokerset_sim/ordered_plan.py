@@ -1,0 +1,139 @@
+"""What a seed of the world `ordered` draws: sizes, times, people, faults."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+CONTROLLER_FAULTS: Final = (
+    "elect",
+    "cut controller leader",
+    "cut controller leader one way",
+    "pause controller leader",
+    "kill controller",
+    "kill controllers",
+    "slow agreement",
+)
+BROKER_FAULTS: Final = (
+    "kill master",
+    "pause master",
+    "cut off master",
+    "cut master from controllers",
+    "switch over",
+    "kill slave",
+    "kill group",
+    "slow replication",
+)
+CONSUMER_FAULTS: Final = (
+    "pause consumer",
+    "pause consumer shortly",
+    "kill consumer",
+    "restart consumer",
+    "storm",
+    "cut consumer from controllers",
+    "cut consumer from brokers",
+    "cut consumer from one broker",
+    "cut off consumer",
+    "cut consumer one way",
+)
+PRODUCER_FAULTS: Final = (
+    "kill producer",
+    "pause producer",
+    "replace producer",
+    "cut producer from controllers",
+    "cut producer from brokers",
+    "idle producer",
+)
+OTHER_FAULTS: Final = ("wall jump", "scale", "weather", "handlers fail", "handlers are slow")
+FAULTS: Final = (*CONTROLLER_FAULTS, *BROKER_FAULTS, *CONSUMER_FAULTS, *PRODUCER_FAULTS, *OTHER_FAULTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedPlan:
+    """One run."""
+
+    seconds: float = 30.0
+    """Of faults."""
+
+    controllers: int = 3
+    groups: tuple[int, ...] = (2, 2)
+    """Brokers of each broker group."""
+
+    strict: bool = True
+    producers: int = 2
+    keys: int = 4
+    """Of each producer; nobody else sends with them."""
+
+    consumers: int = 3
+    """Of each group, at first."""
+
+    consumer_groups: int = 1
+    partitions: int = 4
+    permission: float = 6.0
+    """Seconds; the margins are a sixth of it, as in the defaults."""
+
+    heartbeat: float = 1.0
+    drift: float = 0.1
+    """Clocks run so much faster or slower, at most."""
+
+    send_pause: float = 0.15
+    """Of a producer between two sends, in the mean."""
+
+    handler_seconds: float = 0.03
+    faults: tuple[str, ...] = ()
+    pause: float = 1.5
+    """Between two faults, in the mean."""
+
+    hold: float = 4.0
+    """How long faults last, at most; those that shall outlast a permission take that besides."""
+
+    lost: float = 0.0
+    late: float = 0.0
+    doubled: float = 0.0
+    reset: float = 0.0
+    fails: float = 0.05
+    """Chance of a handler to fail, at first."""
+
+    poisoned: bool = False
+    """Whether each group has a key whose messages fail for a while."""
+
+
+def draw_ordered(seed: int) -> OrderedPlan:
+    """The plan of a seed."""
+    dice = random.Random(f"{seed}/ordered/plan")
+    real_times = dice.random() < 0.12
+    permission = 30.0 if real_times else dice.choice((4.0, 6.0, 6.0, 9.0))
+    kinds = [CONTROLLER_FAULTS, BROKER_FAULTS, CONSUMER_FAULTS, PRODUCER_FAULTS, OTHER_FAULTS]
+    faults: list[str] = []
+    if dice.random() < 0.4:
+        faults += FAULTS
+    else:
+        for kind in kinds:
+            faults += dice.sample(kind, dice.randint(0, min(4, len(kind))))
+        faults.append("scale")
+    rough = dice.random() < 0.6
+    return OrderedPlan(
+        seconds=90.0 if real_times else dice.uniform(15.0, 35.0),
+        groups=dice.choice(((2, 2), (2, 2), (3, 2), (1, 2), (2, 2, 2))),
+        strict=dice.random() < 0.85,
+        producers=dice.choice((1, 2, 2, 3)),
+        keys=dice.choice((1, 3, 5)),
+        consumers=dice.choice((1, 2, 3, 4)),
+        consumer_groups=dice.choice((1, 1, 1, 2)),
+        partitions=dice.choice((1, 2, 3, 4)),
+        permission=permission,
+        heartbeat=permission / 6,
+        drift=dice.choice((0.0, 0.05, 0.1, 0.1)),
+        send_pause=(3.0 if real_times else 1.0) * dice.choice((0.1, 0.2, 0.4)),
+        handler_seconds=dice.choice((0.0, 0.02, 0.1)),
+        faults=tuple(dict.fromkeys(faults)),
+        pause=(3.0 if real_times else 1.0) * dice.choice((0.5, 1.0, 2.0)),
+        hold=dice.choice((1.0, 3.0, 6.0)),
+        lost=dice.choice((0.0, 0.01, 0.05)) if rough else 0.0,
+        late=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
+        doubled=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
+        reset=dice.choice((0.0, 0.01, 0.03)) if rough else 0.0,
+        fails=dice.choice((0.0, 0.02, 0.1)),
+        poisoned=dice.random() < 0.2,
+    )
