@@ -9,7 +9,7 @@ import orjson
 
 from brokerset_controller import strict_json as read
 from brokerset_controller.ordered import codec as ordered_codec
-from brokerset_controller.ordered.machine import SubjectsMachine
+from brokerset_controller.ordered.machine import SubjectOutcome, SubjectsMachine
 from brokerset_controller.replicas import codec
 from brokerset_controller.replicas.apply import apply, broker_name_of
 from brokerset_controller.replicas.events import Applied, Event, Outcome, Superseded
@@ -41,7 +41,7 @@ class ReplicasMachine:
         """The group with this name, or None."""
         return self.groups.get(broker_name or "")
 
-    def apply(self, index: int, data: bytes) -> Outcome:
+    def apply(self, index: int, data: bytes) -> Outcome | SubjectOutcome:
         """Apply one committed event.
 
         Raises `ValueError` for an entry that this version cannot read, which ends the process: to go on
@@ -73,21 +73,24 @@ class ReplicasMachine:
 
         Without subjects it is what controllers of before they existed write and read.
         """
-        subjects = self.ordered.subjects
-        if not subjects:
+        subjects, tombstones = self.ordered.subjects, self.ordered.tombstones
+        if not subjects and not tombstones:
             return codec.encode_groups(self.groups.values())
         listed = [ordered_codec.subject_values(subject) for _, subject in sorted(subjects.items())]
+        deleted = [ordered_codec.tombstone_values(each) for _, each in sorted(tombstones.items())]
         groups = codec.group_values(self.groups.values())
-        return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed])
+        return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed, deleted])
 
     def restore(self, data: bytes) -> None:
         """Replace everything by a snapshot's. Raises `ValueError` for one that cannot be read."""
         values = read.versioned(data, "a snapshot", ordered_codec.ORDERED_VERSION)
         groups, *more = values or [[]]
-        if len(more) > 1:
+        if len(more) not in (0, 2):
             raise ValueError(f"a snapshot of {len(values)} parts")
-        subjects = [ordered_codec.subject_of(each) for listed in more for each in read.items(listed)]
-        if len({each.name for each in subjects}) != len(subjects):
-            raise ValueError("a subject is there twice")
-        self.groups = codec.groups_of(groups)
-        self.ordered.subjects = {each.name: each for each in subjects}
+        subjects, tombstones = more or ([], [])
+        known = codec.groups_of(groups)
+        self.ordered.restore(
+            [ordered_codec.subject_of(each) for each in read.items(subjects)],
+            [ordered_codec.tombstone_of(each) for each in read.items(tombstones)],
+        )
+        self.groups = known

@@ -92,6 +92,27 @@ class Measurements:
     heartbeats_ignored: int = 0
     """Heartbeats of replicas that this node does not know (yet), or of a process that is not the latest."""
 
+    permissions: int = 0
+    """Heartbeats of members of consumer groups that were answered with a permission."""
+
+    permissions_refused: int = 0
+    """Heartbeats of consumers that were refused, or not answered in time."""
+
+    joins: int = 0
+    """Committed joinings of members."""
+
+    departures: int = 0
+    """Committed departures of members."""
+
+    reassignments: int = 0
+    """Committed changes of assignments that this node planned."""
+
+    subject_pushes: int = 0
+    """Requests to broker groups about queues of subjects."""
+
+    subject_pushes_failed: int = 0
+    """Those that were refused, or not answered."""
+
     def request_done(self, name: str, status: Status, microseconds: float) -> None:
         """Count one answered request."""
         key = (name, status)

@@ -26,6 +26,7 @@ from brokerset_controller.request_limits import (
     refuse,
 )
 from brokerset_controller.service import ControllerService
+from brokerset_controller.subject_processors import SubjectProcessors
 from brokerset_protocol.bodies.replicas import SyncStateSet
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -78,6 +79,7 @@ class Processors:
         self.settings = settings
         self._service = service
         self._members = MemberChanges(service.engine, lambda: self.settings.request_timeout / 1000)
+        self._subjects = SubjectProcessors(service.subjects)
         self._old_lines = OldPeerLines()
 
     @property
@@ -108,6 +110,7 @@ class Processors:
             code.BROKERSET_GROUP_STATES: self.group_states,
             code.BROKERSET_REBUILD_GROUP: self.rebuild_group,
             code.BROKERSET_FENCE_REPLICA: self.fence,
+            **self._subjects.handlers(),
         }
         return {number: self._counted(number, handler) for number, handler in served.items()}
 

@@ -9,13 +9,16 @@ leader never answers from the past.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 import structlog
 
+from brokerset_controller.agreement import Agreement
+from brokerset_controller.broker_masters import RegisteredMasters
 from brokerset_controller.broker_probes import UNKNOWN, BrokerProbes
-from brokerset_controller.engine_errors import TimedOut, not_leader, refused_by_engine
+from brokerset_controller.engine_errors import TimedOut
 from brokerset_controller.liveness import (
     PRIORITY_DEFAULT,
     TIMEOUT_MS_DEFAULT,
@@ -27,7 +30,7 @@ from brokerset_controller.liveness import (
 )
 from brokerset_controller.liveness_task import Watch
 from brokerset_controller.machine import Change, ReplicasMachine
-from brokerset_controller.measurements import Measurements, Status, timed
+from brokerset_controller.measurements import Measurements
 from brokerset_controller.notices import Notices
 from brokerset_controller.reliefs import Reliefs
 from brokerset_controller.replicas.codec import encode_event
@@ -50,6 +53,7 @@ from brokerset_controller.replicas.events import (
     Superseded,
 )
 from brokerset_controller.replicas.state import Group
+from brokerset_controller.subject_service import SubjectService
 from brokerset_protocol.bodies.controllers import GroupStates
 from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, SyncStateSet
 from brokerset_protocol.codes import ResponseCode
@@ -93,6 +97,7 @@ class ControllerService:
         clock: Clock,
         asker: Asker,
         measurements: Measurements | None = None,
+        source: random.Random | None = None,
     ) -> None:
         """`asker` must use a new connection for each question: an old one may be half-open."""
         self.settings = settings
@@ -101,6 +106,25 @@ class ControllerService:
         self.liveness = liveness
         self.clock = clock
         self.measurements = measurements if measurements is not None else Measurements()
+        self._agreement = Agreement(
+            engine=engine,
+            clock=clock,
+            measurements=self.measurements,
+            timeout=lambda: self.settings.request_timeout / 1000,
+            on_leading=liveness.leads,
+        )
+        self.subjects = SubjectService(
+            settings=lambda: self.settings,
+            engine=engine,
+            machine=machine.ordered,
+            masters=RegisteredMasters(machine, liveness, clock),
+            clock=clock,
+            asker=asker,
+            source=source if source is not None else random.SystemRandom(),
+            measurements=self.measurements,
+        )
+        """Ordered subjects: their requests and tasks."""
+
         self._electing: dict[str, dict[MasterElected, int]] = {}
         """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""
         self._reliefs = Reliefs()
@@ -132,6 +156,7 @@ class ControllerService:
             group.create_task(self._watch.run())
             group.create_task(self._probes.run())
             group.create_task(self._notices.run())
+            group.create_task(self.subjects.run())
 
     def use_settings(self, settings: ControllerSettings) -> None:
         """Take changed settings; they count from the next request and the next scan on."""
@@ -140,6 +165,7 @@ class ControllerService:
     def engine_changed(self, status: EngineStatus) -> None:
         """For the engine's `on_change`; without it the role is checked often enough."""
         self._watch.role_changed(status)
+        self.subjects.role_changed()
 
     def connection_closed(self, connection: Hashable) -> None:
         """A connection to this controller ended."""
@@ -456,33 +482,18 @@ class ControllerService:
             self._electing.pop(event.broker_name, None)
 
     async def _agree(self, event: Event, deadline: float) -> Outcome:
-        since = self.clock.monotonic()
-        timeout = max(deadline - asyncio.get_running_loop().time(), 0.0)
-        try:
-            with refused_by_engine():
-                outcome = await self.engine.propose(encode_event(event), timeout)
-        except Rejected as rejected:
-            status: Status = "timeout" if isinstance(rejected, TimedOut) else "failed"
-            self.measurements.proposal_done(status, timed(self.clock.monotonic, since))
-            raise
-        self.measurements.proposal_done("success", timed(self.clock.monotonic, since))
+        outcome = await self._agreement.propose(encode_event(event), deadline)
         assert isinstance(outcome, Applied | Superseded), outcome
         return outcome
 
     async def _barrier(self, deadline: float | None = None) -> None:
-        self._must_lead()
-        until = deadline if deadline is not None else self._deadline()
-        with refused_by_engine():
-            await self.engine.read_barrier(max(until - asyncio.get_running_loop().time(), 0.0))
+        await self._agreement.barrier(deadline)
 
     def _must_lead(self) -> None:
-        status = self.engine.status
-        if not status.leading:
-            raise not_leader(status.leader_id if status.leader_id != status.node_id else None)
-        self.liveness.leads(status.term, self.clock.monotonic())
+        self._agreement.must_lead()
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self.settings.request_timeout / 1000
+        return self._agreement.deadline()
 
     def _group(self, broker_name: str | None) -> Group | None:
         return self.machine.group(broker_name)
@@ -565,6 +576,8 @@ class ControllerService:
             self._is_settled(event)
         if group is None or group is change.before:
             return
+        if _master_of(group) != _master_of(change.before):
+            self.subjects.master_changed(group.broker_name)
         if isinstance(event, ReplicasCleaned):
             for broker_id in sorted(event.broker_ids):
                 self.liveness.forget(ReplicaKey(event.broker_name, broker_id))
@@ -620,6 +633,13 @@ class ControllerService:
         self._watch.forget(group.broker_name)
         if self.settings.notify_broker_role_changed:
             self._notices.tell(group, self.view(group.broker_name))
+
+
+def _master_of(group: Group | None) -> tuple[int, str] | None:
+    """Epoch and address of a group's master."""
+    if group is None or group.master_id is None:
+        return None
+    return group.master_epoch, group.replicas[group.master_id].address
 
 
 def _or(value: int | None, default: int) -> int:

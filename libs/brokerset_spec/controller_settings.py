@@ -15,6 +15,9 @@ PEERS_MAX: Final = 9
 GROUP_BYTES_MAX: Final = 255
 """Longest name of a group of controllers (`brokerset_raft.frames.GROUP_BYTES_MAX`)."""
 
+PERMISSION_MS_MAX: Final = 600_000
+"""Longest permission of a consumer (`brokerset_controller.ordered.limits.PERMISSION_MS_MAX`)."""
+
 PEER_SHAPE: Final = re.compile(r"n(?P<id>\d{1,9})-(?P<address>(?:\[[0-9a-fA-F:.]+\]|[^:;\s\[\]]+):\d{1,5})")
 """One entry of a list of peers: `n0-host:port`."""
 
@@ -129,6 +132,29 @@ class ControllerSettings:
     snapshot_entries: int = number(10_000, low=100)
     """Log entries after which a snapshot is taken and the log is truncated."""
 
+    consumer_permission: int = number(30_000, low=1_000, high=PERMISSION_MS_MAX)
+    """Milliseconds that a consumer of an ordered subject may go on after a heartbeat that was answered. It is
+    agreed on when the consumer joins, so a change counts for those that join later. Not known to RocketMQ, as
+    are the following."""
+
+    consumer_stop_margin: int = number(5_000, low=0, high=PERMISSION_MS_MAX)
+    """Milliseconds before the end of its permission from when on a consumer begins nothing new; what runs
+    then shall end within them."""
+
+    consumer_wait_margin: int = number(5_000, low=0, high=PERMISSION_MS_MAX)
+    """Milliseconds that the controllers wait longer than a permission lasts, before others get the consumer's
+    partitions: clocks do not run alike."""
+
+    consumer_heartbeat_interval: int = number(5_000, low=100, high=PERMISSION_MS_MAX)
+    """Milliseconds between two heartbeats of a consumer, as it is asked for."""
+
+    sealed_partition_retention: int = number(3_600_000, low=0)
+    """Milliseconds that a sealed partition is kept at least, for consumers and for people to see. It is
+    forgotten when all groups have consumed it."""
+
+    subject_default_broker_groups: int = number(2, low=1, high=64)
+    """Broker groups that a new subject's partitions are put on when nobody names any."""
+
     def peers(self) -> dict[int, str]:
         """Controller addresses of the first members, by number."""
         return parse_peers(self.controller_peers)
@@ -151,6 +177,11 @@ class ControllerSettings:
             return [*found, f"controllerDLegerSelfId={self.controller_self_id}: is not n<number>, like n0"]
         if not 0 < len(self.controller_group.encode()) <= GROUP_BYTES_MAX:
             found.append(f"controllerDLegerGroup: must have 1 to {GROUP_BYTES_MAX} bytes")
+        if self.consumer_heartbeat_interval + self.consumer_stop_margin >= self.consumer_permission:
+            found.append(
+                f"consumerPermission={self.consumer_permission}: must be more than consumerHeartbeatInterval"
+                f" and consumerStopMargin together, or consumers stop between two heartbeats"
+            )
         for outside, text in (
             ("controllerDLegerPeers", self.controller_peers),
             ("raftPeers", self.raft_peers),

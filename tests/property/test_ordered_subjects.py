@@ -140,7 +140,7 @@ def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
     subject = watched.subject
     match step:
         case ("join", str(group), str(session)):
-            return MemberJoined("orders", group, ConsumeStrategy.EXCLUSIVE, session, "client")
+            return MemberJoined("orders", group, ConsumeStrategy.EXCLUSIVE, session, "client", 30_000)
         case ("leave", str(group), str(session)):
             return MemberLeft("orders", group, session)
         case ("plan", str(group)):
@@ -154,7 +154,7 @@ def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
         case ("scale", int(count)):
             return GenerationPrepared("orders", subject.generation, count, ROUTE)
         case ("seal", int(number)):
-            return PartitionSealed("orders", number, number % 7)
+            return PartitionSealed("orders", number, number % 7, 1)
         case ("remove", str(group)):
             return GroupRemoved("orders", group)
         case ("retire", int(number)):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import singledispatch
 from types import MappingProxyType
 
+from brokerset_controller.ordered import limits
 from brokerset_controller.ordered.events import (
     Drained,
     Event,
@@ -16,23 +17,25 @@ from brokerset_controller.ordered.events import (
     MemberLeft,
     PartitionRetired,
     PartitionSealed,
+    ProducerStarted,
+    QueuesDeleted,
     Reassigned,
     Released,
     SubjectCreated,
     SubjectDeleted,
 )
+from brokerset_controller.ordered.limits import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_KEPT_MAX
 from brokerset_controller.ordered.state import (
-    GROUPS_MAX,
-    MEMBERS_MAX,
-    PARTITIONS_KEPT_MAX,
     SHARED_EPOCH,
     ConsumerGroup,
+    Entry,
     Member,
     Ownership,
     Partition,
     Subject,
+    Tombstone,
 )
-from brokerset_formats.order_keys import LOGICAL_PARTITIONS, overlap, partition_ranges
+from brokerset_formats.order_keys import overlap, partition_ranges
 from brokerset_protocol.subject_words import ConsumeStrategy, PartitionStatus
 
 
@@ -40,32 +43,95 @@ class GuardFailed(Exception):
     """A guard does not hold any more; nothing changed."""
 
 
-def apply(subject: Subject | None, event: Event) -> Subject | None:
-    """The subject after an event; None when it is none any more. Raises `GuardFailed`."""
-    if isinstance(event, SubjectCreated | GenerationPrepared):
-        _check_plan(event)
-    if isinstance(event, SubjectCreated):
-        if subject is not None:
-            raise GuardFailed(f"there is a subject {event.subject}")
-        return _with_generation(Subject(event.subject, event.order, event.route), event.partitions, 0)
-    if subject is None:
-        raise GuardFailed(f"there is no subject {event.subject}")
-    return _applied(event, subject)
+def apply(entry: Entry | None, event: Event) -> Entry:
+    """What stands behind the name after an event. Raises `GuardFailed`, with the name of the subject."""
+    try:
+        return _after(entry, event)
+    except GuardFailed as failed:
+        raise GuardFailed(f"{event.subject}: {failed}") from None
+
+
+def _after(entry: Entry | None, event: Event) -> Entry:
+    match event, entry:
+        case SubjectCreated(), _:
+            return _created(entry, event)
+        case QueuesDeleted(), Tombstone():
+            return _cleaned(entry, event)
+        case QueuesDeleted(), _:
+            raise GuardFailed("it is no deleted subject")
+        case _, Subject():
+            return _applied(event, entry)
+        case _:
+            raise GuardFailed("there is no such subject")
 
 
 @singledispatch
-def _applied(event: Event, subject: Subject) -> Subject | None:
+def _applied(event: Event, subject: Subject) -> Entry:
     raise AssertionError(f"{event} is no event of a subject")
 
 
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise GuardFailed(problem)
+
+
+# Subjects.
+
+
+def _created(entry: Entry | None, event: SubjectCreated) -> Subject:
+    if isinstance(entry, Subject):
+        raise GuardFailed("there is such a subject")
+    if entry is not None and entry.unclean:
+        raise GuardFailed(f"what is left of it is being deleted on {', '.join(sorted(entry.unclean))}")
+    _refuse(limits.subject_problem(event.subject))
+    _refuse(limits.count_problem(event.partitions))
+    if entry is None:
+        _refuse(limits.route_problem(event.route))
+        return _with_generation(Subject(event.subject, event.order, event.route), event.partitions, 0)
+    _refuse(limits.route_problem(event.route, entry.next_queue_ids))
+    again = Subject(
+        event.subject,
+        event.order,
+        event.route,
+        version=entry.version,
+        next_partition_id=entry.next_partition_id,
+        epoch=entry.epoch,
+        group_version=entry.group_version,
+        next_queue_ids=entry.next_queue_ids,
+    )
+    return _with_generation(again, event.partitions, entry.generation + 1)
+
+
+def _cleaned(tombstone: Tombstone, event: QueuesDeleted) -> Tombstone:
+    if event.version != tombstone.version or event.broker_group not in tombstone.unclean:
+        raise GuardFailed(f"nothing is to be deleted on {event.broker_group}")
+    return replace(tombstone, unclean=tombstone.unclean - {event.broker_group})
+
+
+@_applied.register
+def _(event: ProducerStarted, subject: Subject) -> Subject:
+    return replace(subject, epoch=subject.epoch + 1)
+
+
+@_applied.register
+def _(event: SubjectDeleted, subject: Subject) -> Tombstone:
+    consumed = [name for name, each in subject.groups.items() if each.members]
+    if consumed:
+        raise GuardFailed(f"{', '.join(consumed)} consume it; stop their members first")
+    return Tombstone(
+        name=subject.name,
+        order=subject.order,
+        version=subject.version + 1,
+        generation=subject.generation,
+        next_partition_id=subject.next_partition_id,
+        epoch=subject.epoch,
+        group_version=max(subject.group_version, *(each.version for each in subject.groups.values()), 0),
+        next_queue_ids=subject.next_queue_ids,
+        unclean=frozenset(subject.next_queue_ids),
+    )
+
+
 # Partitions.
-
-
-def _check_plan(event: SubjectCreated | GenerationPrepared) -> None:
-    if not 1 <= event.partitions <= LOGICAL_PARTITIONS:
-        raise GuardFailed(f"{event.partitions} partitions; a subject has 1 to {LOGICAL_PARTITIONS}")
-    if not event.route:
-        raise GuardFailed("there is no broker group to put partitions on")
 
 
 def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
@@ -91,17 +157,30 @@ def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
             PartitionStatus.PREPARED if inherits else PartitionStatus.OPEN,
             inherits,
         )
-    return replace(
+    numbered = replace(
         subject,
         generation=generation,
         next_partition_id=subject.next_partition_id + count,
         next_queue_ids=MappingProxyType(queues),
+    )
+    return _with_partitions(numbered, partitions)
+
+
+def _with_partitions(subject: Subject, partitions: dict[int, Partition]) -> Subject:
+    """Other partitions: another version for producers and brokers, and for each group of consumers."""
+    groups = {name: replace(each, version=each.version + 1) for name, each in subject.groups.items()}
+    return replace(
+        subject,
+        version=subject.version + 1,
         partitions=MappingProxyType(partitions),
+        groups=MappingProxyType(groups),
     )
 
 
 @_applied.register
 def _(event: GenerationPrepared, subject: Subject) -> Subject:
+    _refuse(limits.count_problem(event.partitions))
+    _refuse(limits.route_problem(event.route, subject.next_queue_ids))
     if subject.generation != event.expected_generation:
         raise GuardFailed(f"the generation is {subject.generation}, not {event.expected_generation}")
     if subject.is_scaling:
@@ -116,14 +195,23 @@ def _(event: GenerationPrepared, subject: Subject) -> Subject:
 @_applied.register
 def _(event: PartitionSealed, subject: Subject) -> Subject:
     partition = _partition(subject, event.partition_id)
-    if partition.status is not PartitionStatus.SEALING:
+    moved = (
+        partition.status is PartitionStatus.SEALED
+        and event.master_epoch > partition.sealed_epoch
+        and event.end != partition.sealed_end
+    )
+    if partition.status is not PartitionStatus.SEALING and not moved:
         raise GuardFailed(f"partition {event.partition_id} is {partition.status}, not to be sealed")
-    sealed = replace(partition, status=PartitionStatus.SEALED, sealed_end=event.end)
+    sealed = replace(
+        partition, status=PartitionStatus.SEALED, sealed_end=event.end, sealed_epoch=event.master_epoch
+    )
     partitions = {**subject.partitions, event.partition_id: sealed}
     for each in subject.inheritors(partition):
-        if all(_is_sealed(partitions.get(ancestor)) for ancestor in each.inherits):
+        if each.status is PartitionStatus.PREPARED and all(
+            _is_sealed(partitions.get(ancestor)) for ancestor in each.inherits
+        ):
             partitions[each.partition_id] = replace(each, status=PartitionStatus.OPEN)
-    return replace(subject, partitions=MappingProxyType(partitions))
+    return _with_partitions(subject, partitions)
 
 
 def _is_sealed(partition: Partition | None) -> bool:
@@ -145,13 +233,13 @@ def _(event: PartitionRetired, subject: Subject) -> Subject:
         name: replace(each, drained=each.drained - {event.partition_id})
         for name, each in subject.groups.items()
     }
-    return replace(subject, partitions=MappingProxyType(partitions), groups=MappingProxyType(groups))
+    return _with_partitions(replace(subject, groups=MappingProxyType(groups)), partitions)
 
 
 def _partition(subject: Subject, partition_id: int) -> Partition:
     partition = subject.partitions.get(partition_id)
     if partition is None:
-        raise GuardFailed(f"{subject.name} has no partition {partition_id}")
+        raise GuardFailed(f"it has no partition {partition_id}")
     return partition
 
 
@@ -161,17 +249,21 @@ def _partition(subject: Subject, partition_id: int) -> Partition:
 @_applied.register
 def _(event: MemberJoined, subject: Subject) -> Subject:
     group = subject.groups.get(event.group)
+    _refuse(limits.session_problem(event.session, event.client_id))
+    _refuse(limits.permission_problem(event.permission_ms))
     if group is None:
+        _refuse(limits.consumer_group_problem(event.group))
         if len(subject.groups) >= GROUPS_MAX:
             raise GuardFailed(f"a subject has at most {GROUPS_MAX} groups")
-        group = ConsumerGroup(event.group, event.strategy)
+        group = ConsumerGroup(event.group, event.strategy, subject.group_version)
     if group.strategy is not event.strategy:
         raise GuardFailed(f"the group {event.group} consumes {group.strategy}, not {event.strategy}")
     if event.session in group.members:
         return subject
     if len(group.members) >= MEMBERS_MAX:
         raise GuardFailed(f"a group has at most {MEMBERS_MAX} members")
-    members = {**group.members, event.session: Member(event.session, event.client_id)}
+    joined = Member(event.session, event.client_id, event.permission_ms)
+    members = {**group.members, event.session: joined}
     return _with_group(subject, group, members=MappingProxyType(members))
 
 
@@ -231,20 +323,14 @@ def _(event: GroupRemoved, subject: Subject) -> Subject:
     if group.members:
         raise GuardFailed(f"the group {event.group} has {len(group.members)} members")
     groups = {name: each for name, each in subject.groups.items() if name != event.group}
-    return replace(subject, groups=MappingProxyType(groups))
-
-
-@_applied.register
-def _(event: SubjectDeleted, subject: Subject) -> None:
-    consumed = [name for name, each in subject.groups.items() if each.members]
-    if consumed:
-        raise GuardFailed(f"{', '.join(consumed)} consume {subject.name}; stop their members first")
+    version = max(subject.group_version, group.version)
+    return replace(subject, groups=MappingProxyType(groups), group_version=version)
 
 
 def _group(subject: Subject, name: str) -> ConsumerGroup:
     group = subject.groups.get(name)
     if group is None:
-        raise GuardFailed(f"{subject.name} has no group {name}")
+        raise GuardFailed(f"it has no group {name}")
     return group
 
 

@@ -20,18 +20,21 @@ from brokerset_controller.ordered.events import (
     MemberLeft,
     PartitionRetired,
     PartitionSealed,
+    ProducerStarted,
+    QueuesDeleted,
     Reassigned,
     Released,
     SubjectCreated,
     SubjectDeleted,
 )
-from brokerset_controller.ordered.state import ConsumerGroup, Member, Ownership, Partition, Subject
+from brokerset_controller.ordered.state import ConsumerGroup, Member, Ownership, Partition, Subject, Tombstone
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS, Range
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 ORDERED_VERSION: Final = 4
 """The format of the controllers' log that has subjects first."""
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=StrEnum)
 _FromJson = Callable[[object], object]
@@ -54,11 +57,12 @@ def event_of(values: list[object]) -> Event | None:
         return None
     kind, plan = _PLANS[values[0]]
     found = []
-    for (name, from_json, _), value in zip(plan, read.parts(values[1:], values[0], len(plan)), strict=True):
+    about = f"{values[0]} of the subject {read.shown(values[1]) if len(values) > 1 else 'without a name'}"
+    for (name, from_json, _), value in zip(plan, read.parts(values[1:], about, len(plan)), strict=True):
         try:
             found.append(from_json(value))
         except ValueError as error:
-            raise ValueError(f"{name} of {values[0]}: {error}") from None
+            raise ValueError(f"{name} in {about}: {error}") from None
     return kind(*found)  # type: ignore[arg-type]  # each value was read as its field's type
 
 
@@ -68,9 +72,11 @@ def subject_values(subject: Subject) -> list[object]:
         subject.name,
         subject.order.value,
         list(subject.route),
+        subject.version,
         subject.generation,
         subject.next_partition_id,
         subject.epoch,
+        subject.group_version,
         sorted(subject.next_queue_ids.items()),
         [_partition_values(each) for _, each in sorted(subject.partitions.items())],
         [_group_values(each) for _, each in sorted(subject.groups.items())],
@@ -79,27 +85,85 @@ def subject_values(subject: Subject) -> list[object]:
 
 def subject_of(value: object) -> Subject:
     """A subject of a snapshot. Raises `ValueError` that says what is wrong with it."""
-    name, order, route, generation, partition_id, epoch, queues, partitions, groups = read.parts(
-        value, "a subject", 9
-    )
+    name, *rest = read.parts(value, "a subject", 11)
+    try:
+        return _subject(read.text(name), rest)
+    except ValueError as error:
+        raise ValueError(f"the subject {read.shown(name)}: {error}") from None
+
+
+def _subject(name: str, values: list[object]) -> Subject:
+    order, route, version, generation, partition_id, epoch, group_version, queues, partitions, groups = values
     subject = Subject(
-        read.text(name),
+        name,
         _one_of(OrderStrategy)(order),
-        read.texts(route),
+        _route(route),
+        read.count(version),
         read.count(generation),
         read.count(partition_id),
         read.count(epoch),
-        MappingProxyType(dict(_queue(each) for each in read.items(queues))),
+        read.count(group_version),
+        _queues(queues),
         _by(lambda each: each.partition_id, [_partition(each) for each in read.items(partitions)]),
         _by(lambda each: each.name, [_group(each) for each in read.items(groups)]),
     )
+    for each in subject.partitions.values():
+        if (
+            each.partition_id >= subject.next_partition_id
+            or each.queue_id >= subject.next_queue_ids.get(each.broker_group, 0)
+            or each.generation > subject.generation
+        ):
+            raise ValueError(f"partition {each.partition_id} has numbers that were not given yet")
     for group in subject.groups.values():
-        strangers = {each.session for each in group.ownerships.values()} - set(group.members)
-        if strangers or not set(group.ownerships) | group.drained <= set(subject.partitions):
-            raise ValueError(
-                f"the group {read.shown(group.name)} names members or partitions that are not there"
-            )
+        _check_group(subject, group)
     return subject
+
+
+def _check_group(subject: Subject, group: ConsumerGroup) -> None:
+    strangers = {each.session for each in group.ownerships.values()} - set(group.members)
+    if strangers or not set(group.ownerships) | group.drained <= set(subject.partitions):
+        raise ValueError(f"the group {read.shown(group.name)} names members or partitions that are not there")
+    if any(each.epoch > subject.epoch for each in group.ownerships.values()):
+        raise ValueError(f"the group {read.shown(group.name)} has epochs that were not given yet")
+
+
+def tombstone_values(tombstone: Tombstone) -> list[object]:
+    """What is left of a deleted subject in a snapshot; the same for the same one."""
+    return [
+        tombstone.name,
+        tombstone.order.value,
+        tombstone.version,
+        tombstone.generation,
+        tombstone.next_partition_id,
+        tombstone.epoch,
+        tombstone.group_version,
+        sorted(tombstone.next_queue_ids.items()),
+        sorted(tombstone.unclean),
+    ]
+
+
+def tombstone_of(value: object) -> Tombstone:
+    """What is left of a deleted subject. Raises `ValueError` that says what is wrong with it."""
+    name, order, version, generation, partition_id, epoch, group_version, queues, unclean = read.parts(
+        value, "a deleted subject", 9
+    )
+    try:
+        tombstone = Tombstone(
+            read.text(name),
+            _one_of(OrderStrategy)(order),
+            read.count(version),
+            read.count(generation),
+            read.count(partition_id),
+            read.count(epoch),
+            read.count(group_version),
+            _queues(queues),
+            frozenset(_route(unclean)),
+        )
+        if not tombstone.unclean <= set(tombstone.next_queue_ids):
+            raise ValueError("it is to be deleted where it never was")
+    except ValueError as error:
+        raise ValueError(f"the deleted subject {read.shown(name)}: {error}") from None
+    return tombstone
 
 
 def _partition_values(partition: Partition) -> list[object]:
@@ -112,11 +176,14 @@ def _partition_values(partition: Partition) -> list[object]:
         partition.status.value,
         sorted(partition.inherits),
         partition.sealed_end,
+        partition.sealed_epoch,
     ]
 
 
 def _partition(value: object) -> Partition:
-    number, generation, keys, place, queue_id, status, inherits, end = read.parts(value, "a partition", 8)
+    number, generation, keys, place, queue_id, status, inherits, end, epoch = read.parts(
+        value, "a partition", 9
+    )
     return Partition(
         read.count(number),
         read.count(generation),
@@ -126,6 +193,7 @@ def _partition(value: object) -> Partition:
         _one_of(PartitionStatus)(status),
         read.ids(inherits),
         read.optional_count(end),
+        read.count(epoch),
     )
 
 
@@ -134,6 +202,24 @@ def _range(value: object) -> Range:
     if not first < end <= LOGICAL_PARTITIONS:
         raise ValueError(f"{read.shown(value)} is no range of logical partitions")
     return first, end
+
+
+def _route(value: object) -> tuple[str, ...]:
+    names = read.texts(value)
+    if len(set(names)) != len(names):
+        raise ValueError(f"{read.shown(names)} names a broker group twice")
+    return names
+
+
+def _queues(value: object) -> Mapping[str, int]:
+    return _once([_queue(each) for each in read.items(value)])
+
+
+def _once(pairs: list[tuple[_K, _T]]) -> Mapping[_K, _T]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"{read.shown(pairs)} names one of them twice")
+    return MappingProxyType(found)
 
 
 def _queue(value: object) -> tuple[str, int]:
@@ -146,7 +232,7 @@ def _group_values(group: ConsumerGroup) -> list[object]:
         group.name,
         group.strategy.value,
         group.version,
-        [[each.session, each.client_id] for _, each in sorted(group.members.items())],
+        [[each.session, each.client_id, each.permission_ms] for _, each in sorted(group.members.items())],
         [
             [number, each.session, each.epoch, each.revoked]
             for number, each in sorted(group.ownerships.items())
@@ -162,22 +248,19 @@ def _group(value: object) -> ConsumerGroup:
         _one_of(ConsumeStrategy)(strategy),
         read.count(version),
         _by(lambda each: each.session, [_member(each) for each in read.items(members)]),
-        MappingProxyType(dict(_ownership(each) for each in read.items(ownerships))),
+        _once([_ownership(each) for each in read.items(ownerships)]),
         read.ids(drained),
     )
 
 
 def _member(value: object) -> Member:
-    session, client_id = read.parts(value, "a member", 2)
-    return Member(read.text(session), read.text(client_id))
+    session, client_id, permission_ms = read.parts(value, "a member", 3)
+    return Member(read.text(session), read.text(client_id), read.count(permission_ms))
 
 
 def _ownership(value: object) -> tuple[int, Ownership]:
     number, session, epoch, revoked = read.parts(value, "an ownership", 4)
     return read.count(number), Ownership(read.text(session), read.count(epoch), read.flag(revoked))
-
-
-_K = TypeVar("_K")
 
 
 def _by(key: Callable[[_T], _K], found: list[_T]) -> Mapping[_K, _T]:
@@ -193,7 +276,7 @@ def _one_of(kind: type[_E]) -> Callable[[object], _E]:
 
 def _granted(value: object) -> Mapping[int, str]:
     pairs = [read.parts(each, "a grant", 2) for each in read.items(value)]
-    return MappingProxyType({read.count(number): read.text(session) for number, session in pairs})
+    return _once([(read.count(number), read.text(session)) for number, session in pairs])
 
 
 def _same(value: object) -> object:
@@ -214,7 +297,7 @@ def _pairs(value: object) -> object:
 _FIELDS: Final[Mapping[str, tuple[_FromJson, _ToJson]]] = {
     "subject": (read.text, _same),
     "order": (_one_of(OrderStrategy), str),
-    "route": (read.texts, _same),
+    "route": (_route, _same),
     "partitions": (read.count, _same),
     "expected_generation": (read.count, _same),
     "partition_id": (read.count, _same),
@@ -223,6 +306,10 @@ _FIELDS: Final[Mapping[str, tuple[_FromJson, _ToJson]]] = {
     "strategy": (_one_of(ConsumeStrategy), str),
     "session": (read.text, _same),
     "client_id": (read.text, _same),
+    "permission_ms": (read.count, _same),
+    "master_epoch": (read.count, _same),
+    "broker_group": (read.text, _same),
+    "version": (read.count, _same),
     "expected_version": (read.count, _same),
     "revoked": (read.ids, _sorted),
     "granted": (_granted, _pairs),
@@ -242,6 +329,8 @@ _EVENTS: Final[tuple[type[Event], ...]] = (
     Drained,
     GroupRemoved,
     SubjectDeleted,
+    QueuesDeleted,
+    ProducerStarted,
 )
 _PLANS: Final[Mapping[str, tuple[type[Event], tuple[tuple[str, _FromJson, _ToJson], ...]]]] = {
     kind.__name__: (kind, tuple((field.name, *_FIELDS[field.name]) for field in fields(kind)))

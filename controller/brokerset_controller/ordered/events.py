@@ -10,7 +10,7 @@ from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 
 @dataclass(frozen=True, slots=True)
 class SubjectCreated:
-    """A subject with its first generation, all of it open. Guard: there is none of that name."""
+    """A subject with its first generation, all of it open. Guards: there is none, nor what is left of one."""
 
     subject: str
     order: OrderStrategy
@@ -33,12 +33,18 @@ class GenerationPrepared:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSealed:
-    """The broker has closed a partition by a confirmed record. Guard: it is SEALING."""
+    """The broker has closed a partition by a confirmed record.
+
+    Guard: it is SEALING, or a later master says that it ends elsewhere: messages were lost with an election.
+    """
 
     subject: str
     partition_id: int
     end: int
     """Queue offset behind its last message."""
+
+    master_epoch: int
+    """Of the master that said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class MemberJoined:
     strategy: ConsumeStrategy
     session: str
     client_id: str
+    permission_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,27 @@ class GroupRemoved:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDeleted:
-    """A subject is forgotten. Guard: no group has a member."""
+    """A subject is no more; its numbers are kept. Guard: no group has a member."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesDeleted:
+    """A broker group has nothing of a deleted subject any more. Guard: it was not created again since."""
+
+    subject: str
+    broker_group: str
+    version: int
+    """The deleted subject's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStarted:
+    """A producer gets an epoch above all that were given for the subject. Guard: the subject is there.
+
+    Nothing is kept of it but the epoch, so producers need no table.
+    """
 
     subject: str
 
@@ -136,4 +163,6 @@ Event = (
     | Drained
     | GroupRemoved
     | SubjectDeleted
+    | QueuesDeleted
+    | ProducerStarted
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerset_controller.ordered.events import MemberJoined, MemberLeft
-from brokerset_controller.ordered.permissions import Permissions
+from brokerset_controller.ordered import limits
+from brokerset_controller.ordered.events import MemberJoined
+from brokerset_controller.ordered.limits import MEMBERS_MAX
 from brokerset_controller.ordered.scaling import SubjectRefused
-from brokerset_controller.ordered.state import MEMBERS_MAX, SHARED_EPOCH, ConsumerGroup, Partition, Subject
+from brokerset_controller.ordered.state import SHARED_EPOCH, ConsumerGroup, Partition, Subject
 from brokerset_protocol.subject_words import ConsumeStrategy
 
 
@@ -35,13 +36,26 @@ class Assignment:
 
 
 def decide_joining(
-    subject: Subject | None, name: str, group: str, strategy: ConsumeStrategy, session: str, client_id: str
+    subject: Subject | None,
+    name: str,
+    group: str,
+    strategy: ConsumeStrategy,
+    session: str,
+    client_id: str,
+    permission_ms: int,
 ) -> MemberJoined | None:
     """Let a process consume; None if it does. Raises `SubjectRefused`. No subject is created for it."""
     if subject is None:
         raise SubjectRefused(
             f"there is no ordered subject {name}; producers or `brokerset subject create` make it"
         )
+    for problem in (
+        limits.consumer_group_problem(group),
+        limits.session_problem(session, client_id),
+        limits.permission_problem(permission_ms),
+    ):
+        if problem is not None:
+            raise SubjectRefused(problem)
     known = subject.groups.get(group)
     if known is not None:
         if known.strategy is not strategy:
@@ -53,17 +67,7 @@ def decide_joining(
             return None
         if len(known.members) >= MEMBERS_MAX:
             raise SubjectRefused(f"the group {group} has {MEMBERS_MAX} members; more could own nothing")
-    return MemberJoined(name, group, strategy, session, client_id)
-
-
-def departed(subject: Subject, permissions: Permissions, now: float) -> list[MemberLeft]:
-    """The members whose permission has surely ended."""
-    return [
-        MemberLeft(subject.name, group.name, session)
-        for group in subject.groups.values()
-        for session in group.members
-        if permissions.has_ended((subject.name, group.name, session), now)
-    ]
+    return MemberJoined(name, group, strategy, session, client_id, permission_ms)
 
 
 def assignment_of(subject: Subject, group: ConsumerGroup, session: str) -> Assignment:

@@ -1,62 +1,96 @@
 """How long the members of groups may go on, as the controller that leads knows it. Not replicated.
 
 A permission is a duration: the member counts it from when it sent the heartbeat, this controller from when it
-answered. So the member's ends first, if clocks run at rates that differ by less than the margin.
+answered. So the member's ends first, if clocks run at rates that differ by less than the margin. Its length
+was agreed on with the member's joining.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Final
-
-PERMISSION_SECONDS: Final = 30.0
-"""How long a member may consume after a heartbeat that was answered."""
-
-STOP_MARGIN_SECONDS: Final = 5.0
-"""So long before its permission ends a member begins nothing new: what runs shall end within it."""
-
-WAIT_MARGIN_SECONDS: Final = 5.0
-"""How much longer a controller waits: its clock may run faster than the member's."""
 
 Key = tuple[str, str, str]
 """Subject, group, session."""
 
+_STALE_MAX: Final = 1_024
+"""Entries of the heap whose members are gone before it is built again."""
+
 
 @dataclass(slots=True)
-class _Permission:
-    given_at: float
-    seconds: float
+class _Known:
+    ends_at: float
+    answered_at: float | None = None
+    queued: bool = False
+    """Whether the heap has an entry of it."""
 
 
 class Permissions:
-    """Those of one leadership. Times are seconds of a monotonic clock that runs while the machine sleeps."""
+    """Those of one leadership. Times are seconds of a monotonic clock that runs while the machine sleeps.
 
-    def __init__(
-        self, begun_at: float, *, seconds: float = PERMISSION_SECONDS, margin: float = WAIT_MARGIN_SECONDS
-    ) -> None:
-        """`begun_at` is when this controller began to lead: others may have given some until then."""
-        self._begun_at = begun_at
-        self._seconds = seconds
+    There is one for each member: whoever begins to lead counts all from then on (`expect`), for others may
+    have given some until then, and each that joins from when it joined.
+    """
+
+    def __init__(self, margin: float) -> None:
+        """`margin`: how many seconds longer this controller waits, for its clock may run faster."""
         self._margin = margin
-        self._given: dict[Key, _Permission] = {}
+        self._known: dict[Key, _Known] = {}
+        self._heap: list[tuple[float, Key]] = []
 
-    def give(self, key: Key, now: float) -> float:
-        """A heartbeat is answered, after a majority has confirmed that this controller leads: how long the
-        member may go on from when it sent it, in seconds."""
-        self._given[key] = _Permission(now, self._seconds)
-        return self._seconds
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def queued(self) -> int:
+        """Entries of the heap, those included whose members are gone."""
+        return len(self._heap)
+
+    def expect(self, key: Key, seconds: float, now: float) -> None:
+        """A member may go on for so long from now: it has joined, or somebody else may have let it."""
+        ends_at = now + seconds + self._margin
+        known = self._known.setdefault(key, _Known(ends_at))
+        known.ends_at = max(known.ends_at, ends_at)
+        if known.queued:
+            return
+        known.queued = True
+        heappush(self._heap, (known.ends_at, key))
+        if len(self._heap) > 2 * len(self._known) + _STALE_MAX:
+            self._heap = [(each.ends_at, name) for name, each in self._known.items() if each.queued]
+            heapify(self._heap)
+
+    def give(self, key: Key, seconds: float, now: float) -> None:
+        """A heartbeat is answered, after a majority has confirmed that this controller leads: the member may
+        go on for so many seconds from when it sent it."""
+        self.expect(key, seconds, now)
+        self._known[key].answered_at = now
 
     def forget(self, key: Key) -> None:
-        """It has left."""
-        self._given.pop(key, None)
+        """It is no member any more."""
+        self._known.pop(key, None)
 
-    def ends_at(self, key: Key) -> float:
-        """From when on the member surely does nothing more."""
-        given = self._given.get(key)
-        if given is None:
-            return self._begun_at + self._seconds + self._margin
-        return given.given_at + given.seconds + self._margin
+    def answered_at(self, key: Key) -> float | None:
+        """When a heartbeat of it was answered last; None if this leadership has answered none."""
+        known = self._known.get(key)
+        return None if known is None else known.answered_at
 
     def has_ended(self, key: Key, now: float) -> bool:
-        """Whether another member may take over what it owns."""
-        return now >= self.ends_at(key)
+        """Whether the member surely does nothing more, so that another one may take what it owns."""
+        known = self._known.get(key)
+        return known is not None and now >= known.ends_at
+
+    def ended(self, now: float) -> list[Key]:
+        """The members whose permission has surely ended, each once, unless it is extended again."""
+        found: dict[Key, None] = {}
+        while self._heap and self._heap[0][0] <= now:
+            _, key = heappop(self._heap)
+            known = self._known.get(key)
+            if known is None:
+                continue
+            if known.ends_at > now:
+                heappush(self._heap, (known.ends_at, key))
+            else:
+                known.queued = False
+                found[key] = None
+        return list(found)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Collection, Mapping
-from typing import Final
 
+from brokerset_controller.ordered import limits
 from brokerset_controller.ordered.events import GenerationPrepared, PartitionRetired, SubjectCreated
-from brokerset_controller.ordered.state import (
-    DEFAULT_ROUTE_GROUPS,
-    PARTITIONS_KEPT_MAX,
-    SUBJECT_SIZE_MAX,
-    Subject,
-)
-from brokerset_formats.order_keys import LOGICAL_PARTITIONS
+from brokerset_controller.ordered.limits import PARTITIONS_KEPT_MAX
+from brokerset_controller.ordered.state import Entry, Subject, Tombstone
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_|-]+")
-"""What RocketMQ takes as a topic, without `%`, which names of retry topics are built with."""
 
 
 class SubjectRefused(Exception):
@@ -26,27 +17,34 @@ class SubjectRefused(Exception):
 
 
 def decide_creation(
-    existing: Subject | None,
+    existing: Entry | None,
     name: str,
     order: OrderStrategy,
     partitions: int | None,
     route: tuple[str, ...],
     writable: Mapping[str, int],
     source: random.Random,
+    route_groups: int = 2,
 ) -> SubjectCreated | None:
     """Create a subject; None if it is there, just so. Raises `SubjectRefused`.
 
-    Without a route it gets two broker groups, at random among those with the fewest partitions; they stay,
-    whatever groups come later. `writable` are the groups that take sends, with their numbers of partitions.
+    Without a route it gets `route_groups` broker groups, at random among those with the fewest partitions;
+    they stay, whatever groups come later. `writable` are the groups that take sends, with their numbers of
+    partitions.
     """
-    check_name(name)
+    _refuse(limits.subject_problem(name))
     if partitions is not None:
-        _check_count(partitions)
-    if existing is None:
-        route = route or default_route(writable, source)
-        _check_route(route, writable)
+        _refuse(limits.count_problem(partitions))
+    if isinstance(existing, Tombstone) and existing.unclean:
+        raise SubjectRefused(
+            f"the subject {name} is still being deleted on {', '.join(sorted(existing.unclean))}: wait,"
+            " and see that their masters are up"
+        )
+    if not isinstance(existing, Subject):
+        route = route or default_route(writable, source, route_groups)
+        _check_route(route, writable, existing.next_queue_ids if existing is not None else ())
         return SubjectCreated(name, order, route, len(route) if partitions is None else partitions)
-    if route:
+    if route and route != existing.route:
         _check_route(route, writable)
     has = sum(each.generation == existing.generation for each in existing.partitions.values())
     if existing.order is not order:
@@ -68,7 +66,7 @@ def decide_scaling(
     """
     if subject is None:
         raise SubjectRefused(f"there is no subject {name}; create it first")
-    _check_count(partitions)
+    _refuse(limits.count_problem(partitions))
     newest = [each for each in subject.partitions.values() if each.generation == subject.generation]
     if len(newest) == partitions and route in ((), subject.route):
         return None
@@ -90,7 +88,7 @@ def decide_scaling(
             f" {PARTITIONS_KEPT_MAX}. Let groups drain sealed ones, or remove groups that nobody uses"
         )
     route = route or subject.route
-    _check_route(route, writable)
+    _check_route(route, writable, subject.next_queue_ids)
     return GenerationPrepared(name, subject.generation, partitions, route)
 
 
@@ -105,30 +103,21 @@ def retirable(subject: Subject) -> list[PartitionRetired]:
     ]
 
 
-def default_route(writable: Mapping[str, int], source: random.Random) -> tuple[str, ...]:
-    """Two broker groups, at random among those with the fewest partitions; one if there is only one."""
+def default_route(writable: Mapping[str, int], source: random.Random, groups: int = 2) -> tuple[str, ...]:
+    """So many broker groups, at random among those with the fewest partitions; fewer if there are fewer."""
     ranked = sorted(writable, key=lambda group: (writable[group], source.random()))
-    return tuple(sorted(ranked[:DEFAULT_ROUTE_GROUPS]))
+    return tuple(sorted(ranked[:groups]))
 
 
-def check_name(name: str) -> None:
-    """Raise `SubjectRefused` for what cannot be a subject."""
-    if not name or len(name) > SUBJECT_SIZE_MAX:
-        raise SubjectRefused(f"a subject has 1 to {SUBJECT_SIZE_MAX} characters, not {len(name)}")
-    if _NAME.fullmatch(name) is None:
-        raise SubjectRefused(f"{name!r} is no subject: letters, digits, `_`, `-` and `|` are")
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise SubjectRefused(problem)
 
 
-def _check_count(partitions: int) -> None:
-    if not 1 <= partitions <= LOGICAL_PARTITIONS:
-        raise SubjectRefused(f"{partitions} partitions; a subject has 1 to {LOGICAL_PARTITIONS}")
-
-
-def _check_route(route: tuple[str, ...], writable: Collection[str]) -> None:
+def _check_route(route: tuple[str, ...], writable: Collection[str], ever: Collection[str] = ()) -> None:
     if not route:
         raise SubjectRefused("no broker group takes sends; see `brokerset status`")
-    if len(set(route)) != len(route):
-        raise SubjectRefused(f"the route {', '.join(route)} names a broker group twice")
+    _refuse(limits.route_problem(route, ever))
     unknown = [group for group in route if group not in writable]
     if unknown:
         raise SubjectRefused(

@@ -10,21 +10,6 @@ from typing import Final
 from brokerset_formats.order_keys import Range, overlap
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
-SUBJECTS_MAX: Final = 10_000
-"""Subjects of one set of controllers."""
-
-SUBJECT_SIZE_MAX: Final = 100
-"""Characters of a subject's name."""
-
-PARTITIONS_KEPT_MAX: Final = 4_096
-"""Partitions of a subject, those of older generations included."""
-
-GROUPS_MAX: Final = 1_000
-"""Groups of consumers of a subject."""
-
-MEMBERS_MAX: Final = 1_024
-"""Members of a group: as many as there are logical partitions."""
-
 SHARED_EPOCH: Final = 0
 """Of a partition that all members of a group consume: nobody is fenced. Grants begin above it."""
 
@@ -51,6 +36,9 @@ class Partition:
     sealed_end: int | None = None
     """Queue offset behind the last message that it has, once it is sealed."""
 
+    sealed_epoch: int = 0
+    """Epoch of the master that said so. One of a later epoch, elected with a loss, may say otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -60,6 +48,9 @@ class Member:
     """Drawn at each start, so two processes with the same client id are two members."""
 
     client_id: str
+    permission_ms: int
+    """How long it may consume after a heartbeat that was answered. It was agreed on with its joining, so that
+    every controller that comes to lead knows how long to wait, whatever its own settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ class ConsumerGroup:
     name: str
     strategy: ConsumeStrategy
     version: int = 0
-    """Grows with each change of members or ownerships."""
+    """Grows with each change of members, ownerships, or of the subject's partitions."""
 
     members: Mapping[str, Member] = field(default_factory=lambda: NO_MEMBERS)
     """By session."""
@@ -108,6 +99,9 @@ class Subject:
     route: tuple[str, ...]
     """Broker groups that partitions are put on, in turn."""
 
+    version: int = 0
+    """Grows with each change of partitions, over deletions, too; producers and brokers go by it."""
+
     generation: int = 0
     """The newest. Its partitions may be PREPARED still."""
 
@@ -115,8 +109,11 @@ class Subject:
     """Never falls."""
 
     epoch: int = 0
-    """The last one that was given with an ownership, of whatever group: one that is removed and comes again
-    must not be given those that brokers refuse already. Never falls."""
+    """The last one that was given with an ownership, of whatever group, or to a producer: a group that is
+    removed and comes again must not be given those that brokers refuse already. Never falls."""
+
+    group_version: int = 0
+    """The highest version of groups that were removed: one that comes again goes on from it."""
 
     next_queue_ids: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """By broker group; never falls."""
@@ -151,3 +148,24 @@ class Subject:
             if each.status in WRITABLE and overlap(each.keys, (number, number + 1)):
                 return each
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is kept of a deleted subject: were it created again with numbers that were given before, brokers
+    would refuse the new owners, and consumers would ignore their assignments."""
+
+    name: str
+    order: OrderStrategy
+    version: int
+    generation: int
+    next_partition_id: int
+    epoch: int
+    group_version: int
+    next_queue_ids: Mapping[str, int]
+    unclean: frozenset[str]
+    """Broker groups that may have the topic still. Until there are none it cannot be created again."""
+
+
+Entry = Subject | Tombstone
+"""What stands behind a name."""

@@ -12,7 +12,7 @@ from brokerset_raft.configuration import ConfigurationRefused, Member
 from brokerset_rig.controller_bench import CLUSTER, GROUP, make_bench
 from brokerset_runtime.settings import from_properties
 
-SERVED = (904, *range(1001, 1007), *range(1009, 1014), *range(21_001, 21_008))
+SERVED = (904, *range(1001, 1007), *range(1009, 1014), *range(21_001, 21_008), *range(21_021, 21_030))
 
 
 def test_all_codes_are_served() -> None:

@@ -17,29 +17,37 @@ from brokerset_controller.ordered.events import (
     MemberLeft,
     PartitionRetired,
     PartitionSealed,
+    ProducerStarted,
+    QueuesDeleted,
     Reassigned,
     Released,
     SubjectCreated,
     SubjectDeleted,
 )
-from brokerset_controller.ordered.state import SUBJECTS_MAX
-from brokerset_controller.replicas.events import Applied, Superseded
+from brokerset_controller.ordered.limits import SUBJECTS_MAX
+from brokerset_controller.ordered.machine import Changed
+from brokerset_controller.ordered.state import Subject, Tombstone
+from brokerset_controller.replicas.events import Superseded
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 
 EVENTS: tuple[Event, ...] = (
     SubjectCreated("orders", OrderStrategy.STRICT, ("orders-0", "orders-1"), 2),
-    MemberJoined("orders", "g", ConsumeStrategy.EXCLUSIVE, "a", "client"),
+    MemberJoined("orders", "g", ConsumeStrategy.EXCLUSIVE, "a", "client", 30_000),
+    ProducerStarted("orders"),
     Reassigned("orders", "g", 1, frozenset(), {0: "a", 1: "a"}),
     GenerationPrepared("orders", 0, 3, ("orders-1",)),
-    PartitionSealed("orders", 0, 10),
-    PartitionSealed("orders", 1, 0),
-    Drained("orders", "g", 0, 1, 10),
+    PartitionSealed("orders", 0, 10, 1),
+    PartitionSealed("orders", 1, 0, 1),
+    Drained("orders", "g", 0, 2, 10),
     PartitionRetired("orders", 0),
-    Reassigned("orders", "g", 3, frozenset({1}), {}),
-    Released("orders", "g", 1, 2),
+    Reassigned("orders", "g", 7, frozenset({1}), {}),
+    Released("orders", "g", 1, 3),
     MemberLeft("orders", "g", "a"),
     GroupRemoved("orders", "g"),
     SubjectDeleted("orders"),
+    QueuesDeleted("orders", "orders-0", 6),
+    QueuesDeleted("orders", "orders-1", 6),
+    SubjectCreated("orders", OrderStrategy.BEST_TRIED, ("orders-0",), 1),
 )
 
 
@@ -60,10 +68,13 @@ def test_two_controllers_have_the_same_subjects_after_the_same_entries_and_after
         restored = ReplicasMachine()
         restored.restore(first.snapshot())
 
-        assert outcome == Applied(), event
+        assert isinstance(outcome, Changed), event
         assert first.snapshot() == second.snapshot() == restored.snapshot()
         assert restored.ordered.subjects == first.ordered.subjects
-    assert first.snapshot() == ReplicasMachine().snapshot() == b"[1,[]]"
+        assert restored.ordered.tombstones == first.ordered.tombstones
+        assert restored.ordered.parts == first.ordered.parts
+        assert restored.ordered.partitions_on == first.ordered.partitions_on
+    assert ReplicasMachine().snapshot() == b"[1,[]]"
 
 
 def test_an_event_whose_guard_fails_changes_nothing_and_says_why() -> None:
@@ -74,12 +85,12 @@ def test_an_event_whose_guard_fails_changes_nothing_and_says_why() -> None:
     outcome = machine.apply(1, encode_event(EVENTS[1]))
     machine.apply(2, encode_event(EVENTS[0]))
 
-    assert outcome == Superseded("there is no subject orders")
-    assert changes == ["Superseded", "Applied"]
+    assert outcome == Superseded("orders: there is no such subject")
+    assert changes == ["Superseded", "Changed"]
 
 
 def test_there_is_a_most_of_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerset_controller.ordered.machine.SUBJECTS_MAX", 1)
+    monkeypatch.setattr("brokerset_controller.ordered.limits.SUBJECTS_MAX", 1)
     machine = ReplicasMachine()
     machine.apply(1, encode_event(EVENTS[0]))
 
@@ -95,29 +106,114 @@ def test_there_is_a_most_of_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
         '[5,"SubjectCreated","orders","Strict",[],2]',
         '[4,"SubjectCreated","orders","Strictly",[],2]',
         '[4,"SubjectCreated","orders","Strict",[]]',
-        '[4,"PartitionSealed","orders",0,-1]',
+        '[4,"SubjectCreated","orders","Strict",["a","a"],2]',
+        '[4,"PartitionSealed","orders",0,-1,1]',
         '[4,"Reassigned","orders","g",1,[1,1],[]]',
+        '[4,"Reassigned","orders","g",1,[],[[1,"a"],[1,"b"]]]',
         '[4,"Somethingelse"]',
+        '[4,"ProducerStarted"]',
     ],
 )
 def test_what_no_version_writes_is_not_read(text: str) -> None:
+    """Also what stands twice, which would be read as one."""
     with pytest.raises(ValueError, match=r".+"):
         ReplicasMachine().apply(1, text.encode())
 
 
-def test_a_snapshot_that_contradicts_itself_is_not_read() -> None:
+def test_an_entry_that_cannot_be_read_names_its_subject() -> None:
+    """Whoever reads the log of a controller that stopped knows where to search."""
+    with pytest.raises(ValueError, match="partition_id in PartitionSealed of the subject 'orders'"):
+        ReplicasMachine().apply(1, b'[4,"PartitionSealed","orders",-1,1,1]')
+
+
+def machine_with(events: tuple[Event, ...]) -> ReplicasMachine:
     machine = ReplicasMachine()
-    for index, event in enumerate(EVENTS[:3]):
+    for index, event in enumerate(events):
         machine.apply(index, encode_event(event))
-    version, groups, (subject,) = orjson.loads(machine.snapshot())
+    return machine
+
+
+def changed(values: list[object], index: int, value: object) -> list[object]:
+    """The list with another value at a place."""
+    return [*values[:index], value, *values[index + 1 :]]
+
+
+def test_a_snapshot_that_contradicts_itself_is_not_read() -> None:
+    """Things that are there twice, or name what is not there, or numbers that were not given yet."""
+    machine = machine_with(EVENTS[:4])
+    version, groups, (subject,), tombstones = orjson.loads(machine.snapshot())
     group = machine.ordered.subjects["orders"].groups["g"]
     assert plan(machine.ordered.subjects["orders"], group) is None
+    (members,) = subject[10]
 
     for broken in (
-        [version, groups, [subject, subject]],
-        [version, groups, [[*subject[:7], [[*subject[7][0][:4], [], *subject[7][0][5:]]]]]],
-        [version, groups, [[*subject[:6], [], subject[7]]]],
-        [version, groups, [subject], []],
+        [version, groups, [subject, subject], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 3, [])])], tombstones],
+        [version, groups, [changed(subject, 9, [])], tombstones],
+        [version, groups, [changed(subject, 8, [["orders-0", 1], ["orders-0", 1]])], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 4, members[4] * 2)])], tombstones],
+        [version, groups, [changed(subject, 5, 1)], tombstones],
+        [version, groups, [changed(subject, 6, 1)], tombstones],
+        [version, groups, [changed(subject, 2, ["orders-0", "orders-0"])], tombstones],
+        [version, groups, [subject], tombstones, []],
+        [version, groups, [subject]],
     ):
         with pytest.raises(ValueError, match=r".+"):
             ReplicasMachine().restore(orjson.dumps(broken))
+
+
+def test_what_is_wrong_with_a_snapshot_names_the_subject() -> None:
+    """A living one, and what is left of a deleted one."""
+    version, groups, (subject,), _ = orjson.loads(machine_with(EVENTS[:4]).snapshot())
+    *_, (tombstone,) = orjson.loads(machine_with(EVENTS[:-3]).snapshot())
+    for broken in (
+        [version, groups, [changed(subject, 3, -1)], []],
+        [version, groups, [], [changed(tombstone, 2, -1)]],
+        [version, groups, [], [changed(tombstone, 8, ["elsewhere"])]],
+    ):
+        with pytest.raises(ValueError, match="subject 'orders'"):
+            ReplicasMachine().restore(orjson.dumps(broken))
+
+
+def test_a_deleted_subject_keeps_its_numbers() -> None:
+    """Created again it gives no id, queue, epoch or version that was given before."""
+    before = machine_with(EVENTS[:-4]).ordered.subjects["orders"]
+    deleted = machine_with(EVENTS[:-3]).ordered.tombstones["orders"]
+    again = machine_with(EVENTS).ordered.subjects["orders"]
+
+    assert isinstance(deleted, Tombstone)
+    assert isinstance(again, Subject)
+    assert min(again.partitions) >= before.next_partition_id
+    assert {each.queue_id for each in again.partitions.values()} == {before.next_queue_ids["orders-0"]}
+    assert again.epoch >= before.epoch > 0
+    assert again.version > deleted.version > before.version
+    assert again.generation > before.generation
+    assert (
+        again.group_version >= max(each.version for each in before.groups.values()) if before.groups else True
+    )
+
+
+def test_a_deleted_subject_is_created_again_when_brokers_have_nothing_of_it() -> None:
+    """Else they would have old messages in its topic."""
+    machine = machine_with(EVENTS[:-3])
+
+    refused = machine.apply(90, encode_event(EVENTS[-1]))
+    for event in (QueuesDeleted("orders", "orders-0", 5), QueuesDeleted("orders", "elsewhere", 6)):
+        assert isinstance(machine.apply(91, encode_event(event)), Superseded)
+    for event in EVENTS[-3:-1]:
+        machine.apply(92, encode_event(event))
+
+    assert refused == Superseded("orders: what is left of it is being deleted on orders-0, orders-1")
+    assert isinstance(machine.apply(93, encode_event(EVENTS[-1])), Changed)
+
+
+def test_names_of_deleted_subjects_count_and_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for each that was ever created, and no deletion is refused for lack of it."""
+    monkeypatch.setattr("brokerset_controller.ordered.limits.SUBJECTS_MAX", 1)
+    machine = machine_with(EVENTS[:-1])
+
+    other = machine.apply(90, encode_event(SubjectCreated("more", OrderStrategy.STRICT, ("a",), 1)))
+
+    assert isinstance(other, Superseded)
+    assert "use such a one again" in other.reason
+    assert isinstance(machine.apply(91, encode_event(EVENTS[-1])), Changed)

@@ -22,7 +22,7 @@ from brokerset_controller.ordered.events import (
     SubjectCreated,
     SubjectDeleted,
 )
-from brokerset_controller.ordered.membership import assignment_of, decide_joining, departed
+from brokerset_controller.ordered.membership import assignment_of, decide_joining
 from brokerset_controller.ordered.permissions import Permissions
 from brokerset_controller.ordered.scaling import (
     SubjectRefused,
@@ -31,7 +31,7 @@ from brokerset_controller.ordered.scaling import (
     default_route,
     retirable,
 )
-from brokerset_controller.ordered.state import Subject
+from brokerset_controller.ordered.state import Subject, Tombstone
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 WRITABLE = {"orders-0": 4, "orders-1": 0, "orders-2": 2}
@@ -43,8 +43,10 @@ SOURCE = random.Random(1)
 def after(subject: Subject | None, *events: Event | None) -> Subject:
     for event in events:
         assert event is not None, "nothing was decided"
-        subject = apply(subject, event)
-    assert subject is not None, "it was deleted"
+        entry = apply(subject, event)
+        assert isinstance(entry, Subject), "it was deleted"
+        subject = entry
+    assert subject is not None, "nothing happened"
     return subject
 
 
@@ -56,7 +58,7 @@ def consumed(*sessions: str, partitions: int = 2) -> Subject:
     """Members of the group `g` own all partitions."""
     subject = created(partitions)
     for session in sessions:
-        subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, session, "client"))
+        subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, session, "client", 30_000))
     return after(subject, plan(subject, subject.groups["g"]))
 
 
@@ -76,7 +78,7 @@ def owners(subject: Subject) -> dict[int, str]:
 
 
 def test_a_subject_without_a_route_gets_two_groups_and_one_partition_on_each() -> None:
-    """Statement 6: exactly so many although there are more."""
+    """Exactly so many although there are more (statement 6)."""
     event = decide_creation(None, "orders", STRICT, None, (), WRITABLE, SOURCE)
 
     assert event == SubjectCreated("orders", STRICT, ("orders-1", "orders-2"), 2)
@@ -84,14 +86,14 @@ def test_a_subject_without_a_route_gets_two_groups_and_one_partition_on_each() -
 
 
 def test_the_route_of_a_subject_stays_when_there_are_more_groups() -> None:
-    """Statement 5."""
+    """Whatever was added since (statement 5)."""
     subject = after(created(), decide_scaling(created(), "orders", 3, (), {**WRITABLE, "orders-9": 0}))
 
     assert {each.broker_group for each in subject.partitions.values()} == {"orders-0", "orders-1"}
 
 
 def test_of_two_that_create_one_subject_the_second_finds_it() -> None:
-    """Statement 8."""
+    """Its event is superseded, and deciding again changes nothing (statement 8)."""
     event = decide_creation(None, "orders", STRICT, 2, (), WRITABLE, SOURCE)
     subject = after(None, event)
 
@@ -103,7 +105,7 @@ def test_of_two_that_create_one_subject_the_second_finds_it() -> None:
 
 @pytest.mark.parametrize("name", ["", "a" * 101, "a%b", "a#b", "a/b", "a\rb", "a\nb", "bestellung-ü"])
 def test_names_that_are_none_are_refused(name: str) -> None:
-    """Statement 9."""
+    """By what RocketMQ and retry topics allow (statement 9)."""
     with pytest.raises(SubjectRefused):
         decide_creation(None, name, STRICT, None, (), WRITABLE, SOURCE)
 
@@ -145,7 +147,7 @@ def test_keyed_sends_wait_only_where_the_old_partition_is_not_sealed() -> None:
     subject = scaled(created(2), 4)
     assert statuses(subject) == {0: "Sealing", 1: "Sealing", **dict.fromkeys(range(2, 6), "Prepared")}
 
-    subject = after(subject, PartitionSealed("orders", 0, 70))
+    subject = after(subject, PartitionSealed("orders", 0, 70, 1))
 
     assert statuses(subject) == {
         0: "Sealed",
@@ -166,11 +168,11 @@ def test_a_partition_that_takes_keys_from_two_waits_for_both() -> None:
     middle = subject.partitions[3]
     assert middle.inherits == {0, 1}
 
-    subject = after(subject, PartitionSealed("orders", 0, 70))
+    subject = after(subject, PartitionSealed("orders", 0, 70, 1))
     assert subject.partitions[3].status is PartitionStatus.PREPARED
     assert subject.writable(middle.keys[0]) is None
 
-    subject = after(subject, PartitionSealed("orders", 1, 80))
+    subject = after(subject, PartitionSealed("orders", 1, 80, 1))
     assert not subject.is_scaling
 
 
@@ -180,7 +182,7 @@ def test_queues_and_ids_are_never_given_twice() -> None:
         subject = scaled(subject, count)
         for number, each in list(subject.partitions.items()):
             if each.status is PartitionStatus.SEALING:
-                subject = after(subject, PartitionSealed("orders", number, 1))
+                subject = after(subject, PartitionSealed("orders", number, 1, 1))
         for event in retirable(subject):
             subject = after(subject, event)
     places = [(each.broker_group, each.queue_id) for each in subject.partitions.values()]
@@ -203,7 +205,9 @@ def test_a_scaling_to_what_is_there_changes_nothing() -> None:
 
 def test_a_partition_is_retired_when_all_groups_have_handled_it() -> None:
     subject = consumed("a")
-    subject = after(scaled(subject, 1), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 0))
+    subject = after(
+        scaled(subject, 1), PartitionSealed("orders", 0, 10, 1), PartitionSealed("orders", 1, 0, 1)
+    )
     assert retirable(subject) == []
     with pytest.raises(GuardFailed, match="g have not handled"):
         apply(subject, PartitionRetired("orders", 0))
@@ -218,31 +222,31 @@ def test_a_partition_is_retired_when_all_groups_have_handled_it() -> None:
 
 
 def test_a_group_keeps_its_strategy() -> None:
-    """Statement 21: neither silently nor for some of its members."""
+    """Neither silently nor for some of its members (statement 21)."""
     subject = consumed("a")
 
     with pytest.raises(SubjectRefused, match="Exclusive, not as Shared"):
-        decide_joining(subject, "orders", "g", SHARED, "b", "client")
+        decide_joining(subject, "orders", "g", SHARED, "b", "client", 30_000)
     with pytest.raises(GuardFailed, match="Exclusive"):
-        apply(subject, MemberJoined("orders", "g", SHARED, "b", "client"))
+        apply(subject, MemberJoined("orders", "g", SHARED, "b", "client", 30_000))
 
 
 def test_two_processes_with_one_client_id_share_no_partition() -> None:
-    """Statement 22."""
+    """A session is a member, not a client id (statement 22)."""
     subject = consumed("first start", "second start")
 
     assert sorted(owners(subject).values()) == ["first start", "second start"]
 
 
 def test_a_consumer_creates_no_subject() -> None:
-    """Statement 7."""
+    """It is refused (statement 7)."""
     with pytest.raises(SubjectRefused, match="no ordered subject"):
-        decide_joining(None, "orders", "g", EXCLUSIVE, "a", "client")
+        decide_joining(None, "orders", "g", EXCLUSIVE, "a", "client", 30_000)
 
 
 def test_what_another_member_shall_have_is_revoked_and_granted_when_it_is_released() -> None:
     subject = consumed("a")
-    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000))
     revoking = plan(subject, subject.groups["g"])
     assert revoking == Reassigned("orders", "g", subject.groups["g"].version, frozenset({1}), {})
     subject = after(subject, revoking)
@@ -265,7 +269,7 @@ def test_what_another_member_shall_have_is_revoked_and_granted_when_it_is_releas
 )
 def test_only_members_are_granted_and_only_what_nobody_owns(partition: int, session: str) -> None:
     subject = after(consumed("a"), Released("orders", "g", 1, 2))
-    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000))
     version = subject.groups["g"].version
 
     with pytest.raises(GuardFailed, match=f"partition {partition} cannot be given to {session}"):
@@ -275,7 +279,7 @@ def test_only_members_are_granted_and_only_what_nobody_owns(partition: int, sess
 def test_a_release_of_an_older_grant_changes_nothing() -> None:
     subject = consumed("a")
     subject = after(subject, MemberLeft("orders", "g", "a"))
-    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000))
     subject = after(subject, plan(subject, subject.groups["g"]))
 
     with pytest.raises(GuardFailed, match="not owned by epoch 1"):
@@ -283,9 +287,9 @@ def test_a_release_of_an_older_grant_changes_nothing() -> None:
 
 
 def test_of_two_plans_for_one_version_one_is_applied() -> None:
-    """Statement 13."""
+    """The other changes nothing (statement 13)."""
     subject = consumed("a")
-    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000))
     event = plan(subject, subject.groups["g"])
     assert event is not None
     once = after(subject, event)
@@ -296,7 +300,9 @@ def test_of_two_plans_for_one_version_one_is_applied() -> None:
 
 def test_a_new_partition_waits_until_the_group_has_handled_what_it_inherits() -> None:
     subject = consumed("a")
-    subject = after(scaled(subject, 4), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 7))
+    subject = after(
+        scaled(subject, 4), PartitionSealed("orders", 0, 10, 1), PartitionSealed("orders", 1, 7, 1)
+    )
     assert plan(subject, subject.groups["g"]) is None
     with pytest.raises(GuardFailed, match="not drained at 9"):
         apply(subject, Drained("orders", "g", 0, 1, 9))
@@ -308,7 +314,7 @@ def test_a_new_partition_waits_until_the_group_has_handled_what_it_inherits() ->
 
 
 def test_shared_groups_have_all_partitions_and_no_owners() -> None:
-    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client"))
+    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client", 30_000))
     group = subject.groups["s"]
 
     assert plan(subject, group) is None
@@ -318,8 +324,10 @@ def test_shared_groups_have_all_partitions_and_no_owners() -> None:
 
 def test_a_shared_group_drains_and_goes_on_with_what_inherits() -> None:
     """Without owners: any member says so; only of what the group consumes now, and once."""
-    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client"))
-    subject = after(scaled(subject, 4), PartitionSealed("orders", 0, 10), PartitionSealed("orders", 1, 7))
+    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client", 30_000))
+    subject = after(
+        scaled(subject, 4), PartitionSealed("orders", 0, 10, 1), PartitionSealed("orders", 1, 7, 1)
+    )
     for early in (Drained("orders", "s", 0, 0, 9), Drained("orders", "s", 2, 0, 10)):
         with pytest.raises(GuardFailed):
             apply(subject, early)
@@ -348,14 +356,14 @@ def test_a_group_goes_when_nobody_is_in_it() -> None:
     subject = after(subject, MemberLeft("orders", "g", "a"))
 
     assert not after(subject, GroupRemoved("orders", "g")).groups
-    assert apply(subject, SubjectDeleted("orders")) is None
+    assert isinstance(apply(subject, SubjectDeleted("orders")), Tombstone)
 
 
 def test_a_group_that_comes_again_is_given_no_epoch_of_before() -> None:
     """Brokers refuse what is older than the highest one that they have seen of a group."""
     subject = after(consumed("a"), MemberLeft("orders", "g", "a"), GroupRemoved("orders", "g"))
 
-    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client"))
+    subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000))
     subject = after(subject, plan(subject, subject.groups["g"]))
 
     assert sorted(each.epoch for each in subject.groups["g"].ownerships.values()) == [3, 4]
@@ -366,23 +374,49 @@ def test_a_group_that_comes_again_is_given_no_epoch_of_before() -> None:
 
 def test_a_member_leaves_when_its_permission_is_surely_over() -> None:
     """Also one of before this controller led: its predecessor may have given it one until then."""
-    subject = consumed("a", "b")
-    permissions = Permissions(100.0, seconds=30.0, margin=5.0)
-    assert permissions.give(("orders", "g", "a"), 110.0) == 30.0
+    permissions, a, b = Permissions(5.0), ("orders", "g", "a"), ("orders", "g", "b")
+    for key in (a, b):
+        permissions.expect(key, 30.0, 100.0)
+    permissions.give(a, 30.0, 110.0)
 
-    assert departed(subject, permissions, 134.9) == []
-    assert departed(subject, permissions, 135.0) == [MemberLeft("orders", "g", "b")]
-    assert len(departed(subject, permissions, 145.0)) == 2
-    permissions.forget(("orders", "g", "a"))
-    assert permissions.ends_at(("orders", "g", "a")) == 135.0
+    assert permissions.ended(134.9) == []
+    assert permissions.ended(135.0) == [b]
+    assert not permissions.has_ended(a, 144.9)
+    assert permissions.ended(145.0) == [a]
+    assert permissions.ended(145.0) == []
+    permissions.give(b, 30.0, 150.0)
+    assert permissions.ended(185.0) == [b]
+
+
+def test_an_expectation_never_shortens_a_permission() -> None:
+    permissions, key = Permissions(5.0), ("orders", "g", "a")
+    permissions.give(key, 60.0, 0.0)
+    permissions.expect(key, 1.0, 1.0)
+
+    assert not permissions.has_ended(key, 64.9)
+    assert permissions.answered_at(key) == 0.0
+
+
+def test_members_that_come_and_go_leave_nothing_behind() -> None:
+    """The heap of permissions stays bounded by the members that there are."""
+    permissions = Permissions(5.0)
+    for number in range(10_000):
+        key = ("orders", "g", str(number))
+        permissions.expect(key, 30.0, number / 1_000)
+        permissions.forget(key)
+
+    assert len(permissions) == 0
+    assert permissions.queued <= 2_048
 
 
 @pytest.mark.parametrize(("member_rate", "controller_rate"), [(0.9, 1.0), (1.0, 1.1)])
 def test_a_permission_is_over_before_another_is_given_while_clocks_differ_by_a_tenth(
     member_rate: float, controller_rate: float
 ) -> None:
-    """Statement 82: 30 s at 10 % are 3 s, and the controller waits 5 s more."""
-    permissions = Permissions(0.0)
-    seconds = permissions.give(("orders", "g", "a"), 0.0)
+    """30 s at 10 % are 3 s, and the controller waits 5 s more (statement 82)."""
+    permissions, key = Permissions(5.0), ("orders", "g", "a")
+    permissions.give(key, 30.0, 0.0)
 
-    assert permissions.ends_at(("orders", "g", "a")) / controller_rate > seconds / member_rate
+    member_stops = 30.0 / member_rate
+    assert not permissions.has_ended(key, member_stops * controller_rate)
+    assert permissions.has_ended(key, 35.0)
