@@ -29,6 +29,11 @@ from brokerset_broker.requests.clients import ClientProcessor
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.locks import LockProcessor
 from brokerset_broker.requests.offsets import OffsetProcessor
+from brokerset_broker.requests.ordered_access import OrderedAccess
+from brokerset_broker.requests.ordered_claims import ClaimProcessor
+from brokerset_broker.requests.ordered_counters import OrderedCounters
+from brokerset_broker.requests.ordered_send_back import OrderedSendBackProcessor
+from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.query import QueryProcessor
@@ -55,6 +60,8 @@ from brokerset_broker.tables.metadata.standalone import FileChanges, leave_log
 from brokerset_broker.tables.metadata.store_source import StoreSource
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME as ORDERED_FILE
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import TopicConfig
@@ -223,7 +230,13 @@ class Broker:
             await self._part.close()
         if self._loaded:
             self._loaded = False
-            for write in (self.delay.persist, self.topics.saved, self.groups.saved, self.offsets.saved):
+            for write in (
+                self.delay.persist,
+                self.topics.saved,
+                self.groups.saved,
+                self.offsets.saved,
+                self.ordered.saved,
+            ):
                 try:
                     await write()
                 except OSError as error:  # the log must be closed all the same
@@ -360,6 +373,8 @@ class Broker:
         self.topics = TopicManager(self.live, clock)
         self.groups = GroupManager(self.live, clock)
         self.offsets = OffsetManager(self.live, clock)
+        self.ordered = OrderedTables(settings.store_path_root_dir / "config" / ORDERED_FILE)
+        self.ordered_counters = OrderedCounters()
         self.consumers = ConsumerTable(clock)
         self.producers = ProducerTable(clock)
         self.locks = QueueLocks(clock)
@@ -382,6 +397,7 @@ class Broker:
             offsets=self.offsets,
             delay=self.delay,
             queues=self._source,
+            ordered=self.ordered,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
         self.registrar = Registrar(
@@ -425,6 +441,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.delay.load()
+        self.ordered.load()
         self.store.load(accept_damage=self.settings.accept_damaged_store)
         self._loaded = True
         self.store.start()
@@ -438,14 +455,31 @@ class Broker:
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
+            ordered=self.ordered, ordered_counters=self.ordered_counters,
+        )  # fmt: skip
+        access = OrderedAccess(
+            ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
+            counters=self.ordered_counters, broker_name=lambda: live.current.broker_name,
+        )  # fmt: skip
+        subject_queues = SubjectQueuesProcessor(
+            ordered=self.ordered, store=store, topics=topics, admission=admission, changes=changes
+        )
+        claims = ClaimProcessor(
+            access=access, store=store, topics=topics, groups=groups, offsets=offsets,
+            parked_pulls=self.parked_pulls, admission=admission, changes=changes,
+            counters=self.ordered_counters,
         )  # fmt: skip
         pull = PullProcessor(
             live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
-            parked_pulls=self.parked_pulls, admission=admission, stats=stats,
+            parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
         )  # fmt: skip
         send_back = SendBackProcessor(
             live=live, store=store, topics=topics, groups=groups, admission=admission, levels=self.levels,
             stats=stats, traffic=traffic,
+        )  # fmt: skip
+        ordered_send_back = OrderedSendBackProcessor(
+            access=access, copies=send_back.copies, store=store, topics=topics, groups=groups,
+            admission=admission, changes=changes, stats=stats,
         )  # fmt: skip
         self._clients = ClientProcessor(
             live=live,
@@ -456,10 +490,10 @@ class Broker:
             producers=self.producers,
             changes=changes,
         )
-        self._lock_requests = LockProcessor(locks, topics)
+        self._lock_requests = LockProcessor(locks, topics, access)
         offset_requests = OffsetProcessor(
             live=live, admission=admission, store=queries, topics=topics, groups=groups, offsets=offsets,
-            consumers=consumers, changes=changes,
+            consumers=consumers, changes=changes, access=access,
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
@@ -472,12 +506,13 @@ class Broker:
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
-            consumers=consumers, stats=stats, changes=changes,
+            consumers=consumers, stats=stats, changes=changes, ordered=self.ordered,
         )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
-            self._lock_requests, offset_requests, admin, group_admin, topic_admin,
+            self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
+            ordered_send_back,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)

@@ -32,6 +32,15 @@ class ChangeLog(Protocol):
         """Call back when all offsets committed so far are safe, or why they are not."""
         ...
 
+    @property
+    def replicated(self) -> bool:
+        """Whether changes are records of a log that others have; ordered subjects need that."""
+        ...
+
+    def flush_producers(self) -> None:
+        """Write what ordered subjects' queues have got of their producers since the last time."""
+        ...
+
     def answer_ext(self) -> dict[str, str]:
         """Fields for answers that carry a table."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.tables.locks import QueueLocks
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_protocol.bodies.queues import LockBatchRequest, LockBatchResponse
@@ -18,7 +19,9 @@ EXPIRE_SECONDS = 60.0
 class LockProcessor:
     """Serves locks of queues; only those of known topics can be locked."""
 
-    def __init__(self, locks: QueueLocks, topics: TopicManager) -> None:
+    def __init__(self, locks: QueueLocks, topics: TopicManager, access: OrderedAccess | None = None) -> None:
+        """`access` knows which queues are kept for sessions of ordered subjects."""
+        self._access = access
         self._locks = locks
         self._topics = topics
 
@@ -29,7 +32,12 @@ class LockProcessor:
     def lock(self, connection: Connection, command: Command) -> Command:
         """LOCK_BATCH_MQ (41): answers what the client holds now; what it may not have is just left out."""
         request = LockBatchRequest.from_json(command.body)
-        known = [queue for queue in sorted(request.mq_set) if self._topics.get(queue.topic) is not None]
+        access, group = self._access, request.consumer_group
+        known = [
+            queue
+            for queue in sorted(request.mq_set)
+            if self._topics.get(queue.topic) is not None and (access is None or access.may_lock(group, queue))
+        ]
         granted = self._locks.lock(request.consumer_group, request.client_id, known)
         return command.reply(body=LockBatchResponse(frozenset(granted)).to_json())
 

@@ -17,6 +17,7 @@ import structlog
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog
+from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.store.results import Boundary
@@ -69,8 +70,10 @@ class OffsetProcessor:
         consumers: ConsumerTable,
         memory_bytes: int | None = None,
         changes: ChangeLog,
+        access: OrderedAccess | None = None,
     ) -> None:
-        """`changes` makes offsets safe before they are answered."""
+        """`changes` makes offsets safe before they are answered; `access` knows what is claimed."""
+        self._access = access
         self._changes = changes
         self._live = live
         self._admission = admission
@@ -131,6 +134,8 @@ class OffsetProcessor:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if self._topics.get(topic) is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if self._access is not None:
+            self._access.check_commit(group, topic, queue_id)
         if self._offsets.has_reset(group, topic, queue_id):
             return command.reply(remark="Offset has been previously reset")
         if self._offsets.is_held(group, topic):

@@ -7,6 +7,7 @@ from typing import Final
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import ENDS_TEXT, Admission
+from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.requests.parked_pull_table import ParkedPull
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.replies import pull_reply
@@ -16,6 +17,7 @@ from brokerset_broker.store.results import GetResult, GetStatus
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.ordered.claims import ClaimKey, PullSession
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -65,6 +67,13 @@ _NOT_YET: Final = (
 )
 """The next message of the queue is wanted, or the queue has none yet."""
 
+_PASSED_BY: Final = (
+    GetStatus.NO_MATCHED_MESSAGE,
+    GetStatus.MESSAGE_WAS_REMOVING,
+    GetStatus.OFFSET_TOO_SMALL,
+)
+"""There is nothing for the consumer up to the next offset that it is told."""
+
 
 def pull_code(status: GetStatus, queue_offset: int) -> ResponseCode:
     """The answer's code for what the store said about `queue_offset`."""
@@ -85,6 +94,7 @@ class _Pull:
         "group",
         "group_sys_flag",
         "messages_max",
+        "owner",
         "queue_id",
         "queue_offset",
         "topic",
@@ -105,6 +115,9 @@ class _Pull:
     broadcaster: str | None
     """Client id of a member of a broadcasting group, whose progress is watched."""
 
+    owner: PullSession | None
+    """The session of an ordered subject that pulls, and is noted what it was given."""
+
 
 class PullProcessor:
     """Gives consumers their messages."""
@@ -121,7 +134,10 @@ class PullProcessor:
         parked_pulls: ParkedPulls,
         admission: Admission,
         stats: BrokerStats,
+        access: OrderedAccess | None = None,
     ) -> None:
+        """`access` says who may pull from ordered subjects; without it there are none."""
+        self._access = access
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -166,7 +182,11 @@ class PullProcessor:
         config, group_config = self._check(connection, group, topic, queue_id)
         pull.topic_sys_flag = config.topic_sys_flag
         pull.group_sys_flag = group_config.group_sys_flag
-        pull.broadcaster = None
+        pull.broadcaster = pull.owner = None
+        access = self._access
+        if access is not None and access.concerns(topic, ext):
+            pull.owner = access.admit_pull(ClaimKey(topic, group, queue_id), pull.queue_offset, ext)
+            sys_flag &= ~FLAG_COMMIT_OFFSET
         if sys_flag & FLAG_SUBSCRIPTION:
             pull.codes = self._own_subscription(command, topic)
         else:
@@ -237,6 +257,15 @@ class PullProcessor:
 
     def _resume(self, pull: _Pull) -> None:
         """Run a parked pull again and answer it, whatever it yields."""
+        access, ext = self._access, pull.command.ext
+        if access is not None and access.concerns(pull.topic, ext):
+            try:
+                key = ClaimKey(pull.topic, pull.group, pull.queue_id)
+                pull.owner = access.admit_pull(key, pull.queue_offset, ext)
+            except Rejected as rejected:
+                self._stats.missed()
+                pull.connection.answer(pull.command.reply(rejected.code, rejected.remark))
+                return
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             pull.connection.answer(self._reset_reply(pull, reset))
@@ -352,6 +381,8 @@ class PullProcessor:
     def _found(self, pull: _Pull, result: GetResult) -> bytes:
         self._stats.got(pull.group, pull.topic, result.message_count, result.size)
         self._watch(pull, result.next_queue_offset)
+        if pull.owner is not None:
+            pull.owner.give(result.next_queue_offset)
         return pull_reply(
             pull.command,
             0,
@@ -368,6 +399,8 @@ class PullProcessor:
 
     def _missed(self, pull: _Pull, result: GetResult, code: ResponseCode, next_offset: int) -> bytes:
         self._stats.missed()
+        if pull.owner is not None and result.status in _PASSED_BY:
+            pull.owner.give(next_offset)
         return pull_reply(
             pull.command,
             code,

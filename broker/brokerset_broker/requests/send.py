@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.changes import ChangeLog, topic_key
+from brokerset_broker.requests.ordered_counters import OrderedCounters
+from brokerset_broker.requests.ordered_sends import OrderedSends
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_refusals import (
@@ -34,6 +36,7 @@ from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.locks import QueueLocks
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC, Change, TopicsPut
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
@@ -111,12 +114,15 @@ def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool)
 class _TopicFacts:
     """What sends need to know of a topic, as long as its configuration is the same object."""
 
-    __slots__ = ("config", "flow", "is_retry", "name_size", "queues", "traffic", "write_queues")
+    __slots__ = ("config", "flow", "is_ordered", "is_retry", "name_size", "queues", "traffic", "write_queues")
 
     def __init__(self, config: TopicConfig, flow: Flow, traffic: TopicTraffic) -> None:
         self.config = config
         self.queues = max(config.read_queue_nums, config.write_queue_nums)
         self.write_queues = config.write_queue_nums
+        self.is_ordered = False
+        """Whether it is an ordered subject: then stamps decide what is stored."""
+
         self.is_retry = is_retry_topic(config.topic_name)
         self.name_size = len(config.topic_name)
         self.flow = flow
@@ -140,8 +146,11 @@ class SendProcessor:
         traffic: Traffic,
         clock: Clock,
         changes: ChangeLog,
+        ordered: OrderedTables | None = None,
+        ordered_counters: OrderedCounters | None = None,
     ) -> None:
         """`changes` makes new topics safe before a message is stored in them."""
+        self._ordered = OrderedTables() if ordered is None else ordered
         self._changes = changes
         self._store = store
         self._append = store.append
@@ -158,9 +167,23 @@ class SendProcessor:
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
         self._facts: dict[str, _TopicFacts] = {}
         self._in_group = live.current.enable_controller_mode
+        self._ordered_sends = OrderedSends(
+            ordered=self._ordered,
+            store=store,
+            admission=admission,
+            changes=changes,
+            stats=stats,
+            traffic=traffic,
+            clock=clock,
+            counters=OrderedCounters() if ordered_counters is None else ordered_counters,
+            unique_ids=self._unique_ids,
+            born_host=partial(born_host, in_group=self._in_group),
+            again=self.send,
+        )
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
         topics.on_going = lambda topic: self._facts.pop(topic, None)
+        self._ordered.on_subjects = self._forget_topics
 
     def _use(self, settings: BrokerSettings) -> None:
         self._body_max = settings.max_message_size
@@ -171,6 +194,11 @@ class SendProcessor:
             Property.TRACE_ON: "true" if settings.trace_on else "false",
         }
         self._suffix = encode_properties(self._injected).decode()
+        self._ordered_sends.configure(self._replies, self._injected, self._body_max)
+
+    def _forget_topics(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._facts.pop(topic, None)
 
     def forget_facts(self) -> None:
         """Look every topic up again; called now and then, because counters of quiet topics are dropped."""
@@ -238,6 +266,8 @@ class SendProcessor:
             if self._topics.get(topic) is None or topic in self._topics.unsaved:
                 return self._send_when_created(connection, command, topic)
             facts = self._look_up(topic)
+        if facts.is_ordered:
+            return self._ordered_sends.send(connection, command, topic, queue_id)
         if queue_id >= facts.queues:
             raise self._bad_queue(connection, facts.config, queue_id)
         if queue_id < 0:
@@ -523,6 +553,11 @@ class SendProcessor:
         if self._topics.get(topic) is not None:
             return ()
         header = SendMessageV2.from_ext(command.ext)
+        if Property.ORDER_STAMP in (header.properties or "") or Property.ORDER_STAMP.encode() in command.body:
+            raise Rejected(
+                ResponseCode.BROKERSET_QUEUE_NOT_OPEN,
+                f"the ordered subject {topic} is not on this broker (yet); try again soon, with a new route",
+            )
         remote = f"{connection.peer[0]}:{connection.peer[1]}"
         planned = self._topics.plan_on_send(
             topic, header.default_topic, header.default_topic_queue_nums, remote
@@ -556,6 +591,7 @@ class SendProcessor:
         if len(self._facts) >= FACTS_MAX:
             self._facts.clear()
         facts = _TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
+        facts.is_ordered = self._ordered.is_subject(topic)
         self._facts[topic] = facts
         return facts
 

@@ -25,6 +25,7 @@ from brokerset_broker.tables.attributes import parse_changes
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.metadata.records import Change, TopicsDeleted, TopicsPut
 from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.topics import QUEUES_MAX, TopicManager
 from brokerset_formats import fastjson, names
 from brokerset_formats.config import DataVersion, TopicConfig, TopicTable
@@ -59,8 +60,11 @@ class TopicProcessor:
         consumers: ConsumerTable,
         stats: BrokerStats,
         changes: ChangeLog,
+        ordered: OrderedTables | None = None,
     ) -> None:
-        """`changes` makes changes of the table safe before they are answered."""
+        """`changes` makes changes of the table safe before they are answered; topics of subjects in `ordered`
+        are changed by the controllers alone."""
+        self._ordered = OrderedTables() if ordered is None else ordered
         self._live = live
         self._changes = changes
         self._admission = admission
@@ -123,6 +127,8 @@ class TopicProcessor:
         return command.reply()
 
     def _decide_update(self, wanted: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> Sequence[Change]:
+        for config, _ in wanted:
+            self._refuse_subject(config.topic_name)
         found = [self._topics.plan_update(config, changes) for config, changes in wanted]
         changed = tuple(config for config in found if config is not None)
         return [TopicsPut(changed)] if changed else []
@@ -155,6 +161,7 @@ class TopicProcessor:
             raise _illegal("The specified topic is blank.")
         if self._topics.is_system(topic):
             raise _illegal(_conflict(topic))
+        self._refuse_subject(topic)
         log.info("topic is to be deleted", topic=topic, by=connection.peer)
         return self._delete(command, topic)
 
@@ -169,10 +176,22 @@ class TopicProcessor:
 
     async def _delete(self, command: Command, topic: str) -> Command:
         names = self._with_retries(topic)
-        await self._changes.change([topic_key(name) for name in names], lambda: [TopicsDeleted(tuple(names))])
+
+        def decide() -> Sequence[Change]:
+            self._refuse_subject(topic)
+            return [TopicsDeleted(tuple(names))]
+
+        await self._changes.change([topic_key(name) for name in names], decide)
         for name in names:
             self._stats.forget_topic(name)
         return command.reply()
+
+    def _refuse_subject(self, topic: str) -> None:
+        if self._ordered.is_subject(topic):
+            raise _illegal(
+                f"The topic[{topic}] is an ordered subject: its queues are partitions, which the controllers "
+                "create, seal and delete. Use `brokerset subject scale` or `brokerset subject delete`."
+            )
 
     def clean_unused(self, connection: Connection, command: Command) -> Command:
         """CLEAN_UNUSED_TOPIC (316): drop queues of topics that are not in the table."""

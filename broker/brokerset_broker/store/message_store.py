@@ -751,6 +751,12 @@ class MessageStore(StoreReads):
                 begun = True
         return begun
 
+    def tail(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """What was appended to a queue, readable or not: the number of the next message, and the offset
+        behind the last one; 0 and 0 for an unknown queue."""
+        queue = self._appended_to.get((topic, queue_id)) or self._table.get((topic, queue_id))
+        return (queue.next_offset, queue.last_end) if queue is not None else (0, 0)
+
     @property
     def root(self) -> Path:
         """The folder of the store."""

@@ -15,11 +15,16 @@ from brokerset_runtime.clock import Clock
 LOCK_LIVE_SECONDS = 60.0
 """Java's `rocketmq.broker.rebalance.lockMaxLiveTime`."""
 
+SESSION_LOCK_SECONDS = 30.0
+"""Life of the lock of an ordered subject's session after its last pull, ack or claim."""
+
 
 @dataclass(slots=True)
 class _Lock:
     client_id: str
     renewed: float
+    epoch: int | None = None
+    """The ownership epoch of an ordered subject's session; None for a RocketMQ client."""
 
 
 class QueueLocks:
@@ -54,6 +59,7 @@ class QueueLocks:
             elif held.client_id == client_id or self._expired(held, now):
                 held.client_id = client_id
                 held.renewed = now
+                held.epoch = None
             else:
                 continue
             granted.append(queue)
@@ -72,6 +78,32 @@ class QueueLocks:
                 del locks[queue]
         if not locks:
             del self._groups[group]
+
+    # -- sessions of ordered subjects ---------------------------------------------------------------------
+
+    def claim(self, group: str, session: str, queue: MessageQueue, epoch: int) -> bool:
+        """Lock or renew a queue for a session; False while a RocketMQ client has it, or there is no room.
+
+        The caller knows that no higher epoch was given: another session's lock is replaced at once.
+        """
+        locks = self._groups.get(group)
+        if locks is None:
+            if len(self._groups) >= self.groups_max:
+                return False
+            locks = self._groups[group] = {}
+        now = self._clock.monotonic()
+        held = locks.get(queue)
+        if held is not None and held.epoch is None and not self._expired(held, now):
+            return False
+        if held is None and len(locks) >= self.queues_max:
+            return False
+        locks[queue] = _Lock(session, now, epoch)
+        return True
+
+    def held_by_client(self, group: str, queue: MessageQueue) -> bool:
+        """Whether a RocketMQ client, and not a session, holds the queue now."""
+        held = self._groups.get(group, {}).get(queue)
+        return held is not None and held.epoch is None and not self._expired(held, self._clock.monotonic())
 
     def locked_by_other(self, group: str, queue: MessageQueue, client_id: str) -> bool:
         """Whether another client of the group holds the queue now."""
@@ -107,4 +139,5 @@ class QueueLocks:
         return dropped
 
     def _expired(self, held: _Lock, now: float) -> bool:
-        return now - held.renewed > self._live_seconds
+        live_seconds = self._live_seconds if held.epoch is None else SESSION_LOCK_SECONDS
+        return now - held.renewed > live_seconds

@@ -463,6 +463,7 @@ class MetadataLog:
             self._flush_groups()
             self._flush_offsets()
             self._flush_delay()
+            self.flush_producers()
 
     def _flush_groups(self) -> None:
         if not self._new_groups:
@@ -493,6 +494,22 @@ class MetadataLog:
             return
         if self._append_own(DelayPut(dict(now))) is not None:
             self._journal.delay = dict(now)
+
+    @property
+    def replicated(self) -> bool:
+        """Changes are records of the group's log."""
+        return True
+
+    def flush_producers(self) -> None:
+        """Write what ordered subjects' queues have got of their producers since the last time."""
+        ordered = self._tables.ordered
+        changed = ordered.live.take_changes() if self._leading else None
+        if changed is None:
+            return
+        if self._append_own(changed) is None:
+            ordered.live.not_written(changed)
+        else:
+            ordered.apply(changed)
 
     def _group_created(self, group: SubscriptionGroupConfig) -> None:
         self._new_groups[group.group_name] = group
@@ -608,7 +625,9 @@ class MetadataLog:
             if polled.applied_offset < self._store.min_offset:
                 raise PollFailed(f"{master.address} has applied less than this log begins with")
             end = polled.applied_offset
-        self._tables.take_over(polled.state if master.is_ours else self._with_own_offsets(polled.state))
+        state = polled.state if master.is_ours else self._with_own_offsets(polled.state)
+        # Masters are not asked for ordered subjects: what this broker knows of them stays.
+        self._tables.take_over(replace(state, ordered=self._tables.ordered.state))
         self._applier.begin_at(end, exact=False)
         self._must_ask = False
         self._polled = not master.is_ours
@@ -660,6 +679,7 @@ class MetadataLog:
             await asyncio.sleep(DELAY_SECONDS)
             if self._leading:
                 self._flush_delay()
+                self.flush_producers()
 
     async def _write_stamps(self) -> None:
         while True:

@@ -14,6 +14,15 @@ from typing import Final
 
 import orjson
 
+from brokerset_broker.tables.ordered.state import changes_of
+from brokerset_broker.tables.ordered.values import (
+    FencesPut,
+    ProducersPut,
+    SubjectsPut,
+    fences_to_json,
+    part_to_json,
+    subject_to_json,
+)
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import SYSTEM_TOPIC_PREFIX
@@ -49,6 +58,9 @@ class Kind(IntEnum):
     RESETS = 7
     OFFSETS_REMOVED = 8
     DELAY = 9
+    SUBJECTS = 10
+    FENCES = 11
+    PRODUCERS = 12
     SNAPSHOT_BEGIN = 16
     SNAPSHOT_CHUNK = 17
     SNAPSHOT_END = 18
@@ -134,6 +146,9 @@ Change = (
     | ResetsPut
     | OffsetsRemoved
     | DelayPut
+    | SubjectsPut
+    | FencesPut
+    | ProducersPut
 )
 
 
@@ -227,6 +242,15 @@ def encode(change: Change | SnapshotBegin | SnapshotEnd) -> list[tuple[Kind, byt
             return _lists(Kind.OFFSETS_REMOVED, "groups", change.groups, {})
         case DelayPut():
             return [_one(Kind.DELAY, {"levels": change.levels})]
+        case SubjectsPut():
+            subjects = [(topic, subject_to_json(subject)) for topic, subject in change.subjects.items()]
+            return _maps(Kind.SUBJECTS, "subjects", subjects)
+        case FencesPut():
+            fences = [(key, fences_to_json(queues)) for key, queues in change.fences.items()]
+            return _maps(Kind.FENCES, "fences", fences)
+        case ProducersPut():
+            producers = [(key, part_to_json(part)) for key, part in change.queues.items()]
+            return _maps(Kind.PRODUCERS, "producers", producers)
         case SnapshotBegin():
             return [_one(Kind.SNAPSHOT_BEGIN, {"epoch": change.epoch, "from": change.replay_from})]
         case SnapshotEnd():
@@ -359,6 +383,11 @@ def _decode(kind: Kind, found: Mapping[str, object]) -> Entry:
             return OffsetsRemoved(_names(found, "groups"))
         case Kind.DELAY:
             return DelayPut(fields.integer_map(fields.get_object(found, "levels"), "levels"))
+        case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS:
+            changes = changes_of(found)
+            if len(changes) != 1:
+                raise FormatError(f"a record of kind {kind.name} without its section")
+            return changes[0]
         case Kind.SNAPSHOT_BEGIN:
             integer = fields.get_integer
             return SnapshotBegin(integer(found, "epoch", 0), integer(found, "from", -1))

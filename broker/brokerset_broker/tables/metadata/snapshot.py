@@ -24,6 +24,8 @@ from brokerset_broker.tables.metadata.records import (
     TopicsDeleted,
     TopicsPut,
 )
+from brokerset_broker.tables.ordered.state import OrderedState
+from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SubjectsPut
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
@@ -46,6 +48,8 @@ class MetadataState:
     queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
     """Topic -> queue -> number of the next message, where the log may lose all others. In snapshots only."""
 
+    ordered: OrderedState = field(default_factory=OrderedState)
+
     def apply(self, change: Change) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
         match change:
@@ -57,6 +61,7 @@ class MetadataState:
                 for name in change.topics:
                     self.topics.pop(name, None)
                     self.queue_ends.pop(name, None)
+                    self.ordered.forget_topic(name)
                 self._forget(lambda topic, _group: topic in change.topics)
             case GroupsPut():
                 for group in change.groups:
@@ -84,6 +89,8 @@ class MetadataState:
                 self._forget(lambda _topic, group: group in change.groups)
             case DelayPut():
                 self.delay.update(change.levels)
+            case SubjectsPut() | FencesPut() | ProducersPut():
+                self.ordered.apply(change)
 
     def _take_resets(self, key: str, queues: Iterable[int]) -> None:
         waiting = self.resets.get(key)
@@ -117,6 +124,7 @@ class MetadataState:
         self.delay.update(delay)
         for topic, ends in records.offsets_of(found, "queueEnds").items():
             self.queue_ends.setdefault(topic, {}).update(ends)
+        self.ordered.add_sections(found)
         return sum(map(len, (topics, groups, forbidden, offsets, resets, delay)))
 
 

@@ -85,6 +85,14 @@ class FileChanges:
         """Committed offsets are written down every few seconds, as Java's broker does; nobody waits."""
         callback(PutStatus.PUT_OK)
 
+    @property
+    def replicated(self) -> bool:
+        """Nobody else has the changes."""
+        return False
+
+    def flush_producers(self) -> None:
+        """There are no ordered subjects here."""
+
     def answer_ext(self) -> dict[str, str]:
         """No fields: only Java's slaves ask, and they expect none."""
         return {}

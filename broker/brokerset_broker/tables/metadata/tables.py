@@ -21,6 +21,8 @@ from brokerset_broker.tables.metadata.records import (
 )
 from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
 from brokerset_broker.tables.offsets import OffsetManager, is_replicated
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
+from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SubjectsPut
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
 
@@ -62,11 +64,14 @@ class Tables:
         offsets: OffsetManager,
         delay: DelayProgress,
         queues: Queues,
+        ordered: OrderedTables | None = None,
     ) -> None:
+        """Without `ordered` subjects are kept in memory alone."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.delay = delay
+        self.ordered = OrderedTables() if ordered is None else ordered
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
         """Gets topic and queue id of offsets that were set from outside."""
@@ -89,6 +94,7 @@ class Tables:
                     topics.delete(name)
                     offsets.forget_topic(name)
                     self._queues.forget_topic(name, offset)
+                self.ordered.forget_topics(change.topics)
                 self.changed_queues = True
             case GroupsPut():
                 for group in change.groups:
@@ -105,16 +111,21 @@ class Tables:
                 self.release(change)
                 offsets.drop_resets(change.resets_taken)
                 offsets.put(change.offsets)
+                self.ordered.offsets_set(change.offsets)
             case ResetsPut():
                 self.release(change)
                 offsets.put_resets(change.resets)
+                self.ordered.offsets_set(change.resets)
                 self._tell_resets(change)
             case OffsetsRemoved():
                 self.release(change)
                 for name in change.groups:
                     offsets.forget_group(name)
+                    self.ordered.claims.forget_group(name)
             case DelayPut():
                 self.delay.put(change.levels)
+            case SubjectsPut() | FencesPut() | ProducersPut():
+                self.ordered.apply(change)
 
     def _tell_resets(self, change: ResetsPut) -> None:
         if self.on_reset is None:
@@ -140,6 +151,8 @@ class Tables:
                 self.offsets.hold(keys=change.resets)
             case OffsetsRemoved():
                 self.offsets.hold(groups=change.groups)
+            case SubjectsPut():
+                self.ordered.hold(change)
             case _:
                 pass
 
@@ -157,6 +170,8 @@ class Tables:
                 self.offsets.release(keys=change.resets)
             case OffsetsRemoved():
                 self.offsets.release(groups=change.groups)
+            case SubjectsPut():
+                self.ordered.release(change)
             case _:
                 pass
 
@@ -171,6 +186,7 @@ class Tables:
         self.offsets.release_all()
         self.topics.going.clear()
         self.groups.going.clear()
+        self.ordered.release_all()
 
     def begin_queues(self, topic: str, ends: Mapping[int, int]) -> None:
         """Let queues that nothing is known of go on with these numbers. Raises `StoreRefused`."""
@@ -182,6 +198,7 @@ class Tables:
         self.groups.take_over(state.groups, state.forbidden)
         self.offsets.take_over(state.offsets, state.resets)
         self.delay.put(state.delay, whole=True)
+        self.ordered.take_over(state.ordered)
 
     def state(self) -> MetadataState:
         """Everything that is replicated, copied."""
@@ -193,6 +210,7 @@ class Tables:
             {key: dict(queues) for key, queues in offsets.replicated.items() if is_replicated(key)},
             self.waiting_resets(),
             dict(self.delay.offsets().offsets),
+            ordered=self.ordered.state.copy(),
         )
 
     def waiting_resets(self) -> dict[str, dict[int, int]]:
@@ -224,6 +242,10 @@ class Tables:
                         yield from _some(packer.add_key(section, key, queues))
         for level, queue_offset in self.delay.offsets().offsets.items():
             yield from _some(packer.add_key("delay", str(level), queue_offset))
+        for section, name, value in self.ordered.state.entries():
+            item = value()
+            if item is not None:
+                yield from _some(packer.add_key(section, name, item, counts=False))
         for name, ends in self._queues.resting_queues(replay_from):
             yield from _some(packer.add_key("queueEnds", name, ends, counts=False))
         yield from _some(packer.take())
@@ -234,6 +256,7 @@ class Tables:
         await self.groups.saved()
         await self.offsets.saved()
         await self.delay.persist()
+        await self.ordered.saved()
 
 
 def _more(counts: dict[str, int], names: Iterable[str]) -> None:

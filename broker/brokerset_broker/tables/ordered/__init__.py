@@ -1,0 +1,1 @@
+"""Tables of ordered subjects: queues, fences, producers, and who pulls (see DESIGN.md)."""

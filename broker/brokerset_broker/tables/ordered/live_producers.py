@@ -1,0 +1,152 @@
+"""Producers of the queues that a master serves, up to the end of its log. Pure.
+
+The replicated table (`state`) is up to a second older. This one is made of it and of the messages behind it
+when the master first serves the queue, and goes with the role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from brokerset_broker.tables.ordered.sequences import Stamps
+from brokerset_broker.tables.ordered.state import QueueProducers
+from brokerset_broker.tables.ordered.values import ProducersPart, ProducersPut, ProducerState, queue_key
+from brokerset_formats.order_stamps import OrderStamp
+
+PRODUCERS_MAX: Final = 1_024
+"""Producers of one queue; a new one takes the place of the one that was idle longest, or is refused."""
+
+PRODUCER_KEPT_MS: Final = 6 * 3_600_000
+"""A producer that stored something in this time is never forgotten. It is longer than any client repeats a
+send: a forgotten producer's first message would be stored again."""
+
+TOTAL_PRODUCERS_MAX: Final = 200_000
+"""Producers of all queues that a master has served; a new one is refused."""
+
+RECORD_MESSAGES: Final = 10_000
+"""After so many messages of a queue a record of its producers is written; in any case after a second."""
+
+
+class LiveQueue:
+    """The producers of one queue."""
+
+    __slots__ = ("changed", "complete_to", "gone", "producers", "unwritten")
+
+    def __init__(self, known: QueueProducers | None, begin: int) -> None:
+        """`begin` is the first queue offset that is counted next."""
+        self.producers: dict[str, ProducerState] = {} if known is None else dict(known.producers)
+        self.complete_to = begin
+        self.changed: dict[str, None] = {}
+        self.gone: dict[str, None] = {}
+        self.unwritten = 0
+        """Messages since the last record."""
+
+    def count(self, stamp: OrderStamp, queue_offset: int, stored_ms: int) -> None:
+        """Count a message that the log has."""
+        producer = stamp.producer_id
+        known = self.producers.get(producer)
+        if known is None or (stamp.producer_epoch, stamp.sequence) >= (known.epoch, known.next_sequence):
+            self._put(
+                producer, ProducerState(stamp.producer_epoch, stamp.sequence + 1, queue_offset, stored_ms)
+            )
+        self.complete_to = queue_offset + 1
+
+    def stored(self, stamps: Stamps, last_queue_offset: int, stored_ms: int, count: int) -> None:
+        """The last `count` messages of a request were stored."""
+        following = stamps.first + stamps.messages
+        self._put(stamps.producer_id, ProducerState(stamps.epoch, following, last_queue_offset, stored_ms))
+        self.complete_to = last_queue_offset + 1
+        self.unwritten += count
+
+    def _put(self, producer: str, state: ProducerState) -> None:
+        self.producers.pop(producer, None)  # at the end: the order is that of the last messages
+        self.producers[producer] = state
+        self.changed[producer] = None
+        self.gone.pop(producer, None)
+
+    def make_room(self, now_ms: int) -> bool:
+        """Forget who was idle longest if there are too many; whether one more has room."""
+        while len(self.producers) >= PRODUCERS_MAX:
+            oldest = min(self.producers, key=lambda name: self.producers[name].stored_ms)
+            if now_ms - self.producers[oldest].stored_ms < PRODUCER_KEPT_MS:
+                return False
+            del self.producers[oldest]
+            self.changed.pop(oldest, None)
+            self.gone[oldest] = None
+        return True
+
+    def take_part(self) -> ProducersPart | None:
+        """What has changed since the last call."""
+        if not self.changed and not self.gone:
+            return None
+        part = ProducersPart(
+            self.complete_to, {name: self.producers[name] for name in self.changed}, tuple(self.gone)
+        )
+        self.changed, self.gone, self.unwritten = {}, {}, 0
+        return part
+
+
+class LiveProducers:
+    """The queues that this master serves."""
+
+    __slots__ = ("_dirty", "_queues", "generation")
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, int], LiveQueue] = {}
+        self._dirty: dict[tuple[str, int], None] = {}
+        self.generation = 0
+        """Grows whenever all are forgotten: what was read before then is not to be put in."""
+
+    def get(self, topic: str, queue_id: int) -> LiveQueue | None:
+        """The producers of a queue; None before they were read."""
+        return self._queues.get((topic, queue_id))
+
+    def put(self, topic: str, queue_id: int, queue: LiveQueue) -> None:
+        """The producers of a queue were read up to its end."""
+        self._queues[topic, queue_id] = queue
+        self.note(topic, queue_id)
+
+    def note(self, topic: str, queue_id: int) -> None:
+        """A queue has changed."""
+        self._dirty[topic, queue_id] = None
+
+    def has_room(self) -> bool:
+        """Whether there may be one more."""
+        return sum(len(queue.producers) for queue in self._queues.values()) < TOTAL_PRODUCERS_MAX
+
+    def take_changes(self) -> ProducersPut | None:
+        """What has changed since the last call."""
+        dirty, self._dirty = self._dirty, {}
+        found = {}
+        for topic, queue_id in dirty:
+            queue = self._queues.get((topic, queue_id))
+            part = None if queue is None else queue.take_part()
+            if part is not None:
+                found[queue_key(topic, queue_id)] = part
+        return ProducersPut(found) if found else None
+
+    def not_written(self, change: ProducersPut) -> None:
+        """What `take_changes` gave got no record: it comes with the next one."""
+        for (topic, queue_id), queue in self._queues.items():
+            part = change.queues.get(queue_key(topic, queue_id))
+            if part is not None:
+                queue.changed = {**dict.fromkeys(part.put), **queue.changed}
+                queue.gone = {**dict.fromkeys(part.gone), **queue.gone}
+                self.note(topic, queue_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+            self._dirty.pop(key, None)
+
+    def clear(self) -> None:
+        """This broker leads no more, or begins to lead."""
+        self._queues.clear()
+        self._dirty.clear()
+        self.generation += 1
+
+    def sizes(self) -> Mapping[tuple[str, int], int]:
+        """Producers by queue, for metrics."""
+        return {key: len(queue.producers) for key, queue in self._queues.items()}

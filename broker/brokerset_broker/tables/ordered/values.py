@@ -1,0 +1,193 @@
+"""Ordered subjects as a broker keeps them: values, and changes of them that are records of the log. Pure.
+
+Every change overwrites, removes, or raises what its keys have: applying one twice is applying it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from brokerset_formats.config import fields
+from brokerset_formats.errors import FormatError
+from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
+
+NO_END: Final = -1
+"""The end of a queue that is not sealed."""
+
+SESSION_SIZE_MAX: Final = 128
+"""Characters of a session."""
+
+
+class OrderedQueue(NamedTuple):
+    """One queue of a subject."""
+
+    partition_id: int
+    state: PartitionStatus
+    """`Prepared`, `Open` or `Sealed`."""
+
+    end: int = NO_END
+    """Of a sealed one: the queue offset behind its last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An ordered subject on this broker group."""
+
+    order_strategy: OrderStrategy
+    version: int
+    queues: Mapping[int, OrderedQueue]
+
+
+class Fence(NamedTuple):
+    """The highest ownership epoch of a queue for a group. It only grows."""
+
+    epoch: int
+    session: str
+    """Whom the epoch was given to."""
+
+    released: bool = False
+    """Whether that session has released the queue: it neither pulls nor acknowledges any more."""
+
+    def overtakes(self, other: Fence | None) -> bool:
+        """Whether this one counts and not `other`."""
+        return other is None or (self.epoch, self.released) > (other.epoch, other.released)
+
+
+class ProducerState(NamedTuple):
+    """What a queue has of one producer."""
+
+    epoch: int
+    next_sequence: int
+    queue_offset: int
+    """Of its last message."""
+
+    stored_ms: int
+    """When that was stored, by the clock of the broker that stored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectsPut:
+    """Subjects with all their queues."""
+
+    subjects: Mapping[str, Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class FencesPut:
+    """`topic@group` -> queue id -> fence; an older one than is known changes nothing."""
+
+    fences: Mapping[str, Mapping[int, Fence]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersPart:
+    """What has changed among the producers of one queue."""
+
+    complete_to: int
+    """All messages below this queue offset are counted."""
+
+    put: Mapping[str, ProducerState]
+    gone: tuple[str, ...] = ()
+    """Producers that were idle for so long that they are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersPut:
+    """`topic@queue` -> what has changed."""
+
+    queues: Mapping[str, ProducersPart]
+
+
+OrderedChange = SubjectsPut | FencesPut | ProducersPut
+
+
+def queue_key(topic: str, queue_id: int) -> str:
+    """The name of a queue in records."""
+    return f"{topic}@{queue_id}"
+
+
+def split_queue_key(key: str) -> tuple[str, int]:
+    """Topic and queue id. Raises FormatError."""
+    topic, _, queue = key.rpartition("@")
+    if not topic or not queue.isascii() or not queue.isdigit() or len(queue) > 9:
+        raise FormatError(f"{key[:80]!r} is no queue: topic@queue is")
+    return topic, int(queue)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------
+
+
+def subject_to_json(subject: Subject) -> dict[str, object]:
+    """A subject as records have it: `{"strategy":"Strict","version":7,"queues":{"1":[3,"Open",-1]}}`."""
+    queues = {str(number): list(queue) for number, queue in subject.queues.items()}
+    return {"strategy": subject.order_strategy.value, "version": subject.version, "queues": queues}
+
+
+def subject_of(value: object, name: str) -> Subject:
+    """Read `subject_to_json`. Raises FormatError."""
+    found = fields.as_object(value, name)
+    try:
+        strategy = OrderStrategy(fields.get_text(found, "strategy"))
+        queues = {
+            fields.as_integer(number, name): OrderedQueue(
+                fields.as_integer(item[0], name),
+                PartitionStatus(str(item[1])),
+                fields.as_integer(item[2], name),
+            )
+            for number, item in (
+                (number, _items(item, 3, name)) for number, item in fields.get_object(found, "queues").items()
+            )
+        }
+    except ValueError as error:
+        raise FormatError(f"the subject {name} cannot be read: {error}") from None
+    return Subject(strategy, fields.get_integer(found, "version", 0), queues)
+
+
+def fences_to_json(fences: Mapping[int, Fence]) -> dict[str, object]:
+    """Fences by queue: `{"1":[17,"session",false]}`."""
+    return {str(queue): list(fence) for queue, fence in fences.items()}
+
+
+def fences_of(value: object, name: str) -> dict[int, Fence]:
+    """Read `fences_to_json`. Raises FormatError."""
+    found: dict[int, Fence] = {}
+    for queue, value_of_queue in fields.as_object(value, name).items():
+        epoch, session, released = _items(value_of_queue, 3, name)
+        found[fields.as_integer(queue, name)] = Fence(
+            fields.as_integer(epoch, name), str(session), released is True
+        )
+    return found
+
+
+def part_to_json(part: ProducersPart) -> dict[str, object]:
+    """Producers of a queue: `{"upTo":9,"put":{"p":[epoch,next,offset,ms]},"gone":["q"]}`."""
+    found: dict[str, object] = {
+        "upTo": part.complete_to,
+        "put": {name: list(state) for name, state in part.put.items()},
+    }
+    if part.gone:
+        found["gone"] = list(part.gone)
+    return found
+
+
+def part_of(value: object, name: str) -> ProducersPart:
+    """Read `part_to_json`. Raises FormatError."""
+    found = fields.as_object(value, name)
+    put = {}
+    for producer, value_of_producer in fields.get_object(found, "put").items():
+        epoch, following, offset, stored_ms = (
+            fields.as_integer(item, name) for item in _items(value_of_producer, 4, name)
+        )
+        put[producer] = ProducerState(epoch, following, offset, stored_ms)
+    gone = found.get("gone", [])
+    if not isinstance(gone, list):
+        raise FormatError(f"gone of {name} should be a list")
+    return ProducersPart(fields.get_integer(found, "upTo", 0), put, tuple(map(str, gone)))
+
+
+def _items(value: object, count: int, name: str) -> list[object]:
+    if not isinstance(value, list) or len(value) != count:
+        raise FormatError(f"an entry of {name} should be a list of {count}")
+    return value
