@@ -1,0 +1,290 @@
+"""One subject of a producer: its route by long polls, its epoch, its requests, its timers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final, Protocol
+
+from brokerset_client.errors import ClientError
+from brokerset_client.ordered.producing.breaker import Breakers
+from brokerset_client.ordered.producing.encoding import request
+from brokerset_client.ordered.producing.errors import SubjectRefused
+from brokerset_client.ordered.producing.outcomes import Outcome, Unclear, classify
+from brokerset_client.ordered.producing.outgoing import Attempt, Failed, Outgoing, Stored
+from brokerset_client.ordered.producing.settings import ProducerSettings
+from brokerset_client.ordered.producing.subject import SubjectSender
+from brokerset_client.ordered.transport import OrderedTransport
+from brokerset_protocol.bodies.ordered import SubjectRoute
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.ordered import (
+    GetSubjectRoute,
+    StartProducer,
+    StartProducerResponse,
+)
+from brokerset_protocol.subject_words import OrderStrategy
+from brokerset_runtime.clock import Clock
+
+REFUSALS: Final = frozenset({
+    ResponseCode.BROKERSET_SUBJECT_REFUSED,
+    ResponseCode.BROKERSET_SUBJECT_UNKNOWN,
+})  # fmt: skip
+"""Answers of the controllers that no repetition changes; all others are asked again."""
+
+
+class Senders(Protocol):
+    """Who answers the senders: the producer."""
+
+    def stored(self, stored: Stored) -> None: ...
+    def failed(self, failed: Failed) -> None: ...
+    def fenced(self, reason: str) -> None: ...
+    def forget(self, driver: SubjectDriver) -> None: ...
+
+
+class SubjectDriver:
+    """Runs a `SubjectSender`. It has a task for the route, one for epochs, and one for each request."""
+
+    def __init__(
+        self,
+        subject: str,
+        producer_id: str,
+        transport: OrderedTransport,
+        clock: Clock,
+        settings: ProducerSettings,
+        breakers: Breakers,
+        roll: Callable[[], float],
+        senders: Senders,
+    ) -> None:
+        self.subject = subject
+        self.sender = SubjectSender(subject, settings, breakers, roll)
+        self._producer_id = producer_id
+        self._transport = transport
+        self._clock = clock
+        self._settings = settings
+        self._roll = roll
+        self._senders = senders
+        self._order: OrderStrategy | None = None
+        """What senders expect the subject's order strategy to be."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pumping: asyncio.Handle | None = None
+        self._stopped = False
+        self._epoch_running = False
+        self._routed = False
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def accept(self, message: Outgoing, order: OrderStrategy | None) -> None:
+        """A message of this subject."""
+        self.sender.accept(message, self._clock.monotonic())
+        if order is not None:
+            self._order = self._order or order
+            known = self.sender.route.order_strategy if self.sender.route is not None else self._order
+            if known != order:
+                self.sender.refuse(message, SubjectRefused(_mismatch(self.subject, known, order)))
+        if not self._routed:
+            self._routed = True
+            self._spawn(self._follow_route())
+        self._pump_soon()
+
+    def abort(self, error: Callable[[Outgoing, bool], Exception]) -> None:
+        """Fail everything on its way."""
+        self.sender.abort(error)
+        self._answer_senders()
+
+    def stop(self) -> None:
+        """Send and ask nothing more."""
+        self._stopped = True
+        for handle in (self._timer, self._pumping):
+            if handle is not None:
+                handle.cancel()
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until all tasks have ended; after `stop`."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has no task left."""
+        return not self._tasks
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _pump_soon(self) -> None:
+        """Once for all messages that are accepted in this turn of the loop: they leave in one request."""
+        if self._pumping is None and not self._stopped:
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Do what the state machine wants now."""
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+        if self._stopped:
+            return
+        now = self._clock.monotonic()
+        effects = self.sender.take_effects(now)
+        for stored in effects.stored:
+            self._senders.stored(stored)
+        for failed in effects.failed:
+            self._senders.failed(failed)
+        if effects.fenced is not None:
+            self._senders.fenced(effects.fenced)
+            return
+        for attempt in effects.attempts:
+            self._spawn(self._attempt(attempt))
+        if effects.epoch_wanted and self.sender.route is not None and not self._epoch_running:
+            self._epoch_running = True
+            self._spawn(self._ask_epoch())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if effects.wake_at is not None:
+            delay = max(0.0, effects.wake_at - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._pump)
+
+    def _answer_senders(self) -> None:
+        effects = self.sender.take_effects(self._clock.monotonic())
+        for stored in effects.stored:
+            self._senders.stored(stored)
+        for failed in effects.failed:
+            self._senders.failed(failed)
+
+    async def _attempt(self, attempt: Attempt) -> None:
+        command = request(attempt, self._producer_id, self._clock.now_ms())
+        outcome: Outcome
+        try:
+            answer = await self._transport.ask_master(
+                self.subject, attempt.key.broker_group, command, self._settings.request_ms / 1000
+            )
+        except ClientError as error:
+            outcome = Unclear(str(error))
+        else:
+            outcome = classify(answer)
+        if isinstance(outcome, Unclear) and outcome.stale_route:
+            self._transport.route_is_stale(self.subject)
+        if not self._stopped:
+            self.sender.take_outcome(attempt, outcome, self._clock.monotonic())
+            self._pump()
+
+    # -- the controllers ----------------------------------------------------------------------------------
+
+    async def _follow_route(self) -> None:
+        """Keep the route: each question waits at the controllers until there is another version."""
+        failures = 0
+        while not self._stopped:
+            route = self.sender.route
+            header = GetSubjectRoute(
+                subject=self.subject,
+                order_strategy=self._order,
+                # A subject that was deleted must not come back by itself: only its first message creates it.
+                create=route is None,
+                known_version=None if route is None else route.version,
+                wait_ms=0 if route is None else self._settings.route_wait_ms,
+            )
+            answer = await self._ask(RequestCode.BROKERSET_SUBJECT_ROUTE, header.to_ext(), header.wait_ms)
+            problem = self._take_route(answer)
+            if problem is None:
+                failures = 0
+                continue
+            failures += 1
+            await self._back_off(failures)
+
+    def _take_route(self, answer: Command | None) -> str | None:
+        """Use an answer; a text says why it cannot be used, and the question is asked again."""
+        if answer is None:
+            return "no answer"
+        if answer.code in REFUSALS:
+            self._refused(answer)
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            return f"answer {answer.code}"
+        if not answer.body:
+            return None if self.sender.route is not None else "an answer without a route"
+        try:
+            route = SubjectRoute.from_json(answer.body)
+        except Rejected as error:
+            return str(error)
+        if self._order is not None and route.order_strategy != self._order:
+            self._end(SubjectRefused(_mismatch(self.subject, route.order_strategy, self._order)))
+            return None
+        known = self.sender.route
+        if known is not None and route.version <= known.version:
+            return "an answer with an old route"
+        self.sender.take_route(route, self._clock.monotonic())
+        self._pump()
+        return None
+
+    async def _ask_epoch(self) -> None:
+        header = StartProducer(subject=self.subject, producer_id=self._producer_id)
+        failures = 0
+        try:
+            while not self._stopped:
+                answer = await self._ask(RequestCode.BROKERSET_START_PRODUCER, header.to_ext(), 0)
+                if answer is not None and answer.code in REFUSALS:
+                    self._refused(answer)
+                    return
+                if answer is not None and answer.code == ResponseCode.SUCCESS:
+                    try:
+                        epoch = StartProducerResponse.from_ext(answer.ext).producer_epoch
+                    except Rejected:
+                        pass
+                    else:
+                        self._epoch_running = False
+                        self.sender.take_epoch(epoch, self._clock.monotonic())
+                        self._pump()
+                        return
+                failures += 1
+                await self._back_off(failures)
+        finally:
+            self._epoch_running = False
+
+    async def _ask(self, code: RequestCode, ext: dict[str, str], wait_ms: int) -> Command | None:
+        try:
+            return await self._transport.ask_controllers(
+                Command(code, ext), (wait_ms + self._settings.control_ms) / 1000
+            )
+        except ClientError:
+            return None
+
+    async def _back_off(self, failures: int) -> None:
+        delay_ms = self._settings.backoff.delay_ms(failures) * (0.5 + 0.5 * self._roll())
+        await asyncio.sleep(delay_ms / 1000)
+
+    def _refused(self, answer: Command) -> None:
+        remark = answer.remark or "no reason given"
+        if answer.code == ResponseCode.BROKERSET_SUBJECT_UNKNOWN:
+            text = f"subject {self.subject!r} was deleted, or never created: {remark}"
+        else:
+            text = f"the controllers refuse subject {self.subject!r}: {remark}"
+        self._end(SubjectRefused(text))
+
+    def _end(self, error: SubjectRefused) -> None:
+        self.abort(
+            lambda message, unknown: SubjectRefused(str(error) + ("; it may be stored" if unknown else ""))
+        )
+        self._senders.forget(self)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended_task)
+
+    def _ended_task(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            # A bug of ours: what waits must not wait permanently for a task that is gone.
+            self.abort(lambda message, unknown: error)
+            self._senders.forget(self)
+
+
+def _mismatch(subject: str, found: OrderStrategy, expected: OrderStrategy) -> str:
+    return f"subject {subject!r} is {found}, and {expected} was expected: change one of the two"
