@@ -36,7 +36,8 @@ class PullStatus(Enum):
     OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
 
 
-_PULL_STATUS: Final = {int(status.value): status for status in PullStatus}
+PULL_STATUS: Final = {int(status.value): status for status in PullStatus}
+"""By the code of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ async def pull(
         ext[PullKey.SUBSCRIPTION] = subscription.sub_string
     ext[PullKey.SYS_FLAG] = str(flag)
     answer = await instance.call(address, Command(RequestCode.PULL_MESSAGE, ext), timeout)
-    status = _PULL_STATUS.get(answer.code)
+    status = PULL_STATUS.get(answer.code)
     if status is None:
         raise RequestRefused(answer.code, answer.remark or "no reason given", address)
     try:

@@ -233,6 +233,10 @@ class MessageView:
         raw = find_property(self._raw_properties, name)
         return None if raw is None else raw.decode("utf-8", "replace")
 
+    def property_text(self, name: str) -> str | None:
+        """One property, without reading the others; None if there is none. Raises `MessageUnreadable`."""
+        return self._property(name.encode())
+
     @property
     def record(self) -> Record:
         """All fields of the stored record, for tools. Raises `MessageUnreadable`."""

@@ -168,7 +168,7 @@ class ProducerApp(ClientHost):
         oracle.sending(message)
         try:
             future = await producer.send_async(
-                Message(SUBJECT, body_of(*message)), key=key, order=self.world.order
+                Message(topic=SUBJECT, body=body_of(*message)), key=key, order=self.world.order
             )
         except ClientError as error:
             self.world.counts[f"send refused: {type(error).__name__}"] += 1

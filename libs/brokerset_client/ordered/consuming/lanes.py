@@ -1,0 +1,222 @@
+"""The messages of one partition that were pulled: a lane for each logical partition, in queue order.
+
+One message of a lane runs at a time, and the next one follows when it is done; a message that fails stays
+the first of its lane. Other lanes go on, so a key that fails stops only what shares its logical partition.
+What may be acknowledged is everything below the lowest message that is not done. Queue offsets that a pull
+has passed without a message (filtered, or expired) count as done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+COMMON_LANE = -1
+"""Lane of messages that say no logical partition: among each other they keep their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLimits:
+    """Bounds of one partition; at one of the first two nothing is pulled."""
+
+    unhandled_max: int = 100
+    """Messages that were pulled and are not done; a pull may exceed it by its batch, less one."""
+
+    span_max: int = 50_000
+    """Queue offsets from the acknowledged position to the end of what was pulled: what is handled twice
+    after a crash at worst. It is reached only behind a lane that stands still."""
+
+    running_max: int = 32
+    """Handlers at the same time."""
+
+
+class Taken(NamedTuple, Generic[T]):
+    """A message whose handler shall start now."""
+
+    queue_offset: int
+    lane: int
+    item: T
+    attempt: int
+    """From 1; counts in this process only."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedLane:
+    """A lane whose first message has failed."""
+
+    lane: int
+    queue_offset: int
+    attempts: int
+    since: float
+    """When it failed first, in seconds of the consumer's monotonic clock."""
+
+    waiting: int
+    """Messages behind it that were pulled."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[int] = field(default_factory=deque)
+    """Queue offsets, the running one first."""
+
+    running: bool = False
+    attempts: int = 0
+    retry_at: float = 0.0
+    since: float = 0.0
+
+
+class Lanes(Generic[T]):
+    """One partition from the position at which this session began."""
+
+    def __init__(self, position: int, limits: LaneLimits) -> None:
+        self._limits = limits
+        self._items: dict[int, tuple[int, T]] = {}
+        self._order: deque[int] = deque()
+        self._lanes: dict[int, _Lane] = {}
+        self._ready: deque[int] = deque()
+        self._retries: list[tuple[float, int]] = []
+        self.position = position
+        """Acknowledged, and confirmed by the broker: the next queue offset is unhandled for the group."""
+
+        self.pulled_to = position
+        """Where the next pull begins."""
+
+        self.running = 0
+
+    # -- pulling ------------------------------------------------------------------------------------------
+
+    @property
+    def unhandled(self) -> int:
+        """Messages that were pulled and are not done."""
+        return len(self._items)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a pull may start."""
+        return (
+            len(self._items) < self._limits.unhandled_max
+            and self.pulled_to - self.position < self._limits.span_max
+        )
+
+    def add(self, messages: Iterable[tuple[int, int, T]], next_queue_offset: int) -> None:
+        """Take what a pull at `pulled_to` found: (queue offset, lane, item), ascending.
+
+        What is below `pulled_to` came before and is dropped. Everything up to `next_queue_offset` is
+        accounted for, so what is missing counts as done.
+        """
+        for queue_offset, number, item in messages:
+            if queue_offset < self.pulled_to:
+                continue
+            self.pulled_to = queue_offset + 1
+            self._items[queue_offset] = number, item
+            self._order.append(queue_offset)
+            lane = self._lanes.get(number)
+            if lane is None:
+                lane = self._lanes[number] = _Lane()
+            lane.waiting.append(queue_offset)
+            if len(lane.waiting) == 1:
+                self._ready.append(number)
+        self.pulled_to = max(self.pulled_to, next_queue_offset)
+
+    # -- handling -----------------------------------------------------------------------------------------
+
+    def has_ready(self, now: float) -> bool:
+        """Whether `take` would give a message."""
+        self._wake_retries(now)
+        return bool(self._ready) and self.running < self._limits.running_max
+
+    def take(self, now: float) -> Taken[T] | None:
+        """The message whose handler shall start next; None if each lane runs, waits or is empty."""
+        self._wake_retries(now)
+        if not self._ready or self.running >= self._limits.running_max:
+            return None
+        number = self._ready.popleft()
+        lane = self._lanes[number]
+        assert not lane.running, "one message of a lane runs at a time"
+        lane.running = True
+        self.running += 1
+        queue_offset = lane.waiting[0]
+        return Taken(queue_offset, number, self._items[queue_offset][1], lane.attempts + 1)
+
+    def done(self, queue_offset: int) -> None:
+        """The running message needs nothing more; the next one of its lane may start."""
+        number, lane = self._stop_running(queue_offset)
+        del self._items[queue_offset]
+        lane.waiting.popleft()
+        lane.attempts = 0
+        if lane.waiting:
+            self._ready.append(number)
+        else:
+            del self._lanes[number]
+        while self._order and self._order[0] not in self._items:
+            self._order.popleft()
+
+    def failed(self, queue_offset: int, now: float, retry_at: float) -> None:
+        """The running message failed: it stays first, and may start again at `retry_at`."""
+        number, lane = self._stop_running(queue_offset)
+        if not lane.attempts:
+            lane.since = now
+        lane.attempts += 1
+        lane.retry_at = retry_at
+        heapq.heappush(self._retries, (retry_at, number))
+
+    def put_back(self, queue_offset: int) -> None:
+        """The running message was not handled, which is no failure: it stays first, and may start again."""
+        number, _ = self._stop_running(queue_offset)
+        self._ready.append(number)
+
+    def retry_now(self) -> None:
+        """Let lanes that wait after a failure start again at once."""
+        self._retries = [(-1.0, number) for _, number in self._retries]
+        heapq.heapify(self._retries)
+
+    @property
+    def next_retry(self) -> float | None:
+        """When the next lane that waits after a failure may start again."""
+        return self._retries[0][0] if self._retries else None
+
+    # -- acknowledging ------------------------------------------------------------------------------------
+
+    @property
+    def handled_to(self) -> int:
+        """Everything below is done."""
+        return self._order[0] if self._order else self.pulled_to
+
+    @property
+    def ack_range(self) -> tuple[int, int] | None:
+        """First and last queue offset that are done and not acknowledged, without a gap."""
+        end = self.handled_to
+        return (self.position, end - 1) if end > self.position else None
+
+    def acknowledged(self, position: int) -> None:
+        """The broker has confirmed everything below `position`."""
+        assert position <= self.handled_to, "only what is done is acknowledged"
+        self.position = max(self.position, position)
+
+    def blocked(self) -> Iterator[BlockedLane]:
+        """Lanes whose first message has failed."""
+        for number, lane in self._lanes.items():
+            if lane.attempts:
+                yield BlockedLane(number, lane.waiting[0], lane.attempts, lane.since, len(lane.waiting) - 1)
+
+    def item(self, queue_offset: int) -> T:
+        """A message that is not done."""
+        return self._items[queue_offset][1]
+
+    def _stop_running(self, queue_offset: int) -> tuple[int, _Lane]:
+        number = self._items[queue_offset][0]
+        lane = self._lanes[number]
+        assert lane.running, "only what was taken ends"
+        assert lane.waiting[0] == queue_offset, "the first of a lane runs"
+        lane.running = False
+        self.running -= 1
+        return number, lane
+
+    def _wake_retries(self, now: float) -> None:
+        while self._retries and self._retries[0][0] <= now:
+            self._ready.append(heapq.heappop(self._retries)[1])
