@@ -26,6 +26,7 @@ from brokerset_controller.processors import Processors
 from brokerset_controller.service import ControllerService
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.errors import Rejected
+from brokerset_protocol.subject_words import CONTROLLERS_KEY, CONTROLLERS_NAMESPACE
 from brokerset_raft.configuration import Configuration, Member
 from brokerset_raft.driver import RaftEngine, RaftSettings
 from brokerset_raft.engine import EngineStatus
@@ -272,6 +273,7 @@ class Controller:
                     external_connections_max=settings.external_connections_max,
                 ),
                 clock=self._clock,
+                provided={(CONTROLLERS_NAMESPACE, CONTROLLERS_KEY): self._controller_addresses},
             )
             self.namesrv_port = await self._name_server.start()
         if settings.http_port:
@@ -279,6 +281,12 @@ class Controller:
                 alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics
             )
             self.http_port = await self._endpoint.start(settings.bind_address, settings.http_port)
+
+    def _controller_addresses(self) -> str | None:
+        """Where clients reach the controllers; None before this one knows the members."""
+        assert self._engine is not None
+        members = self._engine.status.configuration.members
+        return ";".join(each.service_address for each in members if each.service_address) or None
 
     # -- news ---------------------------------------------------------------------------------------------
 

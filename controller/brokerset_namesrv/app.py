@@ -15,7 +15,7 @@ from brokerset_namesrv import kv_file
 from brokerset_namesrv.external import ExternalListener
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
-from brokerset_namesrv.processors import Counters, Processors
+from brokerset_namesrv.processors import Counters, Processors, ProvidedEntries
 from brokerset_namesrv.routes import RouteTable
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
@@ -40,9 +40,11 @@ class NameServer:
         *,
         clock: Clock | None = None,
         limits: ServerLimits | None = None,
+        provided: ProvidedEntries | None = None,
     ) -> None:
-        """Needs a running event loop only from `start` on."""
+        """Needs a running event loop only from `start` on. `provided`: key-value entries of who embeds it."""
         self._settings = settings
+        self._provided = provided or {}
         self._clock = clock or SystemClock()
         self._limits = limits or ServerLimits()
         self._processors: Processors | None = None
@@ -87,6 +89,7 @@ class NameServer:
             tell=self._notifier.tell,
             counters=counters,
             started=self._clock.monotonic(),
+            provided=self._provided,
         )
         self._server = RemotingServer(
             self._processors.handlers(), limits=self._limits, on_close=self._connection_closed

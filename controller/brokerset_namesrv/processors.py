@@ -5,7 +5,7 @@ Source: RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -42,6 +42,11 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 """End of the remark for an unknown topic: tools show it as it is."""
 
 
+ProvidedEntries = Mapping[tuple[str, str], Callable[[], str | None]]
+"""Key-value entries, by namespace and key, that a function answers unless somebody has stored such an entry.
+They are in no file and in no list."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What has happened since the start; shown as metrics."""
@@ -72,6 +77,8 @@ class Processors:
     counters: Counters = field(default_factory=Counters)
     started: float = 0.0
     """Monotonic seconds of the start, for `needWaitForService`."""
+
+    provided: ProvidedEntries = field(default_factory=dict)
 
     def handlers(self) -> dict[int, Handler]:
         """The handler of each request code."""
@@ -335,6 +342,9 @@ class Processors:
         """101: one entry."""
         header = headers.GetKVConfig.from_ext(command.ext)
         value = self.kv.get(header.namespace, header.key)
+        provide = self.provided.get((header.namespace, header.key))
+        if value is None and provide is not None:
+            value = provide()
         if value is None:
             return command.reply(
                 ResponseCode.QUERY_NOT_FOUND,

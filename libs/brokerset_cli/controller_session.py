@@ -16,6 +16,7 @@ from brokerset_cli.options import controller_address, controller_options, namesr
 from brokerset_cli.output import CommandFailed
 from brokerset_client.controller_admin import NOT_SERVED, ControllerAdmin, ControllersUnavailable
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
+from brokerset_client.subject_admin import SubjectAdmin
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.logs import configure_logs
@@ -23,12 +24,19 @@ from brokerset_runtime.logs import configure_logs
 T = TypeVar("T")
 
 
+A = TypeVar("A", bound=ControllerAdmin)
+
+
 def run(controllers: str, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
     """Connect to controllers, do `work`, disconnect; ends the command when that fails."""
+    return _run(ControllerAdmin(controllers), controllers, work)
+
+
+def _run(unopened: A, controllers: str, work: Callable[[A], Awaitable[T]]) -> T:
     configure_logs("error", json=False)
 
     async def session() -> T:
-        async with ControllerAdmin(controllers) as admin:
+        async with unopened as admin:
             return await work(admin)
 
     try:
@@ -47,6 +55,11 @@ class Controllers:
     def run(self, work: Callable[[ControllerAdmin], Awaitable[T]]) -> T:
         """Do `work` with them; ends the command when that fails."""
         return run(controller_address(self.controller, self.data), work)
+
+    def run_subjects(self, work: Callable[[SubjectAdmin], Awaitable[T]]) -> T:
+        """The same for work on ordered subjects."""
+        address = controller_address(self.controller, self.data)
+        return _run(SubjectAdmin(address), address, work)
 
     @property
     def has_ledgers(self) -> bool:
@@ -89,6 +102,10 @@ def advice_for(error: ClientError, controllers: str) -> str:
             )
         case RequestRefused(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, address=address):
             return f"{address} is no controller of brokerset; name one with --controller"
+        case RequestRefused(code=ResponseCode.BROKERSET_SUBJECT_UNKNOWN):
+            return "see `brokerset subject list`, or create it with `brokerset subject create`"
+        case RequestRefused(code=ResponseCode.BROKERSET_SUBJECT_REFUSED):
+            return "nothing was changed; `brokerset subject describe` shows the subject"
         case RequestRefused():
             return "nothing was changed; `brokerset status` shows controllers, groups and replicas"
         case BrokerUnreachable() | AnswerTimeout():

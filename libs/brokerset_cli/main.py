@@ -17,6 +17,10 @@ COMMANDS: Final = {
     "down": ("brokerset_cli.down:down", "Stop what `up` runs."),
     "status": ("brokerset_cli.status:status", "Show processes, controllers, replicas and what is wrong."),
     "topic": ("brokerset_cli.topics:topic", "Create, list, describe and delete topics."),
+    "subject": (
+        "brokerset_cli.subjects:subject",
+        "Create, scale, list, describe and delete ordered subjects.",
+    ),
     "group": ("brokerset_cli.groups:group", "Create, list, describe and delete consumer groups."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),

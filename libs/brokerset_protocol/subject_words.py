@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+CONTROLLERS_NAMESPACE: Final = "BROKERSET"
+CONTROLLERS_KEY: Final = "CONTROLLERS"
+"""Entry of the name servers' key-value configuration that names the controllers: `host:port;host:port`."""
 
 
 class OrderStrategy(StrEnum):
