@@ -316,7 +316,7 @@ class OrderedChaos:
         """Another process with the same producer id starts; the one before is stopped, and comes back."""
         app = self._dice.choice(self._world.producers)
         before = app.process
-        if before is None or not before.alive or before.paused:
+        if before is None or not before.alive or before.paused or app.has_epoch is not before:
             return False
         app.pause()
         app.replace()

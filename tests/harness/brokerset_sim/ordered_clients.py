@@ -120,6 +120,9 @@ class ProducerApp(ClientHost):
         self.pending: dict[Sent, RatedProcess] = {}
         """Sends of the present process without an answer."""
 
+        self.has_epoch: RatedProcess | None = None
+        """The process that has got an answer: it has a producer epoch."""
+
         self._next = dict.fromkeys(self.keys, 0)
 
     def start(self) -> None:
@@ -166,6 +169,7 @@ class ProducerApp(ClientHost):
         message = (key, self._next[key])
         oracle = self.world.oracle
         oracle.sending(message)
+        self.world.note("send", process.name, *message)
         try:
             future = await producer.send_async(
                 Message(topic=SUBJECT, body=body_of(*message)), key=key, order=self.world.order
@@ -189,12 +193,15 @@ class ProducerApp(ClientHost):
         error = future.exception()
         oracle = self.world.oracle
         if error is None:
+            self.has_epoch = process
             result = future.result()
             self.world.note("acknowledged", *message, result.queue_offset)
             oracle.acknowledged(message, None, result.queue_offset)
         else:
             self.world.note("failed", *message, error)
             self.world.counts[f"send failed: {type(error).__name__}"] += 1
+            if not isinstance(error, ClientError):
+                self.world.process_died(process, error)
             oracle.failed(message, maybe_stored=not isinstance(error, OrderedSendFailed) or error.maybe_stored)
 
 

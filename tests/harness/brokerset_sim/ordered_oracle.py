@@ -145,6 +145,7 @@ class Oracle:
         self._owned: dict[tuple[str, int], dict[str, Owned]] = {}
         self._producers: dict[int, str] = {}
         self._last_stored: dict[str, int] = {}
+        self.note: Callable[..., None] = lambda *what: None
         self._now = now
         self._fail = fail
 
@@ -218,6 +219,7 @@ class Oracle:
         if stamp is None:
             self.violated(KEPT, f"{message} is stored without a stamp")
             return
+        self.note("stored", *message, group_name, entry.queue_id, entry.queue_offset, stamp)
         sent = self.sent.get(message)
         if sent is None:
             self.violated(KEPT, f"{message} was sent by nobody")

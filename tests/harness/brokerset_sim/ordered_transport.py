@@ -75,7 +75,7 @@ class SimTransport:
             raise AnswerTimeout(str(error)) from error
         except ConnectionClosed as error:
             self._routes.pop(broker_group, None)
-            raise BrokerUnreachable(str(error)) from error
+            raise BrokerUnreachable(address, str(error)) from error
 
     def route_is_stale(self, topic: str) -> None:
         """As `OrderedTransport.route_is_stale`."""

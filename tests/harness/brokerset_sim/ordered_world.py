@@ -7,14 +7,19 @@ All parts that ordered subjects consist of run their production code. Consensus 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
+
+import structlog
 
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_sim.history import Violation
+from brokerset_sim.loop import OWNER
 from brokerset_sim.network import Network, Weather
 from brokerset_sim.ordered_agreement import Agreement
 from brokerset_sim.ordered_brokers import BrokerNode
@@ -27,7 +32,7 @@ from brokerset_sim.ordered_plan import OrderedPlan, draw_ordered
 from brokerset_sim.ordered_time import DriftingLoop, RatedHost, RatedProcess, Wire, run_drifting
 from brokerset_sim.ordered_watch import Watch
 from brokerset_sim.process import Process, real_error
-from brokerset_sim.world import Outcome, logs_as_trace
+from brokerset_sim.world import Outcome
 
 PROGRESS: Final = "progress after the faults"
 PROCESS_DIED: Final = "processes live"
@@ -79,6 +84,7 @@ class OrderedWorld:
         self._story: asyncio.Task[None] | None = None
         self.oracle = Oracle(self.wire.time, self.fail, strict=plan.strict)
         self.oracle.subject = SUBJECT
+        self.oracle.note = self.note
         self.watch = Watch(self)
         self.network = Network(cast(Any, self.wire), self.random_for("network"), self.watch)
         self.network.weather = CALM
@@ -300,13 +306,13 @@ class OrderedWorld:
 
 def simulate_ordered(seed: int, plan: OrderedPlan | None = None, *, show: bool = False) -> Outcome:
     """Run one seed from beginning to end."""
-    shown: list[OrderedWorld] = []
+    worlds: list[OrderedWorld] = []
 
     async def main() -> Outcome:
         world = OrderedWorld(seed, plan or draw_ordered(seed), show=show)
+        worlds.append(world)
         if show:
             print(world.plan)
-            shown.append(world)
         await world.run()
         counts = world.counts + world.oracle.counts + world.watch.answers
         counts["elected: controllers"] += world.agreement.elections
@@ -323,5 +329,32 @@ def simulate_ordered(seed: int, plan: OrderedPlan | None = None, *, show: bool =
             counts,
         )
 
-    with logs_as_trace((lambda level, event: shown[0].note("log", level, event)) if show else None):
+    with _watched_logs(worlds, show=show):
         return run_drifting(main())
+
+
+@contextlib.contextmanager
+def _watched_logs(worlds: list[OrderedWorld], *, show: bool) -> Iterator[None]:
+    """Production code that logs an exception has a mistake; all else is shown, or goes nowhere."""
+
+    def take(_: Any, level: str, event: Any) -> str:
+        world = worlds[0]
+        if show:
+            world.note("log", level, dict(event))
+        error = event.get("exc_info")
+        if isinstance(error, BaseException) and getattr(OWNER.get(), "alive", True):
+            violation = Violation(TASK_FAILED, f"{event.get('event')}: {error!r}")
+            violation.__cause__ = error
+            world.fail(violation)
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[take],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if show else logging.ERROR),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
