@@ -36,7 +36,7 @@ PORT: Final = 10_911
 CONFIRM_SECONDS_MAX: Final = 3.0
 """How long an append waits for the replicas (`slaveTimeout`)."""
 
-TICK_SECONDS: Final = 0.1
+TICK_SECONDS: Final = 0.25
 """How often the gateway's modes follow what has changed by time alone."""
 
 NEVER_MS: Final = 10**9
@@ -62,6 +62,7 @@ class ModelBroker(Broker):
         self.role = Role.NONE
         self.epoch = 0
         self.switching = False
+        self.accepts_replicas = False
         self.lease_until = 0.0
         """By the host's clock."""
 
@@ -141,6 +142,7 @@ class ModelBroker(Broker):
         if epoch <= self.epoch:
             return
         self.switching = True
+        self.accepts_replicas = False
         self._follow_facts()
         async with self._switch:
             await self.services.stop()
@@ -153,17 +155,21 @@ class ModelBroker(Broker):
             self.node.store.refusal = None
             self.epoch_end = self.node.store.max_offset
             self._role_taken(cast(Any, self))
+            self.accepts_replicas = True
+            await self.metadata.write_snapshot()
+            if self.role is not Role.MASTER or self.epoch != epoch:
+                return
+            self.services.start()
             self.switching = False
             self._follow_facts()
             self.node.group.leads(self.node, epoch)
-            await self.metadata.write_snapshot()
-            self.services.start()
 
     async def follow(self, epoch: int, address: str | None) -> None:
         """Another one is master, or nobody."""
         if epoch < self.epoch or (epoch == self.epoch and self.role is Role.MASTER and address is not None):
             return
         was = self.role
+        self.switching = self.accepts_replicas = False
         self.epoch, self.role, self.master_address = epoch, Role.SLAVE, address
         self.node.store.refusal = "this broker does not lead"
         self._no_master_since = self.clock.monotonic()

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SUBJECT: Final = "orders"
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 2.0
+"""How long the retry queue of a drained partition stays empty first: generations follow each other quickly."""
+
 
 
 class HandlerError(Exception):
@@ -234,14 +237,21 @@ class ConsumerApp(ClientHost):
         self.world.note("left", process.name)
         self.world.counts["left"] += 1
         if process is self.process:
-            self.world.loop.call_soon(self.kill)
+            self.world.wire.call_soon(self._ended)
+
+    def _ended(self) -> None:
+        self.kill()
+        if self.world.healing:
+            self.start()
 
     def _killed(self, process: RatedProcess) -> None:
         self._consumer = None
         self.world.watch.consumer_gone(process)
 
     def _settings(self) -> OrderedConsumerSettings:
-        return OrderedConsumerSettings(heartbeat_seconds=self.world.plan.heartbeat)
+        return OrderedConsumerSettings(
+            heartbeat_seconds=self.world.plan.heartbeat, retry_settle_seconds=SETTLE_SECONDS
+        )
 
     async def _run(self, process: RatedProcess) -> None:
         world = self.world

@@ -29,6 +29,9 @@ WATCH_SECONDS: Final = 0.15
 NOT_IN_SYNC_SECONDS: Final = 1.0
 """A replica that is not reached for so long leaves the in-sync set."""
 
+PART_CHANCE: Final = 0.3
+"""Of a copy to bring only a part of what is missing."""
+
 ENTRIES_MAX: Final = 400
 """Copied at once to a replica that is behind."""
 
@@ -148,7 +151,7 @@ class GroupModel:
         master = self.master
         if master is None or not master.awake or master.broker is None:
             return None
-        return master if master.broker.epoch == self.epoch and not master.broker.switching else None
+        return master if master.broker.epoch == self.epoch and master.broker.accepts_replicas else None
 
     def _copy_to_all(self) -> None:
         master = self._leads_now()
@@ -168,6 +171,9 @@ class GroupModel:
             self._joined[node] = self.epoch
         begin = master.store.index_of(node.store.max_offset)
         missing = master.store.entries[begin : begin + ENTRIES_MAX]
+        if len(missing) > 1 and self.dice.random() < PART_CHANCE:  # a batch may come in parts
+            missing = missing[: self.dice.randrange(1, len(missing))]
+            self.world.wire.call_later(self._delay(), self._copy_to_all)
         for entry in missing:
             node.store.take(entry)
         confirmed = node.store.confirm(min(self.confirmed_end, node.store.max_offset))

@@ -36,16 +36,13 @@ class Entry:
     queue_offset: int
     data: bytes
     tags_code: int
+    record: Record
+    """What `data` says."""
 
     @property
     def end(self) -> int:
         """Offset behind it."""
         return self.offset + self.size
-
-    @property
-    def record(self) -> Record:
-        """It, read."""
-        return decode_record(self.data)
 
 
 class ModelStore:
@@ -169,7 +166,7 @@ class ModelStore:
         if tags_code is None:
             tag = decode_properties(bytes(properties)).get(Property.TAGS)
             tags_code = java_hash(tag) if tag else 0
-        entry = Entry(record.offset, len(data), topic, queue_id, record.queue_offset, data, tags_code)
+        entry = Entry(record.offset, len(data), topic, queue_id, record.queue_offset, data, tags_code, record)
         self.entries.append(entry)
         self._queues.setdefault(key, []).append(entry)
         self.on_append()

@@ -16,7 +16,7 @@ from brokerset_formats.properties import Property, decode_properties
 from brokerset_sim.history import Violation
 from brokerset_sim.ordered_log import Entry
 
-ORDER: Final = "first handlings are in the order of sending"
+FENCED: Final = "an overtaken session claims, pulls and acknowledges nothing"
 WAITS: Final = "under Strict a message waits for the completion of all before it"
 ALONE: Final = "one handler of a key at a time"
 EFFECTS: Final = "a resource that checks tokens sees each key in order"
@@ -140,12 +140,18 @@ class Oracle:
 
         self.subject = ""
         self.all_groups: tuple[str, ...] = ()
+        self._claims: dict[tuple[str, str, str, int], tuple[int, float]] = {}
+        """By group, broker group, topic and queue: the highest epoch with a claim that was answered, and when."""
+
         self._checked: dict[tuple[str, str, int], int] = {}
         self._epochs: dict[tuple[str, int, int], str] = {}
         self._owned: dict[tuple[str, int], dict[str, Owned]] = {}
         self._producers: dict[int, str] = {}
         self._last_stored: dict[str, int] = {}
         self.note: Callable[..., None] = lambda *what: None
+        self.open: dict[tuple[str, Message], None] = {}
+        """Consumer groups and messages that are stored, and not handled by them."""
+
         self._now = now
         self._fail = fail
 
@@ -230,6 +236,8 @@ class Oracle:
         self.counts["stored"] += 1
         if sent.stored is None:
             sent.stored = (group_name, entry.queue_id, entry.queue_offset)
+            for group in self.all_groups:
+                self.open[(group, message)] = None
             self._check_log_order(message, decode_stamp(stamp).partition_id)
         else:
             self.counts["stored again"] += 1
@@ -286,6 +294,18 @@ class Oracle:
             self.counts["dead letter" if dead else "sent back"] += 1
             if dead:
                 self.excused.setdefault(group, set()).add(message)
+                self.open.pop((group, message), None)
+
+    def served(self, what: str, queue: tuple[str, str, str, int], epoch: int, taken_at: float) -> None:
+        """A broker answers a claim, pull or ack of a session, which it took up at a time of the world.
+
+        `queue` is the consumer group, the broker group, the topic and the queue id.
+        """
+        highest, claimed_at = self._claims.get(queue, (-1, 0.0))
+        if epoch < highest and taken_at > claimed_at:
+            self.violated(FENCED, f"{what} of {queue} by epoch {epoch}, taken up when {highest} had claimed it")
+        if what == "claim" and epoch > highest:
+            self._claims[queue] = (epoch, self._now())
 
     # -- ownership ----------------------------------------------------------------------------------------
 
@@ -396,6 +416,7 @@ class Oracle:
         if completed:
             self._effect_ends(state, handling)
             state.completed.add(handling.message[1])
+            self.open.pop((handling.group, handling.message), None)
             self.counts["handled"] += 1
         else:
             self.counts["handler failed"] += 1
@@ -444,11 +465,4 @@ class Oracle:
 
     def unhandled(self) -> list[tuple[str, Message]]:
         """What was stored and not handled by each group."""
-        return [
-            (group, message)
-            for group in self.all_groups
-            for message, sent in self.sent.items()
-            if sent.stored is not None
-            and message[1] not in self._state(group, message[0]).completed
-            and message not in self.excused.get(group, ())
-        ]
+        return list(self.open)

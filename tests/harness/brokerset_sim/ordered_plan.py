@@ -74,8 +74,15 @@ class OrderedPlan:
     """Seconds; the margins are a sixth of it, as in the defaults."""
 
     heartbeat: float = 1.0
-    drift: float = 0.1
-    """Clocks run so much faster or slower, at most."""
+    drift: float = 0.05
+    """Clocks run so much faster or slower, at most. The margin is a sixth of the permission, so those of two
+    hosts may differ by that; by no more, or the promise does not hold."""
+
+    slow_consumers: float = 0.0
+    """Clocks of consumers are slower by this besides."""
+
+    fast_controllers: float = 0.0
+    """Clocks of controllers are faster by this besides."""
 
     send_pause: float = 0.15
     """Of a producer between two sends, in the mean."""
@@ -90,7 +97,13 @@ class OrderedPlan:
 
     lost: float = 0.0
     late: float = 0.0
+    late_max: float = 3.0
+    """How long late packets take at most."""
+
     doubled: float = 0.0
+    repeated: float = 0.0
+    """Chance of a request to come again, up to two permissions later."""
+
     reset: float = 0.0
     fails: float = 0.05
     """Chance of a handler to fail, at first."""
@@ -115,6 +128,7 @@ def draw_ordered(seed: int) -> OrderedPlan:
     # A stopped producer that is replaced may send what it had not sent yet to a newer partition.
     without = "scale" if dice.random() < 0.2 else "replace producer"
     faults = [fault for fault in faults if fault != without]
+    clocks = dice.choice((0, 0, 0, 1, 1, 2, 2, 3))
     rough = dice.random() < 0.6
     return OrderedPlan(
         seconds=90.0 if real_times else dice.uniform(15.0, 35.0),
@@ -127,7 +141,9 @@ def draw_ordered(seed: int) -> OrderedPlan:
         partitions=dice.choice((1, 2, 3, 4)),
         permission=permission,
         heartbeat=permission / 6,
-        drift=dice.choice((0.0, 0.05, 0.1, 0.1)),
+        drift=(0.07, 0.02, 0.02, 0.0)[clocks],
+        slow_consumers=0.08 if clocks == 1 else 0.0,
+        fast_controllers=0.08 if clocks == 2 else 0.0,
         send_pause=(3.0 if real_times else 1.0) * dice.choice((0.1, 0.2, 0.4)),
         handler_seconds=dice.choice((0.0, 0.02, 0.1)),
         faults=tuple(dict.fromkeys(faults)),
@@ -135,7 +151,9 @@ def draw_ordered(seed: int) -> OrderedPlan:
         hold=dice.choice((1.0, 3.0, 6.0)),
         lost=dice.choice((0.0, 0.01, 0.05)) if rough else 0.0,
         late=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
+        late_max=permission * dice.choice((0.3, 0.5, 1.5)),
         doubled=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
+        repeated=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
         reset=dice.choice((0.0, 0.01, 0.03)) if rough else 0.0,
         fails=dice.choice((0.0, 0.02, 0.1)),
         poisoned=dice.random() < 0.2,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from brokerset_protocol.bodies.ordered import AssignmentBody, OwnedReport, SubjectQueues
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.headers.ordered import PULL_EPOCH
 from brokerset_raft.messages import Message as RaftMessage
 from brokerset_sim.history import Violation
+from brokerset_sim.network import Network
 from brokerset_sim.ordered_time import RatedProcess
 from brokerset_sim.process import Process
 
@@ -24,6 +27,40 @@ _POSITIONS = (
     RequestCode.BROKERSET_RELEASE_QUEUE,
 )
 
+_OWNED = {
+    int(RequestCode.BROKERSET_CLAIM_QUEUE): "claim",
+    int(RequestCode.BROKERSET_ACKNOWLEDGE): "ack",
+    int(RequestCode.PULL_MESSAGE): "pull",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one request, by the world's clock."""
+
+    sent: float
+    arrived: float = 0.0
+    """When the server's process took it up."""
+
+
+class StampingNetwork(Network):
+    """Notes when requests are taken up; some come again much later, as if a proxy had kept them."""
+
+    repeated = 0.0
+    """Chance of a request to come again."""
+
+    repeated_max = 3.0
+    """Most seconds later."""
+
+    def _arrive(self, link: Any, data: bytes, token: object) -> None:
+        super()._arrive(link, data, token)
+        if self._chance(self.repeated):
+            self._loop.call_later(self._random.random() * self.repeated_max, super()._arrive, link, data, token)
+
+    def _serve(self, link: Any, command: Command, token: object) -> None:
+        assert isinstance(token, Times)
+        super()._serve(link, command, replace(token, arrived=self._loop.time()))
+
 
 class Watch:
     """Implements `brokerset_sim.network.Observer`."""
@@ -37,13 +74,23 @@ class Watch:
     def request_sent(self, client: Process, address: str, request: Command) -> object:
         if request.code == RequestCode.BROKERSET_CONSUMER_HEARTBEAT:
             self._heartbeat_sent(client, request)
-        return self._world.wire.time()
+        return Times(self._world.wire.time())
 
     def reply_left(self, server: Process, request: Command, reply: Command, token: object) -> None:
         self.answers[f"answer: {int(request.code)} {reply.code}"] += 1
         if not server.alive or reply.code != ResponseCode.SUCCESS:
             return
         code, oracle = request.code, self._world.oracle
+        if code in _OWNED and (PULL_EPOCH in request.ext or code != RequestCode.PULL_MESSAGE):
+            assert isinstance(token, Times)
+            queue = (
+                request.ext["consumerGroup"],
+                server.node.group.name,
+                request.ext["topic"],
+                int(request.ext["queueId"]),
+            )
+            epoch = int(request.ext.get(PULL_EPOCH) or request.ext["epoch"])
+            oracle.served(_OWNED[code], queue, epoch, token.arrived)
         if code == RequestCode.BROKERSET_SUBJECT_QUEUES:
             queues = SubjectQueues.from_json(reply.body)
             for queue in queues.queues:
@@ -80,10 +127,10 @@ class Watch:
             return
         if request.ext.get("leaving") == "true" or not client.alive:
             return
-        assert isinstance(token, float)
+        assert isinstance(token, Times)
         assert isinstance(client, RatedProcess)
         body = AssignmentBody.from_json(reply.body)
-        until = token + int(reply.ext["permissionMs"]) / 1000 / client.host.rate
+        until = token.sent + int(reply.ext["permissionMs"]) / 1000 / client.host.rate
         self._world.oracle.assigned(
             request.ext["consumerGroup"],
             request.ext["session"],

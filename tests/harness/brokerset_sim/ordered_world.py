@@ -20,7 +20,7 @@ import structlog
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_sim.history import Violation
 from brokerset_sim.loop import OWNER
-from brokerset_sim.network import Network, Weather
+from brokerset_sim.network import Weather
 from brokerset_sim.ordered_agreement import Agreement
 from brokerset_sim.ordered_brokers import BrokerNode
 from brokerset_sim.ordered_chaos import OrderedChaos
@@ -30,7 +30,7 @@ from brokerset_sim.ordered_groups import GroupModel
 from brokerset_sim.ordered_oracle import HANDLED, Oracle
 from brokerset_sim.ordered_plan import OrderedPlan, draw_ordered
 from brokerset_sim.ordered_time import DriftingLoop, RatedHost, RatedProcess, Wire, run_drifting
-from brokerset_sim.ordered_watch import Watch
+from brokerset_sim.ordered_watch import StampingNetwork, Watch
 from brokerset_sim.process import Process, real_error
 from brokerset_sim.world import Outcome
 
@@ -42,7 +42,7 @@ START_SECONDS: Final = 20.0
 HEALING_SECONDS: Final = 60.0
 """Besides four permissions, for everything to be sent and handled."""
 
-SETTLED_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.2
 CALM: Final = Weather(delay_max=0.005)
 
 
@@ -86,7 +86,7 @@ class OrderedWorld:
         self.oracle.subject = SUBJECT
         self.oracle.note = self.note
         self.watch = Watch(self)
-        self.network = Network(cast(Any, self.wire), self.random_for("network"), self.watch)
+        self.network = StampingNetwork(cast(Any, self.wire), self.random_for("network"), self.watch)
         self.network.weather = CALM
         self.agreement = Agreement(
             self.wire, self.network, self.random_for("agreement"), self.note, plan.controllers
@@ -113,11 +113,14 @@ class OrderedWorld:
 
     def new_host(self, name: str) -> RatedHost:
         """Another machine; brokers and controllers get an address."""
+        plan = self.plan
+        more = plan.fast_controllers if name.startswith("c") else 0.0
+        more -= plan.slow_consumers if name.startswith("10.0.3.") else 0.0
         if not name.startswith("10."):
             self._addresses += 1
             name = f"10.0.1.{self._addresses}"
         dice = self.random_for(f"clock {name}")
-        host = RatedHost(name, 1 + dice.uniform(-1, 1) * self.plan.drift, dice.random() * 10_000)
+        host = RatedHost(name, 1 + more + dice.uniform(-1, 1) * plan.drift, dice.random() * 10_000)
         self.hosts[name] = host
         self.network.add_host(host)
         return host
@@ -202,6 +205,8 @@ class OrderedWorld:
             await self.admin.soon(self.admin.process_call(self.admin.create))
             for consumer in self.consumers:
                 consumer.start()
+            # What is retired before a group exists is not the group's to consume.
+            await self._until(self._joined, START_SECONDS, "a group has no member")
             for producer in self.producers:
                 producer.start()
             plan = self.plan
@@ -209,10 +214,11 @@ class OrderedWorld:
                 delay_max=0.02,
                 lost=plan.lost,
                 late=plan.late,
-                late_max=plan.permission / 2,
+                late_max=plan.late_max,
                 doubled=plan.doubled,
                 reset=plan.reset,
             )
+            self.network.repeated, self.network.repeated_max = plan.repeated, 2 * plan.permission
             if plan.poisoned and self.producers:
                 self.poisoned = dict.fromkeys(self.consumer_groups, (self.producers[0].keys[0],))
             await self.chaos.run()
@@ -225,12 +231,16 @@ class OrderedWorld:
         leader = self.agreement.leader
         return leader is not None and leader.leading
 
+    def _joined(self) -> bool:
+        subject = self.agreement.head.ordered.subjects.get(SUBJECT)
+        return subject is not None and set(self.consumer_groups) <= set(subject.groups)
+
     async def _until(self, reached: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = self.wire.time() + seconds
         while not reached():
             if self.wire.time() >= deadline:
                 raise Violation(PROGRESS, f"{what}: {self._describe()}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _heal(self) -> None:
         self.note("heal")
@@ -238,6 +248,7 @@ class OrderedWorld:
         self.healing = True
         self.network.heal()
         self.network.weather = CALM
+        self.network.repeated = 0.0
         self.slow_replication = self.agreement.stall = 0.0
         self.handlers_fail, self.poisoned = 0.0, {}
         self.handler_seconds = self.plan.handler_seconds
