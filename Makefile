@@ -45,7 +45,7 @@ lock:  ## resolve the dependencies anew into locks/ (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/runtime.txt --extra operator pyproject.toml -o locks/operator.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	    -c locks/operator.txt --extra kubectl --extra operator --extra spark-fast --group dev pyproject.toml -o locks/dev.txt
+	    -c locks/operator.txt --extra kubectl --extra operator --extra outbox --extra spark-fast --group dev pyproject.toml -o locks/dev.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/dev.txt --extra kubectl pyproject.toml -o locks/kubectl.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -609,6 +609,7 @@ class Broker:
             groups=self.groups, offsets=self.offsets, consumers=self.consumers, producers=self.producers,
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
+            ordered=self.ordered, ordered_counters=self.ordered_counters,
             ledger=self._part if isinstance(self._part, LedgerMember) else None,
         )  # fmt: skip
 

@@ -250,6 +250,7 @@ class Controller:
             clock=self._clock,
             asker=self._asker,
             measurements=self._measurements,
+            source=random.SystemRandom(),
         )
 
     async def _start_serving(self) -> None:

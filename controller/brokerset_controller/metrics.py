@@ -20,6 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from brokerset_controller import subject_metrics
 from brokerset_controller.liveness import Standing
 from brokerset_controller.measurements import Histogram
 from brokerset_controller.replicas.state import Group
@@ -78,6 +79,7 @@ class ControllerCollector(Collector):
         yield from self._node()
         yield from self._work()
         yield from self._groups()
+        yield from self._subjects()
         yield from self._process()
 
     # -- pieces -------------------------------------------------------------------------------------------
@@ -277,6 +279,21 @@ class ControllerCollector(Collector):
             for name, value in values.items():
                 families[name].add_metric(key, value)
         yield from families.values()
+
+    def _subjects(self) -> Iterator[Metric]:
+        subjects = self._service.subjects
+        for name, text, value in subject_metrics.gauges(subjects):
+            yield self._gauge(f"brokerset_controller_{name}", text, value)
+        for name, text, value in subject_metrics.counters(self._service.measurements):
+            yield self._counter(f"brokerset_controller_{name}", text, (), [((), value)])
+        partitions = GaugeMetricFamily(
+            "brokerset_controller_subject_partitions",
+            "Partitions of ordered subjects by status.",
+            labels=[*self._labels, "status"],
+        )
+        for status, count in subject_metrics.partitions(subjects).items():
+            partitions.add_metric([*self._labels.values(), status.value], count)
+        yield partitions
 
     def _process(self) -> Iterator[Metric]:
         for family in PROCESS.collect():

@@ -99,7 +99,8 @@ class ControllerService:
         measurements: Measurements | None = None,
         source: random.Random | None = None,
     ) -> None:
-        """`asker` must use a new connection for each question: an old one may be half-open."""
+        """`asker` must use a new connection for each question: an old one may be half-open. `source` is for
+        choices of routes and for waits; without one they are the same for each start of this node."""
         self.settings = settings
         self.engine = engine
         self.machine = machine
@@ -120,7 +121,7 @@ class ControllerService:
             masters=RegisteredMasters(machine, liveness, clock),
             clock=clock,
             asker=asker,
-            source=source if source is not None else random.SystemRandom(),
+            source=source if source is not None else random.Random(settings.node_id),
             measurements=self.measurements,
         )
         """Ordered subjects: their requests and tasks."""

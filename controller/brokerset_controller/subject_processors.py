@@ -107,8 +107,6 @@ class SubjectProcessors:
         header = GetSubjectRoute.from_ext(command.ext)
         _check_subject(header.subject)
         order = _optional_word(OrderStrategy, header.order_strategy, "orderStrategy")
-        if header.create and order is None:
-            raise _refusal("a subject cannot be created without orderStrategy; send Strict or BestTried")
         version, route = await self._service.route(
             header.subject,
             order,

@@ -137,7 +137,7 @@ class QueuePushes:
             target.failures = 0
             self._stop_timer(target)
         for entry in self._machine.entries():
-            if broker_group in broker_groups_of(entry):
+            if broker_group in entry.next_queue_ids and broker_group in broker_groups_of(entry):
                 self.subject_changed(entry.name, (broker_group,))
 
     def problems(self, name: str) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class QueuePushes:
                 found.append(f"{broker_group} has no master; its partitions wait")
             elif refused is not None:
                 found.append(f"{broker_group} refuses: {refused[0]}")
-            elif target is not None and target.problem is not None and name in target.dirty:
+            elif target is not None and target.problem is not None:
                 found.append(f"{broker_group} does not answer: {target.problem}")
         return tuple(found)
 
@@ -286,8 +286,9 @@ class QueuePushes:
         """
         term, entry = self._leadership.current, self._machine.entry(name)
         wanted = queues_of(entry, broker_group)
-        if wanted is None:
+        if wanted is None or wanted.deleted:
             self._forget(name, broker_group)
+        if wanted is None:
             return
         if master is None:
             if isinstance(entry, Tombstone):
@@ -296,12 +297,11 @@ class QueuePushes:
         if not waits_for_end(entry, broker_group) and self._has(name, broker_group, master, wanted):
             return
         answer = await self._ask(master, wanted)
-        if self._leadership.current is not term:
-            return
         await self._agree(answered(self._machine.entry(name), broker_group, wanted, answer, master.epoch))
         if self._leadership.current is not term:
             return
-        self._confirmed[name, broker_group] = (master, wanted)
+        if not wanted.deleted:
+            self._confirmed[name, broker_group] = (master, wanted)
         refused = self._refused.pop((name, broker_group), None)
         if refused is not None:
             refused[1].cancel()
@@ -312,11 +312,7 @@ class QueuePushes:
 
     def _has(self, name: str, broker_group: str, master: Master, wanted: SubjectQueues) -> bool:
         confirmed = self._confirmed.get((name, broker_group))
-        return (
-            confirmed is not None
-            and confirmed[0] == master
-            and (confirmed[1].queues, confirmed[1].deleted) == (wanted.queues, wanted.deleted)
-        )
+        return confirmed is not None and confirmed[0] == master and confirmed[1].queues == wanted.queues
 
     async def _ask(self, master: Master, wanted: SubjectQueues) -> SubjectQueues:
         command = Command(RequestCode.BROKERSET_SUBJECT_QUEUES, {}, wanted.to_json())

@@ -84,11 +84,8 @@ class SubjectReconciler:
 
         self._busy: dict[str, None] = {}
         self._timers: dict[tuple[str, ...], asyncio.TimerHandle] = {}
-        self._since: dict[tuple[str, int, PartitionStatus], float] = {}
-        """Since when partitions are seen in their status by this leadership."""
-
-        self._aged: dict[str, None] = {}
-        """Subjects with partitions whose age matters."""
+        self._since: dict[str, dict[tuple[int, PartitionStatus], float]] = {}
+        """By subject with partitions whose age matters: since when they are seen so by this leadership."""
 
         self._retiring: dict[str, None] = {}
         self._next_ages = 0.0
@@ -120,7 +117,12 @@ class SubjectReconciler:
     @property
     def sealing_seconds(self) -> float:
         """How long the slowest sealing has taken until now, as this leadership has seen it."""
-        since = [at for (_, _, status), at in self._since.items() if status is PartitionStatus.SEALING]
+        since = [
+            at
+            for partitions in self._since.values()
+            for (_, status), at in partitions.items()
+            if status is PartitionStatus.SEALING
+        ]
         return max(self._clock.monotonic() - min(since), 0.0) if since else 0.0
 
     # -- news ---------------------------------------------------------------------------------------------
@@ -136,7 +138,6 @@ class SubjectReconciler:
         self._timers.clear()
         self._dirty.clear()
         self._since.clear()
-        self._aged.clear()
         self._next_ages = 0.0
 
     def _applied(self, change: SubjectChange) -> None:
@@ -145,13 +146,16 @@ class SubjectReconciler:
             return
         if not isinstance(after, Subject):
             self._pushes.subject_changed(after.name, broker_groups_of(after))
+            self._since.pop(after.name, None)
             return
         known = before.groups if isinstance(before, Subject) else {}
         self._examine(
             after.name, [name for name, each in after.groups.items() if each is not known.get(name)]
         )
         if not isinstance(before, Subject) or after.version != before.version:
-            self._pushes.subject_changed(after.name, broker_groups_of(after))
+            # Also where it has nothing any more: what is known of that is forgotten then.
+            places = {*broker_groups_of(before), *broker_groups_of(after)}
+            self._pushes.subject_changed(after.name, sorted(places))
             self._note_ages(after)
 
     def _examine(self, name: str, groups: Iterable[str]) -> None:
@@ -265,34 +269,25 @@ class SubjectReconciler:
 
     def _note_ages(self, subject: Subject) -> None:
         """Note when partitions were seen first in a status whose age matters."""
-        now = self._clock.monotonic()
-        aged = {
-            (subject.name, number, each.status)
+        now, before = self._clock.monotonic(), self._since.pop(subject.name, {})
+        aged: dict[tuple[int, PartitionStatus], float] = {
+            (number, each.status): before.get((number, each.status), now)
             for number, each in subject.partitions.items()
             if each.status in _AGED
         }
-        if subject.name in self._aged:
-            for key in [key for key in self._since if key[0] == subject.name and key not in aged]:
-                del self._since[key]
-        for key in sorted(aged):
-            self._since.setdefault(key, now)
         if aged:
-            self._aged[subject.name] = None
-        else:
-            self._aged.pop(subject.name, None)
+            self._since[subject.name] = aged
 
     def _retire(self, now: float) -> None:
-        for name in list(self._aged):
+        for name, since in list(self._since.items()):
             subject = self._machine.subjects.get(name)
             if subject is None:
-                for key in [key for key in self._since if key[0] == name]:
-                    del self._since[key]
-                del self._aged[name]
+                del self._since[name]
                 continue
             due = [
                 event
                 for event in retirable(subject)
-                if now - self._since.get((name, event.partition_id, PartitionStatus.SEALED), now)
+                if now - since.get((event.partition_id, PartitionStatus.SEALED), now)
                 >= self._retire_seconds()
             ]
             if due and name not in self._retiring:

@@ -145,6 +145,11 @@ class SubjectService:
         self.pushes.master_changed(broker_group)
 
     @property
+    def sealing_seconds(self) -> float:
+        """How long the slowest sealing has taken until now."""
+        return self.reconciler.sealing_seconds
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for a change."""
         return len(self._polls)

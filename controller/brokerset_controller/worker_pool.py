@@ -35,13 +35,13 @@ class WorkerPool:
 
     async def run(self) -> None:
         """Do the jobs, for as long as this task runs; those that wait at its end stay."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
                 self._start()
                 await asyncio.get_running_loop().create_future()
-        finally:
-            self._group = None
+            finally:
+                self._group = None  # first of all: jobs that end, or are added, begin no others any more
 
     def _start(self) -> None:
         while self._group is not None and self._busy < self._size and len(self._waiting) > 0:

@@ -16,10 +16,19 @@ import click
 from brokerset_cli.client_session import Cluster, cluster_options, stop_event
 from brokerset_cli.consuming import Start, Taken, message_json, message_line, parse_start, take
 from brokerset_cli.options import json_option, number_option
+from brokerset_cli.ordered_messages import (
+    OrderedSends,
+    find_subject,
+    ordered_json,
+    ordered_line,
+    take_ordered,
+)
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
-from brokerset_cli.sending import Sent, check_statuses, send_all
+from brokerset_cli.sending import Sends, Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
+from brokerset_client.ordered import OrderedClient
+from brokerset_client.ordered.consuming import PulledMessage
 from brokerset_client.producer import Producer
 
 PRODUCER_GROUP: Final = "brokerset-cli"
@@ -52,7 +61,17 @@ IN_FLIGHT_MAX: Final = 256
     help="Key to find the messages by; may be given more than once.",
 )
 @click.option("--tag", metavar="T", help="Tag that consumers can filter by.")
-@click.option("--order-key", metavar="K", help="Messages of one order key go to one queue.")
+@click.option(
+    "--order-key",
+    metavar="K",
+    help="Messages of one order key go to one queue; to an ordered subject, in their order whatever happens.",
+)
+@click.option(
+    "--order-key-from",
+    "separator",
+    metavar="SEPARATOR",
+    help="With --file: the order key of a line is what stands before the first SEPARATOR in it.",
+)
 @click.option(
     "--delay-level",
     type=click.IntRange(0),
@@ -71,14 +90,18 @@ def send(
     keys: tuple[str, ...],
     tag: str | None,
     order_key: str | None,
+    separator: str | None,
     delay_level: int,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Send messages to TOPIC and wait until the brokers have stored them.
 
-    Without --body and --file a body says which message it is, and is filled up to --size.
+    Without --body and --file a body says which message it is, and is filled up to --size. Messages with an
+    order key to an ordered subject are sent as its order strategy says.
     """
+    if separator is not None and (file is None or order_key is not None or not separator):
+        raise click.UsageError("--order-key-from goes with --file and without --order-key, and is not empty")
     if body == "":
         raise click.BadParameter("brokers refuse messages without a body", param_hint="--body")
     if sum(option is not None for option in (file, body)) == 2 or (file is not None and size is not None):
@@ -91,21 +114,36 @@ def send(
         total = count or 1
         bodies = made_bodies(total, size, body)
     messages = (
-        Message(topic=topic, body=item, tags=tag, keys=keys, sharding_key=order_key, delay_level=delay_level)
+        Message(
+            topic=topic,
+            body=item,
+            tags=tag,
+            keys=keys,
+            sharding_key=order_key if separator is None else order_key_of(item, separator),
+            delay_level=delay_level,
+        )
         for item in bodies
     )
 
+    async def send_with(producer: Sends) -> Sent:
+        with progress(f"sending to {topic}", total) as done:
+            return await send_all(
+                producer,
+                messages,
+                done=done,
+                in_flight_max=IN_FLIGHT_MAX,
+                stop=stop_event(),
+                waits=file is not None and may_wait(file),
+            )
+
     async def work(instance: ClientInstance) -> Sent:
+        if order_key is not None or separator is not None:
+            async with OrderedClient(instance=instance) as client:
+                if await find_subject(client.transport, topic) is not None:
+                    async with client.producer() as ordered:
+                        return await send_with(OrderedSends(ordered))
         async with Producer(PRODUCER_GROUP, instance=instance) as producer:
-            with progress(f"sending to {topic}", total) as done:
-                return await send_all(
-                    producer,
-                    messages,
-                    done=done,
-                    in_flight_max=IN_FLIGHT_MAX,
-                    stop=stop_event(),
-                    waits=file is not None and may_wait(file),
-                )
+            return await send_with(producer)
 
     sent = cluster.run(work)
     if not sent.count:
@@ -143,6 +181,12 @@ def read_lines(path: Path, count: int | None) -> Iterator[bytes]:
             if body := line.rstrip(b"\r\n"):
                 number += 1
                 yield body
+
+
+def order_key_of(line: bytes, separator: str) -> str | None:
+    """The order key of a line: what stands before the separator; None without one."""
+    key, found, _ = line.partition(separator.encode())
+    return key.decode("utf-8", "backslashreplace") if found else None
 
 
 def standard_input() -> BinaryIO:
@@ -215,6 +259,12 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     metavar="SECONDS",
     help="Stop after so many seconds without a message.",
 )
+@click.option(
+    "--ordered",
+    is_flag=True,
+    help="TOPIC is an ordered subject: own partitions of it, and show order key, partition, queue offset and "
+    "fencing token.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @cluster_options
 @json_option
@@ -225,6 +275,7 @@ def consume(
     start: Start,
     expression: str,
     idle_seconds: float | None,
+    ordered: bool,
     quiet: bool,
     cluster: Cluster,
     as_json: bool,
@@ -232,7 +283,7 @@ def consume(
     """Read messages of TOPIC as a member of a consumer group and show them.
 
     What was shown counts as consumed: the next run of the same group goes on after it. With --json each
-    message is one line.
+    message is one line. A group of an ordered subject begins with the oldest message, whatever --from says.
     """
 
     def show(message: MessageView) -> None:
@@ -241,7 +292,23 @@ def consume(
                 json.dumps(message_json(message), ensure_ascii=False) if as_json else message_line(message)
             )
 
+    def show_ordered(pulled: PulledMessage) -> None:
+        if not quiet:
+            click.echo(
+                json.dumps(ordered_json(pulled), ensure_ascii=False) if as_json else ordered_line(pulled)
+            )
+
     async def work(instance: ClientInstance) -> Taken:
+        if ordered:
+            return await take_ordered(
+                instance,
+                topic,
+                group,
+                handle=show_ordered,
+                expression=expression,
+                count=count,
+                idle_seconds=idle_seconds,
+            )
         await instance.route(topic)  # a topic that does not exist is an error, not a reason to wait
         watched = quiet or not sys.stdout.isatty()
         with progress(f"reading {topic}", count) if watched else nullcontext(lambda _more: None) as done:

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from brokerset_cli.output import CommandFailed, counted
 from brokerset_client.errors import ClientError
 from brokerset_client.messages import Message, SendResult, SendStatus
-from brokerset_client.producer import Producer
 
 READ_AHEAD_MAX: Final = 256
 """Requests' worth of messages that are taken from a pipe before there is room to send them."""
@@ -84,8 +83,18 @@ class Sent:
         }
 
 
+class Sends(Protocol):
+    """What is wanted of a producer: take messages in order, and answer later."""
+
+    async def send_async(self, message: Message) -> asyncio.Future[SendResult]:
+        """Take one message."""
+
+    async def send_batch_async(self, messages: list[Message]) -> asyncio.Future[SendResult]:
+        """Take several, as one request."""
+
+
 async def send_all(
-    producer: Producer,
+    producer: Sends,
     messages: Iterable[Message],
     *,
     done: Callable[[int], None],

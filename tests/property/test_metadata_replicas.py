@@ -27,8 +27,12 @@ from brokerset_broker.tables.metadata.records import (
     TopicsPut,
 )
 from brokerset_broker.tables.metadata.snapshot import MetadataState
+from brokerset_broker.tables.ordered.live_producers import LiveQueue
+from brokerset_broker.tables.ordered.sequences import Stamps
+from brokerset_broker.tables.ordered.values import Fence, FencesPut, OrderedQueue, Subject, SubjectsPut
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.errors import Rejected
+from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 from brokerset_rig.examples import examples
 from brokerset_rig.metadata_parts import Replica, Stored, common_end, copy_records, settle
 
@@ -55,6 +59,10 @@ steps = st.one_of(
     st.tuples(st.just("auto"), groups),
     st.tuples(st.just("retry"), groups, st.booleans()),
     st.tuples(st.just("delay"), numbers, numbers),
+    st.tuples(st.just("subject"), topics, numbers),
+    st.tuples(st.just("fence"), groups, topics, numbers, st.booleans()),
+    st.tuples(st.just("produce"), topics, st.sampled_from("pq")),
+    st.tuples(st.just("produce"), topics, st.sampled_from("pq")),
     st.tuples(st.just("flush")),
     st.tuples(st.just("copy"), replicas, st.integers(1, 5)),
     st.tuples(st.just("copy"), replicas, st.just(1_000)),
@@ -103,6 +111,7 @@ def copy_of(state: MetadataState) -> MetadataState:
         {key: dict(value) for key, value in state.offsets.items()},
         {key: dict(value) for key, value in state.resets.items()},
         dict(state.delay),
+        ordered=state.ordered.copy(),
     )
 
 
@@ -276,6 +285,15 @@ class Group:
                 leader.topics.create_retry(group, 1, order=order)
             case ("delay", int(level), int(offset)):
                 leader.delay.levels[level] = offset
+            case ("subject", str(topic), int(version)):
+                queue = OrderedQueue(version, PartitionStatus.OPEN)
+                subject = Subject(OrderStrategy.STRICT, version, {0: queue})
+                self.change([topic], lambda: [SubjectsPut({topic: subject})], {})
+            case ("fence", str(group), str(topic), int(epoch), bool(released)):
+                fence = Fence(epoch, "s", released)
+                self.change([f"fence:{topic}"], lambda: [FencesPut({f"{topic}@{group}": {0: fence}})], {})
+            case ("produce", str(topic), str(producer)) if topic not in leader.topics.going:
+                self.produce(topic, producer)
             case ("flush",):
                 leader.log.flush()
             case ("copy", int(number), int(count)) if number != self.master:
@@ -297,6 +315,19 @@ class Group:
                 self.tasks.append(asyncio.create_task(self.snapshot(leader)))
             case _:
                 await asyncio.sleep(0)
+
+    def produce(self, topic: str, producer: str) -> None:
+        """A message of a producer is stored; nothing is, once the deletion of the topic is in the log."""
+        ordered = self.leader.ordered
+        queue = ordered.live.get(topic, 0)
+        if queue is None:
+            known = ordered.state.producers.get(topic, {}).get(0)
+            queue = LiveQueue(known, 0 if known is None else known.complete_to)
+            ordered.live.put(topic, 0, queue)
+        state = queue.producers.get(producer)
+        following = 0 if state is None else state.next_sequence
+        queue.stored(Stamps(1, producer, 1, following, 1), queue.complete_to, 0, 1)
+        ordered.live.note(topic, 0)
 
     @staticmethod
     async def snapshot(leader: Replica) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_controller.ordered.apply import GuardFailed, apply
+from brokerset_controller.ordered import limits
 from brokerset_controller.ordered.assignment import plan
+from brokerset_controller.ordered.codec import subject_of, subject_values, tombstone_of, tombstone_values
 from brokerset_controller.ordered.events import (
     Drained,
     Event,
@@ -18,12 +20,17 @@ from brokerset_controller.ordered.events import (
     MemberLeft,
     PartitionRetired,
     PartitionSealed,
+    ProducerStarted,
     Reassigned,
     Released,
     SubjectCreated,
+    SubjectDeleted,
 )
-from brokerset_controller.ordered.state import WRITABLE, Subject
+from brokerset_controller.ordered.machine import Changed, SubjectsMachine
+from brokerset_controller.ordered.queues import answered, queues_of
+from brokerset_controller.ordered.state import WRITABLE, Entry, Subject, Tombstone
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS
+from brokerset_protocol.bodies.ordered import SubjectQueues
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 ROUTE = ("orders-0", "orders-1")
@@ -46,17 +53,28 @@ steps = st.lists(
         st.tuples(st.just("retire"), numbers),
         st.tuples(st.just("remove"), groups),
         st.tuples(st.just("seize"), groups, numbers, sessions),
+        st.tuples(st.just("start")),
+        st.tuples(st.just("delete")),
+        st.tuples(st.just("push"), st.sampled_from(ROUTE)),
+        st.tuples(st.just("push"), st.sampled_from(ROUTE)),
+        st.tuples(st.just("create"), st.integers(1, 4)),
+        st.tuples(st.just("create"), st.integers(1, 4)),
     ),
     max_size=60,
 )
 
 
 class Watched:
-    """A subject, and what stands outside it: who may be consuming what, and what was ever given."""
+    """A subject, and what stands outside it: who may be consuming what, what was given, and the brokers."""
 
     def __init__(self) -> None:
-        self.subject = self._applied(None, SubjectCreated("orders", OrderStrategy.STRICT, ROUTE, 2))
-        self.epochs: dict[str, int] = dict.fromkeys(GROUPS, 0)
+        self.machine = SubjectsMachine()
+        self.epoch = 0
+        """The highest that was given, to owners and producers."""
+
+        self.versions: dict[str, int] = {"": 0}
+        """The subject's (by the empty name) and groups', as they were seen last."""
+
         self.places: dict[tuple[str, int], int] = {}
         self.ids = -1
         self.consumes: dict[tuple[str, int], str] = {}
@@ -64,19 +82,31 @@ class Watched:
 
         self.handled: dict[str, set[int]] = {name: set() for name in GROUPS}
         self.inherits: dict[int, frozenset[int]] = {}
+        self.brokers: dict[str, SubjectQueues | None] = dict.fromkeys(ROUTE)
+        """What each broker group has confirmed last."""
 
-    def _applied(self, subject: Subject | None, event: Event) -> Subject:
-        after = apply(subject, event)
-        assert after is not None
-        return after
+        self.happens(SubjectCreated("orders", OrderStrategy.STRICT, ROUTE, 2))
+
+    @property
+    def entry(self) -> Entry:
+        """What stands behind the name."""
+        entry = self.machine.entry("orders")
+        assert entry is not None, "nothing is forgotten"
+        return entry
+
+    @property
+    def subject(self) -> Subject | None:
+        """The subject, unless it is deleted."""
+        return self.machine.subjects.get("orders")
 
     def happens(self, event: Event | None) -> None:
         """Apply it, if its guards hold, and check everything."""
         if event is None:
             return
-        try:
-            self.subject = self._applied(self.subject, event)
-        except GuardFailed:
+        before = self.machine.entry("orders")
+        outcome = self.machine.apply(1, event)
+        if not isinstance(outcome, Changed):
+            assert self.machine.entry("orders") is before, "a guard failed, and something changed"
             return
         match event:
             case Released() | Drained():
@@ -91,37 +121,86 @@ class Watched:
                 self._granted(event)
             case GroupRemoved():
                 self.handled[event.group].clear()
+            case ProducerStarted():
+                self._given(self.entry.epoch)
+            case SubjectDeleted():
+                assert self.consumes == {}, "somebody consumes what is deleted"
+                for handled in self.handled.values():
+                    handled.clear()
+            case SubjectCreated():
+                assert isinstance(before, Tombstone | None)
+                assert all(each is None for each in self.brokers.values()), "old messages in a new subject"
             case _:
                 pass
         self._check()
 
+    def push(self, broker_group: str) -> list[Event]:
+        """A broker group is sent what it shall have; the events that its answer makes."""
+        pushed, known = queues_of(self.entry, broker_group), self.brokers[broker_group]
+        if pushed is None:
+            return []
+        if known is not None:
+            assert pushed.version >= known.version, "a broker would refuse it"
+            same = (pushed.queues, pushed.deleted) == (known.queues, known.deleted)
+            assert pushed.version > known.version or same, "one version, two contents"
+            sealed = {each.queue_id for each in known.queues if each.state is PartitionStatus.SEALED}
+            for each in pushed.queues:
+                assert each.queue_id not in sealed or each.state is PartitionStatus.SEALED, (
+                    "it is opened again"
+                )
+        self.brokers[broker_group] = None if pushed.deleted else pushed
+        ends = tuple(replace(each, end=each.partition_id % 7) for each in pushed.queues)
+        return answered(self.entry, broker_group, pushed, replace(pushed, queues=ends), 1)
+
+    def _given(self, epoch: int) -> None:
+        assert epoch > self.epoch, "an epoch was given twice, or an older one"
+        self.epoch = epoch
+
     def _granted(self, event: Reassigned) -> None:
-        for partition_id, session in event.granted.items():
+        assert self.subject is not None
+        for partition_id, session in sorted(event.granted.items()):
             assert (event.group, partition_id) not in self.consumes, "two consume one partition"
             missing = self.inherits[partition_id] - self.handled[event.group]
             assert not missing, f"{missing} come before {partition_id}"
             assert partition_id not in self.handled[event.group], "it was handled to its end"
             self.consumes[event.group, partition_id] = session
-            epoch = self.subject.groups[event.group].ownerships[partition_id].epoch
-            assert epoch > self.epochs[event.group], "an epoch was given twice, or an older one"
-        if event.granted:
-            self.epochs[event.group] = self.subject.epoch
+            self._given(self.subject.groups[event.group].ownerships[partition_id].epoch)
 
     def _check(self) -> None:
-        self._check_partitions(self.subject.partitions.values())
-        for name, group in self.subject.groups.items():
+        self._check_numbers()
+        subject = self.subject
+        if subject is None:
+            return
+        self._check_partitions(subject)
+        for name, group in subject.groups.items():
             owned = {number: each.session for number, each in group.ownerships.items()}
             assert owned == {number: who for (at, number), who in self.consumes.items() if at == name}
             assert set(owned.values()) <= set(group.members)
-            assert set(owned) <= self.subject.assignable(group)
-            again = plan(self.subject, group)
+            assert set(owned) <= subject.assignable(group)
+            again = plan(subject, group)
             if again is not None:
-                settled = self._applied(self.subject, again)
+                settled = self.machine.check(again)
+                assert isinstance(settled, Subject)
                 assert plan(settled, settled.groups[name]) is None, "a plan is made again and again"
 
-    def _check_partitions(self, partitions: Iterable[object]) -> None:
+    def _check_numbers(self) -> None:
+        """Versions never fall, what is counted is right, and everything comes back from its values."""
+        entry = self.entry
+        seen = {"": entry.version}
+        if isinstance(entry, Subject):
+            seen |= {name: each.version for name, each in entry.groups.items()}
+            assert self.machine.parts == limits.parts(entry)
+            assert subject_of(orjson.loads(orjson.dumps(subject_values(entry)))) == entry
+        else:
+            assert self.machine.parts == 0
+            assert tombstone_of(orjson.loads(orjson.dumps(tombstone_values(entry)))) == entry
+        for name, version in seen.items():
+            assert version >= self.versions.get(name, 0), f"the version of {name!r} fell"
+        self.versions |= seen
+
+    def _check_partitions(self, subject: Subject) -> None:
         covered = [0] * LOGICAL_PARTITIONS
-        for each in self.subject.partitions.values():
+        for each in subject.partitions.values():
             known = self.places.setdefault((each.broker_group, each.queue_id), each.partition_id)
             assert known == each.partition_id, "one queue, two partitions"
             self.inherits.setdefault(each.partition_id, each.inherits)
@@ -129,39 +208,45 @@ class Watched:
                 for number in range(*each.keys):
                     covered[number] += 1
         assert max(covered) <= 1, "two partitions take sends of one key"
-        if not self.subject.is_scaling:
+        if not subject.is_scaling:
             assert min(covered) == 1, "keys without a partition"
-        assert max(self.subject.partitions) >= self.ids
-        self.ids = max(self.subject.partitions)
+        assert max(subject.partitions) >= self.ids
+        self.ids = max(subject.partitions)
 
 
 def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
     """What a step would have the controllers agree on now; often it does not fit."""
-    subject = watched.subject
+    entry, subject = watched.entry, watched.subject
+    group = subject.groups.get(str(step[1])) if subject is not None and len(step) > 1 else None
     match step:
-        case ("join", str(group), str(session)):
-            return MemberJoined("orders", group, ConsumeStrategy.EXCLUSIVE, session, "client", 30_000)
-        case ("leave", str(group), str(session)):
-            return MemberLeft("orders", group, session)
-        case ("plan", str(group)):
-            return plan(subject, subject.groups[group]) if group in subject.groups else None
-        case ("release", str(group), int(number), int(late)):
-            owned = subject.groups[group].ownerships.get(number) if group in subject.groups else None
-            return None if owned is None else Released("orders", group, number, owned.epoch - late // 3)
-        case ("drain", str(group), int(number)):
-            owned = subject.groups[group].ownerships.get(number) if group in subject.groups else None
-            return None if owned is None else Drained("orders", group, number, owned.epoch, 5)
+        case ("join", str(name), str(session)):
+            return MemberJoined("orders", name, ConsumeStrategy.EXCLUSIVE, session, "client", 30_000)
+        case ("leave", str(name), str(session)):
+            return MemberLeft("orders", name, session)
+        case ("plan", _) if subject is not None and group is not None:
+            return plan(subject, group)
+        case ("release", str(name), int(number), int(late)) if group is not None:
+            owned = group.ownerships.get(number)
+            return None if owned is None else Released("orders", name, number, owned.epoch - late // 3)
+        case ("drain", str(name), int(number)) if group is not None:
+            owned = group.ownerships.get(number)
+            return None if owned is None else Drained("orders", name, number, owned.epoch, 5)
         case ("scale", int(count)):
-            return GenerationPrepared("orders", subject.generation, count, ROUTE)
+            return GenerationPrepared("orders", entry.generation, count, ROUTE)
         case ("seal", int(number)):
             return PartitionSealed("orders", number, number % 7, 1)
-        case ("remove", str(group)):
-            return GroupRemoved("orders", group)
+        case ("remove", str(name)):
+            return GroupRemoved("orders", name)
         case ("retire", int(number)):
             return PartitionRetired("orders", number)
-        case ("seize", str(group), int(number), str(session)) if group in subject.groups:
-            version = subject.groups[group].version
-            return Reassigned("orders", group, version, frozenset(), {number: session})
+        case ("seize", str(name), int(number), str(session)) if group is not None:
+            return Reassigned("orders", name, group.version, frozenset(), {number: session})
+        case ("start",):
+            return ProducerStarted("orders")
+        case ("delete",):
+            return SubjectDeleted("orders")
+        case ("create", int(count)):
+            return SubjectCreated("orders", OrderStrategy.STRICT, ROUTE, count)
         case _:
             return None
 
@@ -171,6 +256,26 @@ def test_promises_hold_after_every_event(happened: list[tuple[object, ...]]) -> 
     """One owner, growing epochs, nothing before what it inherits, each key in one partition."""
     watched = Watched()
     for step in happened:
-        watched.happens(event_of(watched, step))
+        if step[0] == "push":
+            for event in watched.push(str(step[1])):
+                watched.happens(event)
+        else:
+            watched.happens(event_of(watched, step))
 
-    assert all(isinstance(each.status, PartitionStatus) for each in watched.subject.partitions.values())
+    assert watched.entry.version >= 1
+
+
+def test_a_deleted_subject_that_comes_again_is_among_what_happens() -> None:
+    """The steps reach it: deletion, brokers that delete, creation."""
+    watched = Watched()
+    for step in (("start",), ("delete",), ("create", 2)):
+        watched.happens(event_of(watched, step))
+    assert watched.subject is None
+
+    for broker_group in ROUTE:
+        for event in watched.push(broker_group):
+            watched.happens(event)
+    watched.happens(event_of(watched, ("create", 3)))
+
+    assert watched.subject is not None
+    assert sorted(watched.subject.partitions) == [2, 3, 4]

@@ -27,8 +27,10 @@ from brokerset_broker.member.membership.diagnosis import ProblemKind
 from brokerset_broker.member.role import Role
 from brokerset_broker.outside.ledger_metrics import ledger_families
 from brokerset_broker.outside.name_servers import Registrar
+from brokerset_broker.outside.ordered_metrics import ordered_families
 from brokerset_broker.outside.replication_metrics import replication_families
 from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import TopicTraffic, Traffic
@@ -37,6 +39,7 @@ from brokerset_broker.store.retention_task import disk_use
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
@@ -82,6 +85,8 @@ class MetricSources:
     traffic: Traffic
     registrar: Registrar
     connections: ConnectionCounts
+    ordered: OrderedTables
+    ordered_counters: OrderedCounters
     member: GroupMember | None
     """None without controllers."""
 
@@ -199,6 +204,7 @@ class BrokerCollector(Collector):
         for address in broker.registrar.addresses:
             name_servers.add_metric(self._values(address), address in registered)
         yield name_servers
+        yield from ordered_families(broker.ordered, broker.ordered_counters, self._labels)
         yield from self._membership()
         if self._broker.member is not None:
             yield from replication_families(self._broker.member, self._labels)

@@ -40,6 +40,12 @@ class Families:
             family.add_metric([*self._labels.values(), value], number)
         return family
 
+    def counters(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, text, labels=[*self._labels, label])
+        for value, number in values.items():
+            family.add_metric([*self._labels.values(), value], number)
+        return family
+
 
 def replication_families(member: GroupMember, labels: Mapping[str, str]) -> Iterator[Metric]:
     """Everything that there is to show of a group member."""

@@ -49,8 +49,8 @@ class OrderedAccess:
         self._clock = clock
         self._counters = counters
         self._broker_name = broker_name
-        self._led_since = -SESSION_LOCK_SECONDS
-        self._generation = ordered.live.generation
+        self._role_since = clock.monotonic()
+        ordered.on_role_change = self._role_changed
 
     # -- what is where ------------------------------------------------------------------------------------
 
@@ -170,10 +170,10 @@ class OrderedAccess:
         fence = self.ordered.fence(ClaimKey(queue.topic, group, queue.queue_id))
         if fence is None or fence.released:
             return True
-        generation = self.ordered.live.generation
-        if generation != self._generation:
-            self._generation, self._led_since = generation, self._clock.monotonic()
-        return self._clock.monotonic() - self._led_since > SESSION_LOCK_SECONDS
+        return self._clock.monotonic() - self._role_since > SESSION_LOCK_SECONDS
+
+    def _role_changed(self) -> None:
+        self._role_since = self._clock.monotonic()
 
 
 def _pull_fields(ext: Mapping[str, str]) -> tuple[int, str]:

@@ -120,9 +120,10 @@ class ClaimProcessor:
             )
 
     async def _claim(self, command: Command, key: ClaimKey, header: ClaimQueue) -> Command:
-        await self._changes.change(
-            [f"fence:{key.topic}@{key.group}", topic_key(key.topic)], partial(self._decide_claim, key, header)
-        )
+        keys = [_fence_key(key)]
+        if self._wanted_retry_topic(key) is not None:
+            keys.append(topic_key(key.topic))
+        await self._changes.change(keys, partial(self._decide_claim, key, header))
         self._check_claim(key, self._ordered.fence(key), header)
         self._counters.claims += 1
         claims = self._ordered.claims
@@ -154,6 +155,7 @@ class ClaimProcessor:
         A position behind the end of the queue comes back to it. The messages that it was about are lost;
         those that get their numbers are not skipped.
         """
+        self._check_queue(key)
         self._check_claim(key, self._ordered.fence(key), header)
         changes: list[Change] = []
         name = f"{key.topic}@{key.group}"
@@ -253,8 +255,14 @@ class ClaimProcessor:
 
     async def _release(self, command: Command, key: ClaimKey, fence: Fence) -> Command:
         """The record comes behind those of all acks."""
-        name = f"{key.topic}@{key.group}"
-        await self._changes.change([f"fence:{name}"], lambda: [FencesPut({name: {key.queue_id: fence}})])
+
+        def decide() -> Sequence[Change]:
+            known = self._ordered.state.fence(*key)
+            if known is None or not fence.overtakes(known):  # deleted, or taken over, or released before
+                return ()
+            return [FencesPut({f"{key.topic}@{key.group}": {key.queue_id: fence}})]
+
+        await self._changes.change([_fence_key(key)], decide)
         return self._released(command, key, released=True)
 
     def _released(self, command: Command, key: ClaimKey, *, released: bool) -> Command:
@@ -292,3 +300,8 @@ class ClaimProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId={key.queue_id}: {subject} has no such queue here",
             )
+
+
+def _fence_key(key: ClaimKey) -> str:
+    """The name under which changes of a fence take turns; those of other queues go on next to it."""
+    return f"fence:{key.topic}@{key.group}:{key.queue_id}"

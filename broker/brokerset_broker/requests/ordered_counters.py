@@ -1,8 +1,15 @@
-"""What a broker counts of ordered subjects; metrics read it."""
+"""What a broker counts of ordered subjects; metrics read it. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+REFUSED_SENDS: Final = ("fenced", "full", "gap", "illegal", "not open", "sealed", "unknown")
+"""Why sends are refused: `Verdict`s, messages without order, and queues with too many producers."""
+
+FENCED_REQUESTS: Final = ("ack", "claim", "plain commit", "plain pull", "pull", "send back")
+"""What is refused because of a fence; plain are those of clients without a session."""
 
 
 @dataclass(slots=True)
@@ -12,19 +19,19 @@ class OrderedCounters:
     duplicates: int = 0
     """Messages that were sent again, and are stored once."""
 
-    refused_sends: dict[str, int] = field(default_factory=dict)
-    """By reason; the reasons are few."""
+    refused_sends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSED_SENDS, 0))
+    """Requests that stored nothing, by reason."""
 
     claims: int = 0
     """Claims that were confirmed."""
 
-    fenced: dict[str, int] = field(default_factory=dict)
-    """Pulls, acks, commits and others that were refused because of a fence, by request."""
+    fenced: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FENCED_REQUESTS, 0))
+    """Requests of sessions that do not own the queue, or of clients that may not, by kind."""
 
     def refused_send(self, reason: str) -> None:
         """Count a send that stored nothing."""
-        self.refused_sends[reason] = self.refused_sends.get(reason, 0) + 1
+        self.refused_sends[reason] += 1
 
     def fenced_request(self, request: str) -> None:
-        """Count a request of a session that does not own the queue, or of a client that may not."""
-        self.fenced[request] = self.fenced.get(request, 0) + 1
+        """Count a request that was refused because of a fence."""
+        self.fenced[request] += 1

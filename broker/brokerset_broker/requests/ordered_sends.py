@@ -249,7 +249,7 @@ class OrderedSends:
                 if live.generation != generation:
                     raise Rejected(
                         ResponseCode.SERVICE_NOT_AVAILABLE,
-                        f"broker {self._admission.name} is not the master any more; ask the master",
+                        f"the role of broker {self._admission.name}, or a subject, has changed; try again",
                     )
             if ordered.is_subject(topic):
                 live.put(topic, queue_id, queue)

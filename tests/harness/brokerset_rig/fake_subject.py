@@ -7,6 +7,7 @@ Its time is the loop's, so it belongs on a virtual one.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,6 +130,7 @@ class FakeSubject:
         self.members: dict[str, FakeMember] = {}
         self.owners: dict[int, FakeOwnership] = {}
         self.drained: dict[int, int] = {}
+        self.wanted_owner: dict[int, str] = {}
         self.epochs = 0
         self.changed = asyncio.Event()
         self.dead: list[bytes] = []
@@ -169,7 +171,7 @@ class FakeSubject:
         """Close its queue; the assignment says so."""
         queue = self.queue(self.name, partition)
         queue.sealed_end = len(queue.records)
-        self._change()
+        self.change()
 
     def new_master(self) -> None:
         """Another broker is master: it knows the epochs, and no claims."""
@@ -189,6 +191,13 @@ class FakeSubject:
         progress = self.group_progress(partition)
         progress.reset_to = position
         progress.end_pulls()
+
+    def hand_over(self, partition: int) -> None:
+        """Revoke it, for the member that does not own it."""
+        owner = self.owners[partition]
+        owner.revoked = True
+        self.wanted_owner[partition] = next(each for each in self.members if each != owner.session)
+        self.change()
 
     def expire_members(self) -> None:
         """What the leader's timer does: who was not heard for its permission and the margin leaves."""
@@ -219,15 +228,17 @@ class FakeSubject:
                     counts[owner.session] += 1
             for number in wanted:
                 if number not in self.owners:
-                    session = min(members, key=lambda each: (counts[each], each))
+                    wish = self.wanted_owner.pop(number, "")
+                    session = wish if wish in counts else min(members, key=lambda each: (counts[each], each))
                     if counts[session] < most:
                         counts[session] += 1
                         self.epochs += 1
                         self.owners[number] = FakeOwnership(session, self.epochs)
         if before != {number: (each.session, each.revoked) for number, each in self.owners.items()}:
-            self._change()
+            self.change()
 
-    def _change(self) -> None:
+    def change(self) -> None:
+        """Another version of the assignments."""
         self.version += 1
         self.changed.set()
         self.changed = asyncio.Event()
@@ -275,7 +286,7 @@ class FakeSubject:
                     self.violations.append(f"drained {drained}, sealed end {end}")
                 del self.owners[drained.partition_id]
                 self.drained[drained.partition_id] = drained.position
-                self._change()
+                self.change()
         if header.leaving:
             if header.session in self.members:
                 self._leave(header.session)
@@ -390,7 +401,7 @@ class FakeSubject:
             changes = [loop.create_task(event.wait()) for event in (queue.arrived, progress.changed)]
             left = until - loop.time()
             try:
-                if left <= 0:
+                if left <= 0.000_001:
                     return self._found(command, ResponseCode.PULL_NOT_FOUND, start, queue)
                 await asyncio.wait(changes, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -458,6 +469,9 @@ class FakeTransport:
         self.refuse: dict[int, int] = {}
         """Codes of requests that are answered with another code, always."""
 
+        self.refused_ext: dict[str, str] = {}
+        self.asked: Counter[int] = Counter()
+        self.cut_tries = 0
         self.slow_subjects: set[str] = set()
         """Whose controllers never answer."""
 
@@ -471,6 +485,7 @@ class FakeTransport:
     async def ask_master(self, topic: str, broker_group: str, command: Command, timeout: float) -> Command:
         assert broker_group == "broker-a"
         if self.brokers_cut:
+            self.cut_tries += 1
             await asyncio.sleep(0.01)
             raise BrokerUnreachable(broker_group, "it is cut off")
         return await self._answer(self._subjects[topic].broker, command, timeout)
@@ -479,10 +494,11 @@ class FakeTransport:
         self._subjects[topic].stale_routes += 1
 
     async def _answer(self, serve: Any, command: Command, timeout: float) -> Command:
+        self.asked[command.code] += 1
         refused = self.refuse.get(command.code)
         if refused is not None:
             await asyncio.sleep(0.001)
-            return command.reply(refused, "for the test")
+            return command.reply(refused, "for the test", ext=self.refused_ext)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.sleep(0.001)

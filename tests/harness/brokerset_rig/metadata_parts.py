@@ -21,6 +21,7 @@ from brokerset_broker.tables.metadata.standalone import FileChanges
 from brokerset_broker.tables.metadata.store_source import Written
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME, OrderedTables
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
 from brokerset_formats.hashing import java_hash
@@ -198,12 +199,14 @@ class Replica:
         self.groups = GroupManager(live, clock)
         self.offsets = OffsetManager(live, clock)
         self.delay = Delay(folder / "config" / "delayOffset.json")
+        self.ordered = OrderedTables(folder / "config" / FILE_NAME)
         self.tables = Tables(
             topics=self.topics,
             groups=self.groups,
             offsets=self.offsets,
             delay=self.delay,
             queues=self.store,
+            ordered=self.ordered,
         )
         self.waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
         self.log = MetadataLog(
@@ -216,7 +219,7 @@ class Replica:
             asker=asker,
             master=master,
         )
-        for manager in (self.topics, self.groups, self.offsets):
+        for manager in (self.topics, self.groups, self.offsets, self.ordered):
             manager.load()
         self.log.load()
 

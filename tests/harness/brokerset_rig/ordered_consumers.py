@@ -58,7 +58,7 @@ class Recorder:
                 await asyncio.sleep(seconds)
             failures = self.failing.get(message.key, 0)
             if failures:
-                self.failing[message.key] = failures - 1
+                self.failing[message.key] = failures - 1 if failures > 0 else failures
                 raise RuntimeError(f"{message.key} fails")
             self.handled.append(message)
         finally:
@@ -81,15 +81,17 @@ def consumer_of(
     settings: OrderedConsumerSettings | None = None,
     options: SubscriptionOptions | None = None,
     rate: float = 1.0,
+    clock: LoopClock | None = None,
+    seed: str | None = None,
 ) -> OrderedConsumer:
     """A consumer of one subject, not started yet; `rate`: of its clock."""
     consumer = OrderedConsumer(
         transport or FakeTransport(subject),
         group=GROUP,
         client_id=name,
-        clock=LoopClock(rate),
+        clock=clock or LoopClock(rate),
         settings=settings,
-        random=Random(name),
+        random=Random(seed or name),
     )
     consumer.subscribe(subject.name, handler, options)
     return consumer

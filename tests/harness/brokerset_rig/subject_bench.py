@@ -123,10 +123,16 @@ class SubjectBroker:
     epoch: int = 1
     down: bool = False
     silent: bool = False
+    cut_off: bool = False
+    """Whether the controllers cannot reach it, although it reaches them."""
+
     refusing: str | None = None
     fenced: bool = False
     masterless: bool = False
     forgotten: bool = False
+    delay: float = 0.001
+    """Seconds until it answers."""
+
     end: int = 100
     """Queue offset behind the last message of each of its queues."""
 
@@ -183,11 +189,11 @@ class SubjectNet:
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         broker = self.brokers[address.partition(":")[0]]
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(broker.delay)
         if broker.silent:
             await asyncio.sleep(timeout)
             raise RequestTimeout("no answer")
-        if broker.down:
+        if broker.down or broker.cut_off:
             raise ConnectionClosed("nobody listens") from ConnectionRefusedError()
         return broker.answer(command)
 

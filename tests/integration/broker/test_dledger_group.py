@@ -22,7 +22,10 @@ from brokerset_broker.member.role import Role
 from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_dledger.config import NodeConfig
 from brokerset_formats.message_ids import decode_offset_id
+from brokerset_formats.order_stamps import OrderStamp
+from brokerset_protocol.bodies.ordered import SubjectQueue, SubjectQueues
 from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 from brokerset_rig.local_servers import Client, bodies, broker_settings, connected
 from brokerset_rig.stack import free_ports
 from brokerset_rig.waiting import until
@@ -490,3 +493,56 @@ def test_settings_that_cannot_be_combined_are_named(
     assert any(
         problem.startswith(text) for problem in broker_settings(tmp_path, **(values | changes)).problems()
     )
+
+
+async def test_ordered_subjects_survive_a_leader_that_crashes(tmp_path: Path) -> None:
+    """In a DLedger a seal, a fence, an ack and each message are what they were for the next leader,
+    also when the first one crashes between append and commit (statements 25, 54, 65, 74)."""
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        key: dict[str, Any] = {"topic": "orders", "consumerGroup": "cg", "queueId": 0}
+        async with client_of(first) as client:
+            made = await client.call(21_031, _queues((0, 1, "Open"), (1, 2, "Open"), version=1))
+            assert made.code == 0, made.remark
+            for sequence in range(3):
+                sent = await client.send("orders", b"%d" % sequence, properties=_stamp(1, sequence))
+                assert sent.code == 0, sent.remark
+            claimed = await client.call(21_032, **key, epoch=7, session="s", pulledTo=-1)
+            assert claimed.ext["position"] == "0"
+            pulled = await client.pull("orders", 0, brokersetEpoch=7, brokersetSession="s")
+            assert bodies(pulled) == [b"0", b"1", b"2"]
+            acked = await client.call(21_033, **key, epoch=7, session="s", first=0, last=1)
+            assert (acked.code, acked.ext["position"]) == (0, "2")
+            sealed = await client.call(21_031, _queues((0, 1, "Open"), (1, 2, "Sealed"), version=2))
+            assert sealed.code == 0, sealed.remark
+            unclear = asyncio.ensure_future(client.send("orders", b"3", properties=_stamp(1, 3)))
+            await asyncio.sleep(0)
+            for number, broker in list(members.brokers.items()):
+                if broker is first:
+                    await members.crash(number)
+            await asyncio.gather(unclear, return_exceptions=True)
+        second = await members.leader(other_than=first)
+        async with client_of(second) as client:
+            for sequence in (3, 3, 4):
+                sent = await client.send("orders", b"%d" % sequence, properties=_stamp(1, sequence))
+                assert sent.code == 0, sent.remark
+            closed = await client.send("orders", b"x", queue_id=1, properties=_stamp(2, 0))
+            assert closed.code == ResponseCode.BROKERSET_QUEUE_SEALED
+            stale = await client.call(21_032, **key, epoch=6, session="t", pulledTo=-1)
+            assert stale.code == ResponseCode.BROKERSET_STALE_EPOCH
+            again = await client.call(21_032, **key, epoch=7, session="s", pulledTo=3)
+            assert (again.code, again.ext["position"]) == (0, "2")
+            pulled = await client.pull("orders", 2, brokersetEpoch=7, brokersetSession="s")
+            assert bodies(pulled) == [b"2", b"3", b"4"]
+
+
+def _queues(*queues: tuple[int, int, str], version: int) -> bytes:
+    listed = tuple(
+        SubjectQueue(queue, partition, PartitionStatus(state)) for queue, partition, state in queues
+    )
+    body: bytes = SubjectQueues("orders", OrderStrategy.STRICT, version, False, listed).to_json()
+    return body
+
+
+def _stamp(partition: int, sequence: int) -> dict[str, str]:
+    return {"ORDER_STAMP": OrderStamp(partition, 7, "p", 1, sequence).encode()}

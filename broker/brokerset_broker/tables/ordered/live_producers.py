@@ -96,7 +96,7 @@ class LiveProducers:
         self._queues: dict[tuple[str, int], LiveQueue] = {}
         self._dirty: dict[tuple[str, int], None] = {}
         self.generation = 0
-        """Grows whenever all are forgotten: what was read before then is not to be put in."""
+        """Grows whenever some are forgotten: what was read before then is not to be put in."""
 
     def get(self, topic: str, queue_id: int) -> LiveQueue | None:
         """The producers of a queue; None before they were read."""
@@ -140,6 +140,7 @@ class LiveProducers:
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
             self._dirty.pop(key, None)
+        self.generation += 1
 
     def clear(self) -> None:
         """This broker leads no more, or begins to lead."""

@@ -43,6 +43,9 @@ class OrderedTables:
         self.on_subjects: Callable[[Iterable[str]], object] | None = None
         """Told of subjects that were changed or deleted."""
 
+        self.on_role_change: Callable[[], object] | None = None
+        """Called when this broker begins to lead, or ends."""
+
         self._file = None if path is None else ConfigFile(path, self._encoder)
 
     # -- file ---------------------------------------------------------------------------------------------
@@ -163,6 +166,8 @@ class OrderedTables:
         self._coming.clear()
         self.live.clear()
         self.claims.clear()
+        if self.on_role_change is not None:
+            self.on_role_change()
 
     def _tell(self, topics: Iterable[str]) -> None:
         if self.on_subjects is not None:

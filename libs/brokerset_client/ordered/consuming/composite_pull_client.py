@@ -85,13 +85,19 @@ class OwnedPartition:
         return any(client.is_dropped for client in self.clients)
 
     def is_drained(self, now: float) -> bool:
-        """Whether everything up to the sealed end is acknowledged, and no copies for retry are left."""
+        """Whether everything up to the sealed end is acknowledged, and no copies for retry are left.
+
+        Of copies that an owner before this session has sent back nothing is known until they come.
+        """
         if not self.normal.is_drained or self.is_dropped:
             return False
         if self.retry is None:
             return True
         since = self.retry.empty_since
-        return since is not None and now - since >= self._registration.settings.retry_settle_seconds
+        if since is None:
+            return False
+        since = max(since, *(client.handlers.copies_due_at for client in self.clients))
+        return now - since >= self._registration.settings.retry_settle_seconds
 
     def start_after(self, others: list[OwnedPartition]) -> None:
         """Consume as soon as these, which had some of the same keys, run no handler any more."""
@@ -225,6 +231,12 @@ class CompositePullClient:
         """The permission was extended, slots are free, or the subscription goes on."""
         for owned in list(self.owned.values()):
             owned.wake()
+
+    def retry_now(self) -> None:
+        """Let messages that wait after a failure start again at once."""
+        for owned in self.owned.values():
+            for client in owned.clients:
+                client.retry_now()
 
     def stop(self) -> None:
         """Stop all partitions gracefully."""

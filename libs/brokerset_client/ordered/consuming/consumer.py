@@ -102,6 +102,10 @@ class OrderedConsumer:
         tasks.registration.paused = False
         tasks.wake()
 
+    def retry_now(self, subject: str) -> None:
+        """Try messages that have failed again at once, for example when their cause was mended."""
+        self._found(subject).composite.retry_now()
+
     @asynccontextmanager
     async def pulling(
         self, subject: str, options: SubscriptionOptions | None = None

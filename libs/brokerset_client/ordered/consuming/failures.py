@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from brokerset_client.retry import Backoff
+from brokerset_client.retry import Backoff, redelivery_level
 from brokerset_protocol.subject_words import OrderStrategy
 
 JITTER: Final = 0.2
 """Part of a wait by which it varies, so that lanes that failed together do not retry together."""
 
+
+COPY_DELAYS_SECONDS: Final = (
+    *(1, 5, 10, 30),
+    *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+"""RocketMQ's delay levels, from level 1 on."""
 
 HANDLER_BACKOFF: Final = Backoff(first_ms=100, factor=2.0, max_ms=30_000)
 
@@ -104,6 +110,12 @@ def decide_after_failure(
     elif attempt + reconsume_times > policy.reconsume_max:
         return SendBack(dead=True)
     return RetryHere(spaced(policy.backoff, attempt, chance))
+
+
+def copy_delay_seconds(reconsume_times: int) -> float:
+    """How long a broker with RocketMQ's delay levels keeps a copy after so many failures before."""
+    level = redelivery_level(reconsume_times)
+    return COPY_DELAYS_SECONDS[min(level, len(COPY_DELAYS_SECONDS)) - 1]
 
 
 def spaced(backoff: Backoff, failures: int, chance: float) -> float:

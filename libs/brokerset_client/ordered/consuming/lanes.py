@@ -4,6 +4,9 @@ One message of a lane runs at a time, and the next one follows when it is done; 
 the first of its lane. Other lanes go on, so a key that fails stops only what shares its logical partition.
 What may be acknowledged is everything below the lowest message that is not done. Queue offsets that a pull
 has passed without a message (filtered, or expired) count as done.
+
+When memory is used up, what waits behind messages that have failed is shed: its queue offsets stay, and it is
+pulled once more when its turn comes. So the lanes of others do not wait for room.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -27,9 +31,10 @@ class LaneLimits:
     unhandled_max: int = 100
     """Messages that were pulled and are not done; a pull may exceed it by its batch, less one."""
 
-    span_max: int = 50_000
+    span_max: int = 200_000
     """Queue offsets from the acknowledged position to the end of what was pulled: what is handled twice
-    after a crash at worst. It is reached only behind a lane that stands still."""
+    after a crash at worst. It is reached only behind a lane that stands still, and then the partition
+    does, too."""
 
     running_max: int = 32
     """Handlers at the same time."""
@@ -76,6 +81,12 @@ class Lanes(Generic[T]):
     def __init__(self, position: int, limits: LaneLimits) -> None:
         self._limits = limits
         self._items: dict[int, tuple[int, T]] = {}
+        self._shed: dict[int, int] = {}
+        """Lanes of messages that are not done, and not in memory, by queue offset."""
+
+        self._wanted: dict[int, int] = {}
+        """Lanes whose first message was shed, with its queue offset."""
+
         self._order: deque[int] = deque()
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[int] = deque()
@@ -92,7 +103,7 @@ class Lanes(Generic[T]):
 
     @property
     def unhandled(self) -> int:
-        """Messages that were pulled and are not done."""
+        """Messages in memory: pulled, and not done."""
         return len(self._items)
 
     @property
@@ -123,6 +134,50 @@ class Lanes(Generic[T]):
                 self._ready.append(number)
         self.pulled_to = max(self.pulled_to, next_queue_offset)
 
+    def shed(self) -> int:
+        """Drop from memory what waits behind messages that have failed; how many messages that were."""
+        before = len(self._items)
+        for number, lane in self._lanes.items():
+            if lane.attempts:
+                for queue_offset in islice(lane.waiting, 1, None):
+                    if self._items.pop(queue_offset, None) is not None:
+                        self._shed[queue_offset] = number
+        return before - len(self._items)
+
+    @property
+    def shed_count(self) -> int:
+        """Messages that are not done, and not in memory."""
+        return len(self._shed)
+
+    @property
+    def wanted(self) -> int | None:
+        """Lowest queue offset of a message that was shed and is the next one of its lane."""
+        return min(self._wanted.values(), default=None)
+
+    def refill(self, messages: Iterable[tuple[int, int, T]], first: int, next_queue_offset: int) -> int:
+        """Take back what a pull at `first` found again; how many that is.
+
+        What was shed between the two queue offsets and is not there any more counts as done.
+        """
+        found = {queue_offset: item for queue_offset, _, item in messages if queue_offset in self._shed}
+        gone = [each for each in self._shed if first <= each < next_queue_offset and each not in found]
+        for queue_offset, item in found.items():
+            number = self._shed.pop(queue_offset)
+            self._items[queue_offset] = number, item
+            if self._wanted.get(number) == queue_offset:
+                del self._wanted[number]
+                self._ready.append(number)
+        for queue_offset in gone:
+            number = self._shed.pop(queue_offset)
+            lane = self._lanes[number]
+            if self._wanted.pop(number, None) == queue_offset:
+                lane.waiting.popleft()
+                self._go_on(number, lane)
+            else:
+                lane.waiting.remove(queue_offset)
+        self._drop_done()
+        return len(found)
+
     # -- handling -----------------------------------------------------------------------------------------
 
     def has_ready(self, now: float) -> bool:
@@ -149,12 +204,8 @@ class Lanes(Generic[T]):
         del self._items[queue_offset]
         lane.waiting.popleft()
         lane.attempts = 0
-        if lane.waiting:
-            self._ready.append(number)
-        else:
-            del self._lanes[number]
-        while self._order and self._order[0] not in self._items:
-            self._order.popleft()
+        self._go_on(number, lane)
+        self._drop_done()
 
     def failed(self, queue_offset: int, now: float, retry_at: float) -> None:
         """The running message failed: it stays first, and may start again at `retry_at`."""
@@ -207,6 +258,19 @@ class Lanes(Generic[T]):
     def item(self, queue_offset: int) -> T:
         """A message that is not done."""
         return self._items[queue_offset][1]
+
+    def _go_on(self, number: int, lane: _Lane) -> None:
+        """The first message of a lane is another one."""
+        if not lane.waiting:
+            del self._lanes[number]
+        elif lane.waiting[0] in self._items:
+            self._ready.append(number)
+        else:
+            self._wanted[number] = lane.waiting[0]
+
+    def _drop_done(self) -> None:
+        while self._order and self._order[0] not in self._items and self._order[0] not in self._shed:
+            self._order.popleft()
 
     def _stop_running(self, queue_offset: int) -> tuple[int, _Lane]:
         number = self._items[queue_offset][0]

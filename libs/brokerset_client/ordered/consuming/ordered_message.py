@@ -27,7 +27,7 @@ class OrderedMessage:
 
     queue_offset: int
     key: str | None
-    """Its order key; None if it has none."""
+    """Its order key; None if it has none, or the empty one."""
 
     stamp: OrderStamp | None
     """What its producer gave it; None if it has none that can be read."""

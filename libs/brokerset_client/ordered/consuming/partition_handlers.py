@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ from brokerset_client.ordered.consuming.failures import (
     RetryHere,
     SendBack,
     Skip,
+    copy_delay_seconds,
     decide_after_failure,
 )
 from brokerset_client.ordered.consuming.handling import HandlingContext
@@ -57,7 +59,7 @@ class PartitionHandlers:
         self._refused = refused
         self._is_sealed = is_sealed
         self._lanes: MessageLanes | None = None
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: dict[asyncio.Task[None], None] = {}
         self._contexts: dict[HandlingContext, OrderedMessage] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -65,6 +67,9 @@ class PartitionHandlers:
         self._quiet.set()
         self._stopping = False
         self._dropped = False
+        self.copies_due_at = -math.inf
+        """When the last copy that was sent back gets into the retry topic, by the consumer's clock."""
+
         self.last_error: dict[int, str] = {}
         """Of each lane that is blocked."""
 
@@ -108,12 +113,12 @@ class PartitionHandlers:
         """Start what may start. Called after every change that may allow more."""
         while (found := self._take()) is not None:
             task = asyncio.get_running_loop().create_task(self._work(*found))
-            self._workers.add(task)
+            self._workers[task] = None
             self._quiet.clear()
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._workers.discard(task)
+        self._workers.pop(task, None)
         if not self._workers:
             self._quiet.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -136,7 +141,7 @@ class PartitionHandlers:
         return lanes, taken
 
     def _set_timer(self, at: float | None, now: float) -> None:
-        if at is None or (self._timer is not None and self._timer_at <= at):
+        if at is None or self._stopping or (self._timer is not None and self._timer_at <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -286,6 +291,9 @@ class PartitionHandlers:
                         registration.counters.dead += 1
                     else:
                         registration.counters.sent_back += 1
+                        delay = copy_delay_seconds(taken.item.reconsume_times)
+                        due = registration.clock.monotonic() + delay
+                        self.copies_due_at = max(self.copies_due_at, due)
                     return not self._dropped and lanes is self._lanes
             if self._stopping:
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -29,8 +30,8 @@ EMPTY_PAUSE_SECONDS: Final = 0.2
 class PullClient:
     """Consumes a queue from `start` until `stop` (graceful) or `drop` (somebody else owns it).
 
-    Three tasks: one claims and pulls, one acknowledges, one waits for the end of both. `is_ended` when
-    nothing of it runs any more, handlers included.
+    Its tasks: one claims and pulls, one pulls again what had no room, one acknowledges, and one waits for
+    the end of them. `is_ended` when nothing of it runs any more, handlers included.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class PullClient:
         self._empty = 0
         self._pull_wake = asyncio.Event()
         self._ack_wake = asyncio.Event()
+        self._refill_wake = asyncio.Event()
         self._stop_wanted = asyncio.Event()
         self._dropped = False
         self._main: asyncio.Task[None] | None = None
@@ -80,7 +82,14 @@ class PullClient:
         """The permission was extended, slots are free, or the subscription goes on."""
         self._pull_wake.set()
         self._ack_wake.set()
+        self._refill_wake.set()
         self.handlers.dispatch()
+
+    def retry_now(self) -> None:
+        """Let messages that wait after a failure start again at once."""
+        if self.lanes is not None:
+            self.lanes.retry_now()
+            self.handlers.dispatch()
 
     def seal(self, sealed_end: int | None) -> None:
         """The queue offset behind the last message is known."""
@@ -144,11 +153,13 @@ class PullClient:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         pull = loop.create_task(self._guarded_pulls())
-        ack = loop.create_task(self._guarded_acks())
+        ack = loop.create_task(self._guarded(self._acknowledge_on, "acks"))
+        refill = loop.create_task(self._guarded(self._refill_on, "refills"))
         try:
             await self._stop_wanted.wait()
             pull.cancel()
-            await asyncio.wait([pull])
+            refill.cancel()
+            await asyncio.wait([pull, refill])
             await self.handlers.quiet()
             ack.cancel()
             await asyncio.wait([ack])
@@ -156,7 +167,7 @@ class PullClient:
                 self._finish = loop.create_task(self._acknowledge_and_release())
                 await asyncio.wait([self._finish])
         finally:
-            tasks = [task for task in (pull, ack, self._finish) if task is not None]
+            tasks = [task for task in (pull, refill, ack, self._finish) if task is not None]
             for task in tasks:
                 task.cancel()
             self.handlers.drop()
@@ -184,21 +195,23 @@ class PullClient:
                 log.error("pull broke", queue=self._name, failures=failures, exc_info=error)
             await asyncio.sleep(self._registration.trouble_seconds(failures))
 
-    async def _guarded_acks(self) -> None:
+    async def _guarded(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         failures = 0
         while True:
             try:
-                await self._acknowledge_on()
+                await step()
                 failures = 0
                 continue
             except ClientError as error:
                 self._note(error)
                 failures += 1
                 if failures in (1, 10) or failures % 100 == 0:
-                    log.warning("acks failed", queue=self._name, failures=failures, reason=str(error))
+                    log.warning(
+                        "request failed", what=what, queue=self._name, failures=failures, reason=str(error)
+                    )
             except Exception as error:  # the edge of a supervised task
                 failures += 1
-                log.error("acks broke", queue=self._name, failures=failures, exc_info=error)
+                log.error("task broke", what=what, queue=self._name, failures=failures, exc_info=error)
             await asyncio.sleep(self._registration.trouble_seconds(failures))
 
     # -- pulling ------------------------------------------------------------------------------------------
@@ -214,6 +227,8 @@ class PullClient:
             await self._claim()
             return False
         lanes = self.lanes
+        if not lanes.has_room:
+            lanes.shed()
         if not lanes.has_room or self.is_drained:
             await self._pull_wake.wait()
             return False
@@ -227,6 +242,37 @@ class PullClient:
         else:
             await self._take(lanes, pulled, now)
         return True
+
+    async def _refill_on(self) -> None:
+        """Pull what was shed and is the next one of its lane, or wait until there is such a message."""
+        registration, settings = self._registration, self._registration.settings
+        self._refill_wake.clear()
+        lanes = self.lanes
+        wanted = None if lanes is None else lanes.wanted
+        may = registration.may_begin() and not registration.paused and self._claimed
+        if lanes is None or wanted is None or not may or lanes.unhandled >= settings.lanes.unhandled_max:
+            await self._refill_wake.wait()
+            return
+        pulled = await self.queue.pull(wanted, settings.pull_batch, registration.filter, 0)
+        if lanes is not self.lanes or self._stop_wanted.is_set():
+            return
+        if pulled.status is PullStatus.OFFSET_ILLEGAL or pulled.next_queue_offset <= wanted:
+            # The group was reset, or the messages are gone: the claim says where to go on.
+            self._claimed = False
+            self._fresh = False
+            await self._forget()
+            self._registration.counters.resynced += 1
+            log.warning("position was moved", queue=self._name, wanted=wanted, next=pulled.next_queue_offset)
+            self._pull_wake.set()
+            return
+        subject = registration.subject
+        messages = [read_ordered(view, subject, self._partition_id) for view in pulled.messages]
+        lanes.refill(
+            ((message.queue_offset, message.lane, message) for message in messages),
+            wanted,
+            pulled.next_queue_offset,
+        )
+        self.handlers.dispatch()
 
     async def _take(self, lanes: Lanes[OrderedMessage], pulled: PulledMessages, asked_at: float) -> None:
         registration = self._registration
@@ -318,6 +364,7 @@ class PullClient:
                     self._registration.counters.resynced += 1
                     await self._forget()
                     self._claimed = True
+                await self.handlers.quiet()  # keys of what was forgotten may still be handled
                 self.lanes = Lanes(answer.position, self._registration.settings.lanes)
                 self._fresh = True
                 self.handlers.use(self.lanes)
@@ -337,8 +384,11 @@ class PullClient:
     def _progressed(self) -> None:
         self._ack_wake.set()
         lanes = self.lanes
-        if lanes is not None and lanes.has_room:
-            self._pull_wake.set()
+        if lanes is not None:
+            if lanes.has_room:
+                self._pull_wake.set()
+            if lanes.shed_count:
+                self._refill_wake.set()
 
     async def _acknowledge_on(self) -> None:
         """One acknowledgement that was confirmed, or a wait until there is one to send."""

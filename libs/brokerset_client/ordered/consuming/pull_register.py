@@ -50,6 +50,10 @@ CLOSE_SECONDS: Final = 30.0
 """Time of `close` for handlers that run, and for what has to be said."""
 
 
+_FINAL: Final = (ResponseCode.BROKERSET_SUBJECT_UNKNOWN, ResponseCode.BROKERSET_SUBJECT_REFUSED)
+"""Answers to who wants to leave that no repetition changes."""
+
+
 class AlreadySubscribed(ClientError):
     """The group consumes the subject in this process already: use that subscription, or close it first."""
 
@@ -194,9 +198,9 @@ class SubscriptionTasks:
             try:
                 await self._heartbeat(leaving=True)
                 return
-            except RequestRefused:
-                return  # it is no member
             except ClientError as error:
+                if isinstance(error, RequestRefused) and error.code in _FINAL:
+                    return  # it is no member
                 failures += 1
                 if failures == 1:
                     log.warning("leaving failed", subject=self.registration.subject, reason=str(error))

@@ -59,7 +59,7 @@ class OrderedConsumerSettings:
     release_attempts: int = 3
     """Requests to release a queue; its epoch is overtaken in any case."""
 
-    retry_settle_seconds: float = 20.0
+    retry_settle_seconds: float = 40.0
     """A sealed BestTried partition is drained when its retry queue has been empty for so long."""
 
     trouble: Backoff = REQUEST_BACKOFF

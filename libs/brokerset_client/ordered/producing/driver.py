@@ -33,6 +33,9 @@ REFUSALS: Final = frozenset({
 })  # fmt: skip
 """Answers of the controllers that no repetition changes; all others are asked again."""
 
+TICK_SECONDS: Final = 0.001
+"""Shortest timer: loops wake up a little before its time, and must not spin until it is there."""
+
 
 class Senders(Protocol):
     """Who answers the senders: the producer."""
@@ -41,6 +44,7 @@ class Senders(Protocol):
     def failed(self, failed: Failed) -> None: ...
     def fenced(self, reason: str) -> None: ...
     def forget(self, driver: SubjectDriver) -> None: ...
+    async def may_use_epoch(self, subject: str, epoch: int) -> bool: ...
 
 
 class SubjectDriver:
@@ -148,7 +152,7 @@ class SubjectDriver:
             self._timer.cancel()
             self._timer = None
         if effects.wake_at is not None:
-            delay = max(0.0, effects.wake_at - now)
+            delay = max(TICK_SECONDS, effects.wake_at - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._pump)
 
     def _answer_senders(self) -> None:
@@ -232,20 +236,28 @@ class SubjectDriver:
                 if answer is not None and answer.code in REFUSALS:
                     self._refused(answer)
                     return
-                if answer is not None and answer.code == ResponseCode.SUCCESS:
-                    try:
-                        epoch = StartProducerResponse.from_ext(answer.ext).producer_epoch
-                    except Rejected:
-                        pass
-                    else:
-                        self._epoch_running = False
-                        self.sender.take_epoch(epoch, self._clock.monotonic())
-                        self._pump()
-                        return
+                if answer is not None and await self._take_epoch(answer):
+                    return
                 failures += 1
                 await self._back_off(failures)
         finally:
             self._epoch_running = False
+
+    async def _take_epoch(self, answer: Command) -> bool:
+        """Use an epoch that was given; False: ask for another one."""
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        try:
+            epoch = StartProducerResponse.from_ext(answer.ext).producer_epoch
+        except Rejected:
+            return False
+        if not await self._senders.may_use_epoch(self.subject, epoch):
+            self._senders.fenced("its owner may not use another epoch")
+        elif not self._stopped:
+            self._epoch_running = False
+            self.sender.take_epoch(epoch, self._clock.monotonic())
+            self._pump()
+        return True
 
     async def _ask(self, code: RequestCode, ext: dict[str, str], wait_ms: int) -> Command | None:
         try:

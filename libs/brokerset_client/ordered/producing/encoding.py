@@ -20,6 +20,9 @@ from brokerset_protocol.headers.send import SendMessageV2
 STAMP_BYTES_MAX = len(Property.ORDER_STAMP) + 2 + 64 + 4 * 19 + 4
 """What an order stamp can take in the properties."""
 
+BROKER_PROPERTIES_MAX = 512
+"""What a broker may add to the properties: its region, whether traces are on."""
+
 MESSAGE_OVERHEAD = 256
 """Bytes that a message counts in budgets besides body and properties: its stamp, its objects."""
 
@@ -55,10 +58,10 @@ def prepare(
         encoded = encode_properties(properties)
     except FormatError as error:
         raise MessageInvalid(str(error)) from error
-    if len(encoded) + STAMP_BYTES_MAX > PROPERTIES_SIZE_MAX:
+    allowed = PROPERTIES_SIZE_MAX - STAMP_BYTES_MAX - BROKER_PROPERTIES_MAX
+    if len(encoded) > allowed:
         raise MessageInvalid(
-            f"properties have {len(encoded)} bytes, at most {PROPERTIES_SIZE_MAX - STAMP_BYTES_MAX} are "
-            "allowed: put some into the body"
+            f"properties have {len(encoded)} bytes, at most {allowed} are allowed: put some into the body"
         )
     body, sys_flag = compress(message.body, settings.compress_from_bytes)
     return Outgoing(
@@ -133,6 +136,8 @@ def _problem(message: Message, body_size_max: int) -> str | None:
     wrong = message.problem(body_size_max)
     if wrong is not None:
         return wrong
+    if not message.body:
+        return "the body is empty, which brokers refuse: send at least a byte"
     if names.is_retry_topic(message.topic):
         return "a retry topic is no subject"
     if message.delay_level or message.delay_ms is not None or message.deliver_at_ms is not None:

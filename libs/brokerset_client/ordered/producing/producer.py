@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
@@ -51,6 +51,14 @@ class Drawing(Protocol):
 
     def random(self) -> float: ...
     def getrandbits(self, bits: int, /) -> int: ...
+
+
+EpochGuard = Callable[[str, int], Awaitable[bool]]
+"""Gets a subject and a producer epoch: False fences the producer, and nothing is sent with the epoch.
+
+Who shares a producer id with other processes, one after the other, checks here that it is still its turn. An
+epoch that is given to a process whose turn is over would fence the one that has it now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,10 @@ class OrderedProducer:
         client_id: str = "producer",
         settings: ProducerSettings | None = None,
         random: Drawing | None = None,
+        may_use_epoch: EpochGuard | None = None,
     ) -> None:
+        """`may_use_epoch` is awaited after an epoch was given, and before the first send with it."""
+        self._may_use_epoch = may_use_epoch
         self.settings = settings or ProducerSettings()
         problems = self.settings.problems()
         drawing = random or Random()
@@ -316,6 +327,10 @@ class OrderedProducer:
         text = self._fenced
         self._budget.close(lambda: ProducerFenced(text))
         self._stop_drivers(lambda message, unknown: ProducerFenced(_with_doubt(text, unknown)))
+
+    async def may_use_epoch(self, subject: str, epoch: int) -> bool:
+        """Whether a driver may send with an epoch that it was given."""
+        return self._may_use_epoch is None or await self._may_use_epoch(subject, epoch)
 
     def forget(self, driver: SubjectDriver) -> None:
         """A driver's subject is refused or deleted; the next message to it starts another one."""

@@ -257,12 +257,13 @@ def test_a_bad_message_is_refused_before_it_is_accepted() -> None:
     async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
         for bad in (
             Message(topic="orders", body=bytes(5_000_000)),
-            Message(topic="orders", delay_level=3),
-            Message(topic="orders", wait_stored=False),
-            Message(topic="orders", properties={"a": "x" * 33_000}),
-            Message(topic="orders", properties={"a\x01": "b"}),
-            Message(topic="orders", system_properties={"ORDER_STAMP": "1:2:p:3:4"}),
-            Message(topic="or/ders"),
+            Message(topic="orders"),
+            Message(topic="orders", body=b"x", delay_level=3),
+            Message(topic="orders", body=b"x", wait_stored=False),
+            Message(topic="orders", body=b"x", properties={"a": "x" * 33_000}),
+            Message(topic="orders", body=b"x", properties={"a\x01": "b"}),
+            Message(topic="orders", body=b"x", system_properties={"ORDER_STAMP": "1:2:p:3:4"}),
+            Message(topic="or/ders", body=b"x"),
         ):
             with pytest.raises(MessageInvalid):
                 await sender.send(bad)
@@ -464,7 +465,7 @@ def test_everything_waits_while_no_controller_leads() -> None:
         await sender.send(message("0"))
         transport.controllers_down = True
         await sender.send(message("1"), timeout=1.0)
-        first = await sender.send_async(Message(topic="other", sharding_key="k"))
+        first = await sender.send_async(Message(topic="other", body=b"0", sharding_key="k"))
         await asyncio.sleep(300)
         assert not first.done()
         assert len(transport.asked) < 120

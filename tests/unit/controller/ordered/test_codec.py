@@ -200,8 +200,8 @@ def test_a_deleted_subject_is_created_again_when_brokers_have_nothing_of_it() ->
     refused = machine.apply(90, encode_event(EVENTS[-1]))
     for event in (QueuesDeleted("orders", "orders-0", 5), QueuesDeleted("orders", "elsewhere", 6)):
         assert isinstance(machine.apply(91, encode_event(event)), Superseded)
-    for event in EVENTS[-3:-1]:
-        machine.apply(92, encode_event(event))
+    for cleaned in EVENTS[-3:-1]:
+        machine.apply(92, encode_event(cleaned))
 
     assert refused == Superseded("orders: what is left of it is being deleted on orders-0, orders-1")
     assert isinstance(machine.apply(93, encode_event(EVENTS[-1])), Changed)

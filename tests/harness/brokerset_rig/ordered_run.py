@@ -1,0 +1,185 @@
+"""A set on this machine, producers and consumers of an ordered subject, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brokerset_client import Admin, ClientInstance, PullStatus, calls
+from brokerset_client.positions import reader_address
+from brokerset_protocol import subscriptions
+from brokerset_protocol.bodies.heartbeat import SUB_ALL
+from brokerset_rig.local_set import LocalSet
+from brokerset_rig.ordered_oracle import Verdict, judge, judge_stored, read_act
+
+SUBJECT = "shop"
+GROUP = "billing"
+PERMISSION_MS, STOP_MARGIN_MS, WAIT_MARGIN_MS, HEARTBEAT_MS = 3_000, 500, 500, 500
+"""Short, so that a run sees many of them."""
+
+MANIFEST = """
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {name: orders}
+spec:
+  groups: 2
+  replicas: 3
+  config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}
+"""
+
+HANDLED_SECONDS_MAX = 90.0
+
+
+def with_short_permissions(local: LocalSet) -> None:
+    """Restart the controllers with the numbers above, which a manifest cannot say."""
+    wanted = {
+        "consumerPermission": PERMISSION_MS,
+        "consumerStopMargin": STOP_MARGIN_MS,
+        "consumerWaitMargin": WAIT_MARGIN_MS,
+        "consumerHeartbeatInterval": HEARTBEAT_MS,
+    }
+    for file in (local.data / "controllers").glob("*/controller.conf"):
+        text = file.read_text()
+        for name, value in wanted.items():
+            text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+            assert count == 1, (name, file)
+        file.write_text(text)
+    local.kill(*local.processes("controller"))
+
+
+@dataclass
+class OrderedRun:
+    """Processes around one subject; `end` stops those that run."""
+
+    local: LocalSet
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    consumers: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+    @property
+    def acts(self) -> Path:
+        return self.folder / "acts.txt"
+
+    def _start(self, part: str, name: str, *more: str) -> subprocess.Popen[str]:
+        namesrv = self.local.state()["namesrv"]
+        command = [sys.executable, "-m", "brokerset_rig.ordered_load", part, "--namesrv", namesrv]
+        command += ["--subject", SUBJECT, "--name", name, *more]
+        with (self.folder / f"{name}.log").open("a") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.started.append(process)
+        return process
+
+    def produce(self, name: str, *, keys: int, count: int, rate: float) -> subprocess.Popen[str]:
+        """Start a producer with keys of its own."""
+        return self._start("send", name, "--keys", str(keys), "--count", str(count), "--rate", str(rate))
+
+    def consume(self, name: str) -> None:
+        """Start a consumer."""
+        self.consumers[name] = self._start("handle", name, "--group", GROUP, "--acts", str(self.acts))
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Do something to a consumer."""
+        self.consumers[name].send_signal(number)
+        if number == signal.SIGKILL:
+            self.consumers.pop(name).wait()
+
+    def state(self) -> dict[str, Any]:
+        """The subject, as `describe` says it."""
+        found: dict[str, Any] = json.loads(self.local("subject", "describe", SUBJECT, "--json").stdout)
+        return found
+
+    def scale(self, partitions: int) -> None:
+        """Give the subject another number of partitions, and wait until they are open."""
+        self.local("subject", "scale", SUBJECT, str(partitions))
+
+    def kill_master(self, group: str) -> None:
+        """SIGKILL the process of a group's master; `up` starts it again."""
+        view = self.local.status()
+        (found,) = [each for each in view["groups"] if each["brokerName"] == group]
+        (name,) = [each["process"] for each in found["replicas"] if each["brokerId"] == found["masterId"]]
+        os.kill(self.local.processes("broker")[name]["pid"], signal.SIGKILL)
+
+    def sent(self, producers: Sequence[subprocess.Popen[str]]) -> dict[str, int]:
+        """Wait for producers; by key how many messages were sent, all of them confirmed."""
+        counts: dict[str, int] = {}
+        for process in producers:
+            output, _ = process.communicate(timeout=150)
+            found = json.loads(output)
+            assert found["failures"] == [], found["failures"]
+            counts |= found["sent"]
+        return counts
+
+    def wait_until_handled(self, total: int, seconds: float = HANDLED_SECONDS_MAX) -> None:
+        """Until so many different messages are handled, or the time is over: the verdict says which are not."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            ended = {tuple(line.split()[1:3]) for line in self._lines() if line.startswith("end ")}
+            if len(ended) >= total:
+                return
+            time.sleep(0.3)
+
+    def _lines(self) -> list[str]:
+        return self.acts.read_text().splitlines() if self.acts.exists() else []
+
+    def verdict(self, sent: dict[str, int]) -> Verdict:
+        """What the consumers did."""
+        return judge(map(read_act, self._lines()), sent)
+
+    def stored(self, sent: dict[str, int]) -> Verdict:
+        """What the queues hold, read as any RocketMQ client reads them."""
+        return judge_stored(asyncio.run(self._queues()), sent)
+
+    async def _queues(self) -> list[list[tuple[str, int]]]:
+        subscription = subscriptions.parse(SUBJECT, SUB_ALL)
+        found = []
+        async with ClientInstance(self.local.state()["namesrv"]) as instance:
+            admin = Admin(instance=instance)
+            for queue, ends in (await admin.topic_stats(SUBJECT)).items():
+                messages: list[tuple[str, int]] = []
+                position = ends.min_offset
+                while position < ends.max_offset:
+                    address = await reader_address(instance, queue)
+                    result = await calls.pull(
+                        instance,
+                        address,
+                        group="audit",
+                        queue=queue,
+                        queue_offset=position,
+                        subscription=subscription,
+                        suspend_ms=0,
+                        with_subscription=True,
+                    )
+                    assert result.status is PullStatus.FOUND, (queue, position, result.status)
+                    for message in result.messages:
+                        key, number = message.body.decode().split()
+                        messages.append((key, int(number)))
+                    position = result.next_queue_offset
+                found.append(messages)
+        return found
+
+    def stop_consumers(self) -> None:
+        """SIGTERM; they leave their group."""
+        for process in self.consumers.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.consumers.values():
+            process.wait(timeout=30)
+
+    def end(self) -> None:
+        """No process is left, whatever happened before."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()

@@ -1,0 +1,63 @@
+"""The judge of real runs finds what it is there for."""
+
+from __future__ import annotations
+
+from brokerset_rig.ordered_oracle import Act, judge, judge_stored, read_act, write_act
+
+SENT = {"k": 3}
+
+
+def run(*acts: str) -> dict[str, int]:
+    """Problems by kind; an act is `begin number token`."""
+    found = [Act(what, "k", int(number), int(token), "s") for what, number, token in map(str.split, acts)]
+    return dict(judge(found, SENT).kinds)
+
+
+GOOD = ("begin 0 1", "end 0 1", "begin 1 1", "end 1 1", "begin 2 1", "end 2 1")
+
+
+def test_messages_that_are_handled_in_order_are_no_problem() -> None:
+    assert run(*GOOD) == {}
+
+
+def test_a_message_that_is_never_handled_is_lost() -> None:
+    assert run(*GOOD[:4]) == {"lost": 1}
+
+
+def test_a_message_that_begins_before_the_one_before_is_handled_has_overtaken_it() -> None:
+    assert run("begin 0 1", "begin 1 2", "end 1 2", "begin 0 2", "end 0 2", "begin 2 2", "end 2 2") == {
+        "overtaken": 1,
+        "disorder": 2,
+    }
+
+
+def test_two_messages_of_a_key_that_run_at_once_are_found() -> None:
+    assert run("begin 0 1", "begin 1 1", "end 0 1", "end 1 1", "begin 2 1", "end 2 1") == {
+        "overtaken": 1,
+        "doubled": 1,
+    }
+
+
+def test_a_handling_may_be_repeated_and_late_acts_of_an_old_owner_are_refused_by_the_token() -> None:
+    repeated = ("begin 0 1", "begin 0 2", "end 0 2", "end 0 1", "begin 0 3", "end 0 3")
+    rest = ("begin 1 3", "end 1 3", "begin 2 3", "end 2 3")
+    acts = [read_act("{} k {} {} s".format(*act.split())) for act in (*repeated, *rest)]
+
+    verdict = judge(acts, SENT)
+
+    assert (verdict.problems, verdict.handled, verdict.repeated, verdict.refused) == ([], 3, 1, 1)
+
+
+def test_what_is_stored_twice_or_in_disorder_or_not_at_all_is_found() -> None:
+    assert judge_stored([[("k", 0), ("k", 1)], [("k", 2)]], SENT).problems == []
+    assert dict(judge_stored([[("k", 0), ("k", 1), ("k", 0)]], SENT).kinds) == {
+        "stored twice": 1,
+        "stored in disorder": 1,
+        "not stored": 1,
+    }
+
+
+def test_a_line_is_read_as_it_was_written() -> None:
+    act = Act("begin", "p1-3", 7, 12, "c1:99")
+
+    assert read_act(write_act(act)) == act
