@@ -121,6 +121,8 @@ class QueuePushes:
 
     def subject_changed(self, name: str, broker_groups: Iterable[str]) -> None:
         """Something was agreed on about a subject that these broker groups may not have yet."""
+        if self._leadership.current is None:
+            return  # a timer of a leadership that has ended; the next one begins with everything
         for broker_group in broker_groups:
             target = self._targets.setdefault(broker_group, _Target())
             target.dirty[name] = None
@@ -295,6 +297,8 @@ class QueuePushes:
         if not waits_for_end(entry, broker_group) and self._has(name, broker_group, master, wanted):
             return
         answer = await self._ask(master, wanted)
+        if self._leadership.current is not term:
+            return
         await self._agree(answered(self._machine.entry(name), broker_group, wanted, answer, master.epoch))
         if self._leadership.current is not term:
             return

@@ -211,9 +211,12 @@ class SubjectService:
     async def route(
         self, name: str, order: OrderStrategy | None, *, create: bool, known_version: int | None, wait_ms: int
     ) -> tuple[int, SubjectRoute | None]:
-        """21025: the version, and the route unless the version is the known one still."""
-        if create and order is not None and name not in self.machine.subjects:
-            await self._create(name, order, None, ())
+        """21025: the version, and the route unless the version is the known one still.
+
+        A subject that is created here is Strict unless its producer expects another strategy.
+        """
+        if create and name not in self.machine.subjects:
+            await self._create(name, order or OrderStrategy.STRICT, None, ())
         else:
             await self._agreement.barrier()
         loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from brokerset_runtime.files import write_atomically
+from brokerset_spark.commands.audit_order import order
 from brokerset_spark.commands.options import (
     JobOptions,
     LocalPath,
@@ -19,6 +20,7 @@ from brokerset_spark.commands.options import (
     offset_option,
     with_options,
 )
+from brokerset_spark.commands.outputs import check_places
 from brokerset_spark.jobs.audit import (
     Answer,
     AuditOptions,
@@ -32,7 +34,6 @@ from brokerset_spark.jobs.audit import (
     parse_view,
 )
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
-from brokerset_spark.stores.places import is_stream, local_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -63,6 +64,8 @@ def audit() -> None:
     `audit STORE STORE STORE` reads all of them. Where they are on different machines, `audit map STORE` runs
     near each, and `audit reduce MAP MAP MAP` needs only the maps. What differs is named after `audit look
     STORE` has answered what the reduce's summary asks each store.
+
+    `audit order STORE STORE` is about ordered subjects instead: it takes one store of each broker group.
     """
 
 
@@ -212,14 +215,7 @@ def reduce_command(
     _hand_out(report, found, job, page, no_page, ())
 
 
-def check_places(paths: Iterable[Path | None], stores: Sequence[str]) -> None:
-    """JobFailed if a file would be written into a store: Java does not start with foreign files in it."""
-    roots = [(url, Path(local_path(url)).resolve()) for url in stores if not is_stream(url)]
-    for path in paths:
-        for url, root in roots:
-            if path is not None and path.resolve().is_relative_to(root):
-                advice = "nothing is written into a store; choose another place"
-                raise JobFailed(f"{path} lies inside the store {url}", advice)
+audit.add_command(order)
 
 
 def _parsed(path: Path, parse: Callable[[bytes], T], advice: str) -> T:

@@ -108,3 +108,19 @@ def tell_contents(report: Report, *, console: Console | None = None) -> None:
             out.print(rows_table(title, names, rows))
             if len(facts[key]) > ROWS_MAX:
                 out.print(f"{len(facts[key]) - ROWS_MAX:,} more: --json has all")
+
+
+def tell_subjects(report: Report, *, console: Console | None = None) -> None:
+    """The table of `audit order`: one row for each subject."""
+    out = console or _console()
+    names = [
+        "subject", "orderStrategy", "messages", "keys", "partitions", "producers", "missing", "duplicates",
+        "disorder", "fenced", "elsewhere", "behindSeal",
+    ]  # fmt: skip
+    rows = [[row[name] for name in names] for row in report.facts["subjects"][:ROWS_MAX]]
+    if rows:
+        out.print(rows_table("Subjects", names, rows))
+    else:
+        out.print("no message has an order stamp")
+    if len(report.facts["subjects"]) > ROWS_MAX:
+        out.print(f"{len(report.facts['subjects']) - ROWS_MAX:,} more: --json has all")

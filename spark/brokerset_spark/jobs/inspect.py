@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brokerset_spark.jobs.dispatch import topic_text
-from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
+from brokerset_spark.jobs.passed_over import report_missing, report_unread
+from brokerset_spark.jobs.report import JobFailed, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.jobs.verify.columns import Topics, topic_numbers
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
@@ -21,7 +22,7 @@ from brokerset_spark.jobs.verify.scan import range_of
 from brokerset_spark.kernels import chosen
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.reading import Outcome, Throttle, damaged_ranges, gaps, read_range
+from brokerset_spark.stores.reading import Outcome, Throttle, damaged_ranges, read_range
 
 DAY_MS: Final = 86_400_000
 SIZE_CLASSES: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
@@ -216,29 +217,13 @@ def inspect(
     report = Report("inspect", inputs={"store": url})
     rows = target.scan_rows([])
     _collect(runner, rows, report, target, progress)
-    _report_missing(target, report)
+    report_missing(target, report)
     _report_layout(target, report)
     report.seconds = clock() - begun
     return report
 
 
-def _report_missing(target: Target, report: Report) -> None:
-    """Files between others that are not there, and what is known to have been behind the end."""
-    url, last = target.facts.url, ""
-    for log in (target.facts.commit_log, target.facts.ledger):
-        until = log.end if target.options.end is None else target.end
-        for path, begin, end in gaps(log, target.begin, until):
-            text = f"{end - begin} bytes behind {path} are in no file: messages are missing"
-            report.add(Finding("file-missing", Level.ERROR, text, url, path, begin, end))
-        last = log.files[-1].path if log.files else last
-    if target.lost is not None and target.options.end is None:
-        level = Level.WARNING if target.lost.crash else Level.ERROR
-        lost = target.lost
-        report.add(Finding("tail-missing", level, lost.text(), url, last, lost.begin, lost.end))
-
-
 def _collect(runner: Runner, rows: list[Row], report: Report, target: Target, progress: Progress) -> None:
-    url = target.facts.url
     queues: dict[tuple[str, int], _Sum] = {}
     topics: dict[str, _Sum] = {}
     days: dict[int, _Sum] = {}
@@ -259,18 +244,7 @@ def _collect(runner: Runner, rows: list[Row], report: Report, target: Target, pr
         else:
             report.bytes_read += row["bytes"]
             progress("records", report.bytes_read, total)
-            for begin, end in row["damaged"]:
-                text = f"{end - begin} bytes are no records and were passed over; `verify` says what they are"
-                milder = begin >= target.ending.whole and target.repairs and not target.live
-                level = Level.WARNING if milder else Level.ERROR
-                report.add(Finding("damage", level, text, url, row["path"], begin, end))
-            if row["gone"]:
-                begin, end = row["gone"]
-                text = (
-                    "the file went while it was read, and is counted up to there: if the broker runs, it has "
-                    "expired; start the job again"
-                )
-                report.add(Finding("file-unreadable", Level.WARNING, text, url, row["path"], begin, end))
+            report_unread(row, report, target)
     report.counters |= {"messages": whole.count, "bytes": whole.size, "bytes.bodies": whole.body}
     report.counters |= {"topics": len(topics), "queues": len(queues), "ranges": len(rows)}
     report.facts |= {

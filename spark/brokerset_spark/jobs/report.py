@@ -88,9 +88,7 @@ class Report:
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it if there is room. Errors push out milder ones."""
-        self.findings_total += 1
-        self.counters[f"findings.{finding.level}"] = self.counters.get(f"findings.{finding.level}", 0) + 1
-        self.counters[f"finding.{finding.code}"] = self.counters.get(f"finding.{finding.code}", 0) + 1
+        self.count(finding.code, finding.level)
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
         elif finding.level is Level.ERROR:
@@ -98,6 +96,12 @@ class Report:
                 if self.findings[number].level is not Level.ERROR:
                     self.findings[number] = finding
                     break
+
+    def count(self, code: str, level: Level) -> None:
+        """Count a finding that is not named, because its place has enough of them."""
+        self.findings_total += 1
+        for name in (f"findings.{level}", f"finding.{code}"):
+            self.counters[name] = self.counters.get(name, 0) + 1
 
     @property
     def clean(self) -> bool:

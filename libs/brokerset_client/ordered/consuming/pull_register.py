@@ -76,6 +76,9 @@ class SubscriptionTasks:
         self.composite = CompositePullClient(registration)
         self._soon = asyncio.Event()
         self._answered = asyncio.Event()
+        self._beating = asyncio.Lock()
+        """Held while a heartbeat is on its way."""
+
         self._group_version = -1
         self._heartbeat_seconds = registration.settings.heartbeat_seconds
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +128,8 @@ class SubscriptionTasks:
         while True:
             self._soon.clear()
             try:
-                await self._heartbeat()
+                async with self._beating:
+                    await self._heartbeat()
             except Exception as error:  # the edge of a supervised task; a bug here must not end heartbeats
                 failures += 1
                 self._failed(error, failures)
@@ -190,9 +194,11 @@ class SubscriptionTasks:
         self._answered.set()
 
     async def _leave(self) -> None:
+        """The heartbeat that is on its way ends first: behind the one that leaves it would join again."""
         failures = 0
-        heartbeats = self._tasks.pop(0)  # none may follow the one that leaves
-        heartbeats.cancel()
+        async with self._beating:
+            heartbeats = self._tasks.pop(0)
+            heartbeats.cancel()
         await asyncio.wait([heartbeats])
         while True:
             try:

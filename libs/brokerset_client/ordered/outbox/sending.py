@@ -73,7 +73,8 @@ class OutboxSettings:
 class Transactions(Protocol):
     """Runs work in a transaction that commits if it returns, and rolls back if it raises."""
 
-    async def run(self, work: Callable[[Connection], T]) -> T: ...
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """One transaction."""
 
 
 class ThreadTransactions:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from brokerset_client.ordered.producing.settings import ProducerSettings
+
+GROUPS_MAX: Final = 1_000
+"""Broker groups with failures that are remembered; of more of them the oldest is taken for a usual one."""
 
 
 @dataclass(slots=True)
@@ -46,13 +50,10 @@ class Breakers:
 
     def failed(self, group: str, now: float) -> None:
         """An attempt got no answer, or one of a broker that does not serve."""
+        if group not in self._groups and len(self._groups) >= GROUPS_MAX:
+            del self._groups[next(iter(self._groups))]
         breaker = self._groups.setdefault(group, _Breaker())
         breaker.failures += 1
         if breaker.open_until is not None or breaker.failures >= self._settings.breaker_failures:
             breaker.open_until = now + self._settings.breaker_open_ms / 1000
             breaker.successes = 0
-
-    def forget_others(self, groups: frozenset[str]) -> None:
-        """Only these groups are in any route: bounds the table."""
-        for group in [name for name in self._groups if name not in groups]:
-            del self._groups[group]

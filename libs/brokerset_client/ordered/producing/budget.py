@@ -23,11 +23,6 @@ class Budget:
         self.messages = 0
         self.bytes = 0
 
-    @property
-    def waiting(self) -> int:
-        """Senders that wait for room; each is a task of the application."""
-        return len(self._waiting)
-
     async def enter(self, size: int, accept: Callable[[], None], timeout: float | None) -> None:
         """Call `accept` as soon as `size` bytes have room.
 

@@ -40,11 +40,20 @@ TICK_SECONDS: Final = 0.001
 class Senders(Protocol):
     """Who answers the senders: the producer."""
 
-    def stored(self, stored: Stored) -> None: ...
-    def failed(self, failed: Failed) -> None: ...
-    def fenced(self, reason: str) -> None: ...
-    def forget(self, driver: SubjectDriver) -> None: ...
-    async def may_use_epoch(self, subject: str, epoch: int) -> bool: ...
+    def stored(self, stored: Stored) -> None:
+        """Messages are confirmed."""
+
+    def failed(self, failed: Failed) -> None:
+        """A message is given up."""
+
+    def fenced(self, reason: str) -> None:
+        """Another process has the producer's id now."""
+
+    def forget(self, driver: SubjectDriver) -> None:
+        """The driver has failed everything, and is not to be used any more."""
+
+    async def may_use_epoch(self, subject: str, epoch: int) -> bool:
+        """Whether an epoch that was given may be used."""
 
 
 class SubjectDriver:
@@ -194,16 +203,18 @@ class SubjectDriver:
                 known_version=None if route is None else route.version,
                 wait_ms=0 if route is None else self._settings.route_wait_ms,
             )
+            asked_at = self._clock.monotonic()
             answer = await self._ask(RequestCode.BROKERSET_SUBJECT_ROUTE, header.to_ext(), header.wait_ms)
-            problem = self._take_route(answer)
+            waited_ms = (self._clock.monotonic() - asked_at) * 1000
+            problem = self._take_route(answer, waited=waited_ms >= header.wait_ms / 2)
             if problem is None:
                 failures = 0
                 continue
             failures += 1
             await self._back_off(failures)
 
-    def _take_route(self, answer: Command | None) -> str | None:
-        """Use an answer; a text says why it cannot be used, and the question is asked again."""
+    def _take_route(self, answer: Command | None, *, waited: bool) -> str | None:
+        """Use an answer; a text says why it cannot be used: then the next request comes later."""
         if answer is None:
             return "no answer"
         if answer.code in REFUSALS:
@@ -212,7 +223,7 @@ class SubjectDriver:
         if answer.code != ResponseCode.SUCCESS:
             return f"answer {answer.code}"
         if not answer.body:
-            return None if self.sender.route is not None else "an answer without a route"
+            return None if self.sender.route is not None and waited else "an answer without a route"
         try:
             route = SubjectRoute.from_json(answer.body)
         except Rejected as error:

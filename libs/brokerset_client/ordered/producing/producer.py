@@ -36,6 +36,9 @@ from brokerset_runtime.clock import Clock, SystemClock
 CLOSE_SECONDS: Final = 5.0
 """How long `close` waits for what is on its way, unless the caller says otherwise."""
 
+TURN_MESSAGES: Final = 128
+"""Messages after which the loop gets a turn, so that what was accepted can leave: a batch."""
+
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -49,8 +52,11 @@ UNSET: Final = _Unset()
 class Drawing(Protocol):
     """The part of `random.Random` that is used."""
 
-    def random(self) -> float: ...
-    def getrandbits(self, bits: int, /) -> int: ...
+    def random(self) -> float:
+        """Draw from [0, 1)."""
+
+    def getrandbits(self, bits: int, /) -> int:
+        """Draw an integer of so many bits."""
 
 
 EpochGuard = Callable[[str, int], Awaitable[bool]]
@@ -255,6 +261,8 @@ class OrderedProducer:
                 f"{budget.messages} messages ({budget.bytes} bytes) are unconfirmed, no room for one more "
                 f"in {timeout} s: nothing was accepted, try again later"
             ) from None
+        if self._accepted % TURN_MESSAGES == 0:
+            await asyncio.sleep(0)
         return future
 
     # -- inside -------------------------------------------------------------------------------------------

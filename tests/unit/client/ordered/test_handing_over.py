@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from brokerset_client.ordered.consuming import OrderedConsumerSettings
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
-from brokerset_rig.fake_subject import DELAY_SECONDS, FakeOwnership, FakeSubject, FakeTransport
+from brokerset_rig.fake_subject import DELAY_SECONDS, GROUP, FakeOwnership, FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import Recorder, consumer_of
 from brokerset_rig.waiting import until
 
@@ -171,9 +173,11 @@ async def test_a_sealed_partition_is_reported_as_drained_when_all_is_acknowledge
     assert subject.violations == []
 
 
-async def test_an_empty_sealed_partition_is_drained_at_once() -> None:
-    """Nothing was ever sent to it: the claim alone says so."""
-    subject = FakeSubject(1)
+@pytest.mark.parametrize("strategy", list(OrderStrategy))
+async def test_an_empty_sealed_partition_is_drained_at_once(strategy: OrderStrategy) -> None:
+    """Nothing was ever sent to it: the claim alone says so, and no copies are waited for."""
+    subject = FakeSubject(1, strategy=strategy)
+    subject.queue(f"%RETRY%{GROUP}_{subject.name}", 0)
     subject.seal(0)
 
     async with consumer_of(subject, Recorder().handle):
@@ -237,3 +241,44 @@ async def test_joining_and_leaving_members_lose_and_disorder_nothing() -> None:
     assert recorder.overlaps == []
     assert len(recorder.handled) == 3_000
     assert subject.violations == []
+
+
+class NotingTransport(FakeTransport):
+    """Notes when heartbeats are on their way."""
+
+    def __init__(self, subject: FakeSubject) -> None:
+        super().__init__(subject)
+        self.on_the_way = 0
+        self.abandoned = 0
+        """Those whose answers nobody waited for: the controllers may still be at work on them."""
+
+        self.left = False
+
+    async def ask_controllers(self, command: Command, timeout: float) -> Command:
+        if command.code != RequestCode.BROKERSET_CONSUMER_HEARTBEAT:
+            return await super().ask_controllers(command, timeout)
+        self.left |= command.ext["leaving"] == "true"
+        self.on_the_way += 1
+        try:
+            return await super().ask_controllers(command, timeout)
+        except asyncio.CancelledError:
+            self.abandoned += 1
+            raise
+        finally:
+            self.on_the_way -= 1
+
+
+async def test_the_heartbeat_that_leaves_waits_for_the_one_that_is_on_its_way() -> None:
+    """The controllers work on both at the same time: one that joins must not come behind it."""
+    subject = FakeSubject(1)
+    transport = NotingTransport(subject)
+    transport.answer_late[RequestCode.BROKERSET_CONSUMER_HEARTBEAT] = 0.5
+
+    async with consumer_of(subject, Recorder().handle, transport=transport):
+        await until(lambda: len(subject.members) == 1)
+        await until(lambda: transport.on_the_way == 0)
+        await until(lambda: transport.on_the_way == 1, LONG)
+
+    assert transport.left
+    assert transport.abandoned == 0
+    assert not subject.members

@@ -534,3 +534,32 @@ def test_transactions_run_in_a_thread(engine: Engine) -> None:
     asyncio.run(scene())
 
     assert rows(engine) == 1
+
+
+def test_an_engine_of_the_application_is_enough(engine: Engine) -> None:
+    """On a usual loop, with the database in threads, while rows are added: sent in order, and deleted."""
+    subject = model()
+
+    async def scene() -> None:
+        transport = ModelTransport(subject, latency=0.0)
+        sending = OutboxSender(
+            engine,
+            lambda producer_id, guard: OrderedProducer(
+                transport, producer_id=producer_id, may_use_epoch=guard
+            ),
+            owner="one",
+            tables=TABLES,
+        )
+        running = asyncio.ensure_future(sending.run())
+        for number in range(10):
+            await asyncio.to_thread(add, engine, ("k", str(number)))
+            sending.wake()
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(rows, engine):  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.01)
+        sending.stop()
+        await running
+
+    asyncio.run(scene())
+
+    assert texts(subject, "k") == [str(number) for number in range(10)]
