@@ -64,6 +64,9 @@ class OrderedVariant:
     seeds_max: int = 60
     """It must be caught within so many seeds."""
 
+    first: int = 0
+    """The first of these seeds: the one that is known to show a bug that shows rarely."""
+
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Production code with the bug in it."""
@@ -80,7 +83,7 @@ def rewritten(function: Any, *changes: tuple[str, str]) -> Any:
         assert old in text, f"{function.__qualname__} does not say {old!r} any more"
         text = text.replace(old, new)
     made: dict[str, Any] = {}
-    exec(compile(text, f"<{function.__qualname__}>", "exec"), vars(sys.modules[function.__module__]), made)  # noqa: S102
+    exec(compile(text, f"<{function.__qualname__}>", "exec"), vars(sys.modules[function.__module__]), made)
     return made[function.__name__]
 
 
@@ -434,7 +437,9 @@ VARIANTS = (
         SCALING,
     ),
     OrderedVariant("granted without a release", _granted_without_a_release, (PERMISSION, ALONE), MOVES),
-    OrderedVariant("a new leader waits for nobody", _new_leader_waits_for_nobody, (PERMISSION, ALONE), LEADERS),
+    OrderedVariant(
+        "a new leader waits for nobody", _new_leader_waits_for_nobody, (PERMISSION, ALONE), LEADERS
+    ),
     OrderedVariant("departure ignored by a heartbeat", _departure_ignored, (PERMISSION,), DEPARTURES),
     OrderedVariant("no margin for clocks", _no_margin, (PERMISSION,), DRIFT),
     OrderedVariant(

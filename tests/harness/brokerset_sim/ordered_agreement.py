@@ -195,9 +195,7 @@ class Agreement:
         """Entries of a deposed leader that the next one committed."""
 
         self.size = size
-        self.configuration = Configuration(
-            tuple(Member(i, f"c{i}:9877", f"c{i}:9878") for i in range(size))
-        )
+        self.configuration = Configuration(tuple(Member(i, f"c{i}:9877", f"c{i}:9878") for i in range(size)))
         self._wire = wire
         self._network = network
         self._dice = dice
@@ -326,7 +324,11 @@ class Agreement:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             leader, now = self.leader, self._wire.time()
-            if leader is not None and self.engines.get(leader.node_id) is leader and self.has_majority(leader):
+            if (
+                leader is not None
+                and self.engines.get(leader.node_id) is leader
+                and self.has_majority(leader)
+            ):
                 self._unheard_since = None
             elif self._unheard_since is None:
                 self._unheard_since = now

@@ -291,7 +291,6 @@ class BrokerNode:
             message_index_enable=False,
             auto_create_topic_enable=False,
             flush_consumer_offset_interval=NEVER_MS,
-            message_delay_level="1s 5s",
         )
 
     def start(self) -> None:

@@ -55,7 +55,9 @@ class StampingNetwork(Network):
     def _arrive(self, link: Any, data: bytes, token: object) -> None:
         super()._arrive(link, data, token)
         if self._chance(self.repeated):
-            self._loop.call_later(self._random.random() * self.repeated_max, super()._arrive, link, data, token)
+            self._loop.call_later(
+                self._random.random() * self.repeated_max, super()._arrive, link, data, token
+            )
 
     def _serve(self, link: Any, command: Command, token: object) -> None:
         assert isinstance(token, Times)

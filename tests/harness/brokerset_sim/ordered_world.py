@@ -42,6 +42,9 @@ START_SECONDS: Final = 20.0
 HEALING_SECONDS: Final = 60.0
 """Besides four permissions, for everything to be sent and handled."""
 
+COPIES_SECONDS: Final = 300.0
+"""Besides, for copies for retry of BestTried subjects, generation after generation."""
+
 LOOK_SECONDS: Final = 0.2
 CALM: Final = Weather(delay_max=0.005)
 
@@ -262,6 +265,8 @@ class OrderedWorld:
         for producer in self.producers:
             producer.idle_until = 0.0
         patience = HEALING_SECONDS + 4 * self.plan.permission
+        if not self.plan.strict:
+            patience += COPIES_SECONDS
         await asyncio.sleep(2.0)
         self.quiet = True
         await self._until(lambda: not self._pending(), patience, "sends without an answer")
@@ -303,7 +308,11 @@ class OrderedWorld:
     async def _end(self) -> None:
         await self.chaos.stop()
         processes: list[Process] = [*self.graveyard, *self.zombies]
-        for node in (*self.controllers, *(node for group in self.groups for node in group.nodes), *self.clients):
+        for node in (
+            *self.controllers,
+            *(node for group in self.groups for node in group.nodes),
+            *self.clients,
+        ):
             if node.process is not None:
                 processes.append(node.process)
         for process in processes:
