@@ -56,6 +56,8 @@ def test_lanes_agree_with_a_naive_model(data: st.DataObject, bounds: LaneLimits,
 
     def refill() -> None:
         first = lanes.wanted
+        if first is not None and lanes.unhandled >= bounds.unhandled_max:
+            lanes.shed()
         if first is None or lanes.unhandled >= bounds.unhandled_max:
             return
         found = [offset for offset in range(first, lanes.pulled_to) if offset in lane_of][:BATCH]

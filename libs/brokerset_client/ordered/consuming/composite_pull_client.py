@@ -7,6 +7,7 @@ epoch.
 from __future__ import annotations
 
 import asyncio
+import math
 
 import structlog
 
@@ -59,7 +60,9 @@ class OwnedPartition:
             epoch=partition.epoch,
             request_seconds=registration.settings.request_seconds,
         )
-        return PullClient(registration, queue, partition.partition_id, sealed_end)
+        # The copies of a sealed partition get no further copies either: nobody would be left for them.
+        is_sealed = None if topic == registration.subject else lambda: self.normal.sealed_end is not None
+        return PullClient(registration, queue, partition.partition_id, sealed_end, is_sealed)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -96,7 +99,10 @@ class OwnedPartition:
         since = self.retry.empty_since
         if since is None:
             return False
-        since = max(since, *(client.handlers.copies_due_at for client in self.clients))
+        due = max(client.handlers.copies_due_at for client in self.clients)
+        if self.normal.began_at == 0 and due == -math.inf:
+            return True  # nobody was before, and nothing was sent back: there are no copies
+        since = max(since, due)
         return now - since >= self._registration.settings.retry_settle_seconds
 
     def start_after(self, others: list[OwnedPartition]) -> None:

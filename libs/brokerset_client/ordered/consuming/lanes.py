@@ -135,10 +135,10 @@ class Lanes(Generic[T]):
         self.pulled_to = max(self.pulled_to, next_queue_offset)
 
     def shed(self) -> int:
-        """Drop from memory what waits behind messages that have failed; how many messages that were."""
+        """Drop from memory what waits behind messages that have failed, or were shed; how many that were."""
         before = len(self._items)
         for number, lane in self._lanes.items():
-            if lane.attempts:
+            if lane.attempts or number in self._wanted:
                 for queue_offset in islice(lane.waiting, 1, None):
                     if self._items.pop(queue_offset, None) is not None:
                         self._shed[queue_offset] = number

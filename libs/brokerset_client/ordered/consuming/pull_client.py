@@ -35,8 +35,14 @@ class PullClient:
     """
 
     def __init__(
-        self, registration: Registration, queue: OwnedQueue, partition_id: int, sealed_end: int | None
+        self,
+        registration: Registration,
+        queue: OwnedQueue,
+        partition_id: int,
+        sealed_end: int | None,
+        is_sealed: Callable[[], bool] | None = None,
     ) -> None:
+        """`is_sealed`: whether no further copies are made for retry; None: when this queue is sealed."""
         self._registration = registration
         self.queue = queue
         self._partition_id = partition_id
@@ -55,6 +61,9 @@ class PullClient:
         self.lanes: Lanes[OrderedMessage] | None = None
         """What was pulled; None until the queue was claimed."""
 
+        self.began_at = -1
+        """The group's position when the session claimed the queue first."""
+
         self.max_offset = -1
         """What the next message of the queue will get, as last known."""
 
@@ -69,7 +78,7 @@ class PullClient:
             queue,
             progressed=self._progressed,
             refused=self._note,
-            is_sealed=lambda: self._sealed_end is not None,
+            is_sealed=is_sealed or (lambda: self._sealed_end is not None),
         )
 
     # -- from outside -------------------------------------------------------------------------------------
@@ -250,7 +259,10 @@ class PullClient:
         lanes = self.lanes
         wanted = None if lanes is None else lanes.wanted
         may = registration.may_begin() and not registration.paused and self._claimed
-        if lanes is None or wanted is None or not may or lanes.unhandled >= settings.lanes.unhandled_max:
+        full = settings.lanes.unhandled_max
+        if lanes is not None and wanted is not None and lanes.unhandled >= full:
+            lanes.shed()  # also what came later for the same lanes, and waits behind what is wanted
+        if lanes is None or wanted is None or not may or lanes.unhandled >= full:
             await self._refill_wake.wait()
             return
         pulled = await self.queue.pull(wanted, settings.pull_batch, registration.filter, 0)
@@ -352,6 +364,8 @@ class PullClient:
                 await self._forget()
                 return
             self._claimed = True
+            if self.began_at < 0:
+                self.began_at = answer.position
             self.max_offset = answer.max_offset
             self.seal(answer.sealed_end if answer.sealed_end >= 0 else None)
             if lanes is not None and lanes.position <= answer.position <= lanes.handled_to:

@@ -9,7 +9,7 @@ import pytest
 
 from brokerset_client.ordered.consuming import OrderedConsumerSettings
 from brokerset_protocol.subject_words import OrderStrategy
-from brokerset_rig.fake_subject import DELAY_SECONDS, FakeOwnership, FakeSubject, FakeTransport
+from brokerset_rig.fake_subject import DELAY_SECONDS, GROUP, FakeOwnership, FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import Recorder, consumer_of
 from brokerset_rig.waiting import until
 
@@ -171,9 +171,11 @@ async def test_a_sealed_partition_is_reported_as_drained_when_all_is_acknowledge
     assert subject.violations == []
 
 
-async def test_an_empty_sealed_partition_is_drained_at_once() -> None:
-    """Nothing was ever sent to it: the claim alone says so."""
-    subject = FakeSubject(1)
+@pytest.mark.parametrize("strategy", list(OrderStrategy))
+async def test_an_empty_sealed_partition_is_drained_at_once(strategy: OrderStrategy) -> None:
+    """Nothing was ever sent to it: the claim alone says so, and no copies are waited for."""
+    subject = FakeSubject(1, strategy=strategy)
+    subject.queue(f"%RETRY%{GROUP}_{subject.name}", 0)
     subject.seal(0)
 
     async with consumer_of(subject, Recorder().handle):

@@ -212,3 +212,25 @@ def test_what_was_shed_and_is_gone_counts_as_done() -> None:
     assert offsets_taken(lanes) == [3]
     lanes.done(3)
     assert (lanes.wanted, lanes.handled_to) == (4, 4)
+
+
+def test_memory_that_is_full_of_what_waits_behind_shed_messages_is_freed() -> None:
+    """Later messages of a lane give way to the earlier ones that were shed, so that it goes on
+    (statement 38)."""
+    limits = LaneLimits(unhandled_max=3)
+    lanes = lanes_of(5, 5, 5, limits=limits)
+    offsets_taken(lanes)
+    lanes.failed(1, now=0.0, retry_at=0.0)
+    lanes.shed()
+    lanes.add([(offset, 5, f"m{offset}") for offset in (4, 5, 6)], 7)
+    offsets_taken(lanes)
+    lanes.done(1)
+    assert (lanes.wanted, lanes.unhandled, lanes.take(0.0)) == (2, 3, None)
+
+    assert lanes.shed() == 3
+    assert lanes.refill([(offset, 5, f"m{offset}") for offset in range(2, 7)], 2, 7) == 5
+
+    for queue_offset in range(2, 7):
+        assert offsets_taken(lanes) == [queue_offset]
+        lanes.done(queue_offset)
+    assert lanes.ack_range == (1, 6)
