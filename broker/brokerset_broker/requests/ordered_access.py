@@ -104,10 +104,6 @@ class OrderedAccess:
 
     # -- pulls --------------------------------------------------------------------------------------------
 
-    def concerns(self, topic: str, ext: Mapping[str, str]) -> bool:
-        """Whether a pull has to be admitted; hot, so this is all that most pulls pay."""
-        return PULL_EPOCH in ext or self.ordered.has_fences(topic)
-
     def admit_pull(self, key: ClaimKey, queue_offset: int, ext: Mapping[str, str]) -> PullSession | None:
         """Who pulls; None for a client without claim, or if a reset is to be told. Raises `Rejected`."""
         if PULL_EPOCH not in ext:

@@ -23,6 +23,7 @@ from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.ordered import PULL_EPOCH
 from brokerset_protocol.headers.pull import PullMessage
 from brokerset_protocol.subscriptions import filter_codes, parse
 from brokerset_runtime.remoting import DEFERRED, Connection, Handler
@@ -184,9 +185,12 @@ class PullProcessor:
         pull.group_sys_flag = group_config.group_sys_flag
         pull.broadcaster = pull.owner = None
         access = self._access
-        if access is not None and access.concerns(topic, ext):
+        if access is not None and (
+            PULL_EPOCH in ext or topic in access.ordered.state.fences or access.ordered.claims.raised
+        ):  # what most pulls pay, so without a call
             pull.owner = access.admit_pull(ClaimKey(topic, group, queue_id), pull.queue_offset, ext)
-            sys_flag &= ~FLAG_COMMIT_OFFSET
+            if PULL_EPOCH in ext:
+                sys_flag &= ~FLAG_COMMIT_OFFSET
         if sys_flag & FLAG_SUBSCRIPTION:
             pull.codes = self._own_subscription(command, topic)
         else:
@@ -258,7 +262,7 @@ class PullProcessor:
     def _resume(self, pull: _Pull) -> None:
         """Run a parked pull again and answer it, whatever it yields."""
         access, ext = self._access, pull.command.ext
-        if access is not None and access.concerns(pull.topic, ext):
+        if access is not None and (PULL_EPOCH in ext or access.ordered.has_fences(pull.topic)):
             try:
                 key = ClaimKey(pull.topic, pull.group, pull.queue_id)
                 pull.owner = access.admit_pull(key, pull.queue_offset, ext)

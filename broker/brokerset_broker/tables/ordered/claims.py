@@ -64,10 +64,12 @@ class Standing(Enum):
 class Claims:
     """The claims of all queues of a master."""
 
-    __slots__ = ("_raised", "_reset", "_sessions")
+    __slots__ = ("_reset", "_sessions", "raised")
 
     def __init__(self) -> None:
-        self._raised: dict[ClaimKey, Fence] = {}
+        self.raised: dict[ClaimKey, Fence] = {}
+        """Fences on their way to the table."""
+
         self._sessions: dict[ClaimKey, PullSession] = {}
         self._reset: dict[ClaimKey, None] = {}
 
@@ -76,27 +78,23 @@ class Claims:
 
     def fence(self, key: ClaimKey, confirmed: Fence | None) -> Fence | None:
         """The fence that counts: the confirmed one, or one that is on its way there."""
-        if not self._raised:
+        if not self.raised:
             return confirmed
-        raised = self._raised.get(key)
+        raised = self.raised.get(key)
         return raised if raised is not None and raised.overtakes(confirmed) else confirmed
 
     def raise_fence(self, key: ClaimKey, fence: Fence) -> None:
         """Refuse lower epochs from now on; the session of pulls of another owner ends."""
-        self._raised[key] = fence
+        self.raised[key] = fence
         known = self._sessions.get(key)
         if known is not None and (fence.released or (known.epoch, known.session) != fence[:2]):
             del self._sessions[key]
 
-    def has_raised(self, topic: str) -> bool:
-        """Whether a fence of the topic is on its way."""
-        return bool(self._raised) and any(key.topic == topic for key in self._raised)
-
     def confirmed(self, key: ClaimKey, fence: Fence) -> None:
         """The table has the fence now."""
-        raised = self._raised.get(key)
+        raised = self.raised.get(key)
         if raised is not None and not raised.overtakes(fence):
-            del self._raised[key]
+            del self.raised[key]
 
     def session(self, key: ClaimKey) -> PullSession | None:
         """Who pulls the queue now."""
@@ -130,14 +128,14 @@ class Claims:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        for key in [key for key in (*self._raised, *self._sessions, *self._reset) if key.topic == topic]:
-            self._raised.pop(key, None)
+        for key in [key for key in (*self.raised, *self._sessions, *self._reset) if key.topic == topic]:
+            self.raised.pop(key, None)
             self._sessions.pop(key, None)
             self._reset.pop(key, None)
 
     def clear(self) -> None:
         """This broker leads no more, or begins to lead."""
-        self._raised.clear()
+        self.raised.clear()
         self._sessions.clear()
         self._reset.clear()
 

@@ -103,8 +103,8 @@ class OrderedTables:
         return self.claims.fence(key, self.state.fence(*key))
 
     def has_fences(self, topic: str) -> bool:
-        """Whether some group's session has claimed a queue of the topic, ever."""
-        return topic in self.state.fences or self.claims.has_raised(topic)
+        """Whether some group's session has claimed a queue of the topic, ever; or one is about to, of any."""
+        return topic in self.state.fences or bool(self.claims.raised)
 
     # -- changes ------------------------------------------------------------------------------------------
 

@@ -351,13 +351,15 @@ async def test_plain_pulls_and_commits_of_the_group_are_refused_while_it_is_clai
 
 
 async def test_a_pull_commits_no_offset_of_a_claimed_queue(brokers: Brokers) -> None:
-    """The offset that a pull may carry is no ack."""
+    """The offset that a pull may carry is no ack; other groups commit by it as ever."""
     master = await brokers.master()
     await master.send(4)
     await master.claim()
     await master.pull(0, sysFlag=7, commitOffset=3)
+    await master.pull(0, None, group="audit", sysFlag=7, commitOffset=3)
 
     assert master.position() is None
+    assert master.offsets.query("audit", SUBJECT, 0) == 3
 
 
 # -- resets -----------------------------------------------------------------------------------------------

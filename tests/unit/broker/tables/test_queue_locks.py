@@ -97,3 +97,24 @@ def test_locks_agree_with_a_model(sequence: list[tuple[str, str, set[MessageQueu
             assert locks.lock("g", client, sorted(queues)) == free
     now = clock.monotonic()
     assert locks.has_locks("g") == any(now - since <= 60 for _, since in held.values())
+
+
+def test_a_session_replaces_another_but_no_client() -> None:
+    """A session's lock is replaced by the next session's at once, and by a client's after 30 s; a client's
+    lock keeps sessions out for its life (statement 53)."""
+    clock = ManualClock()
+    locks, queue = QueueLocks(clock), MessageQueue("t", "b", 0)
+
+    first = locks.claim("g", "s1", queue, 1)
+    second = locks.claim("g", "s2", queue, 2)
+    locks.unlock("g", "s1", [queue])
+    early = locks.lock("g", "client", [queue])
+    clock.advance(30_001)
+    late = locks.lock("g", "client", [queue])
+    refused = locks.claim("g", "s2", queue, 2)
+    clock.advance(60_001)
+    again = locks.claim("g", "s2", queue, 2)
+
+    assert (first, second, early, late) == (True, True, [], [queue])
+    assert (refused, again) == (False, True)
+    assert not locks.held_by_client("g", queue)
