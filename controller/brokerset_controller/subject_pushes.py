@@ -297,6 +297,8 @@ class QueuePushes:
         if not waits_for_end(entry, broker_group) and self._has(name, broker_group, master, wanted):
             return
         answer = await self._ask(master, wanted)
+        if self._leadership.current is not term:
+            return
         await self._agree(answered(self._machine.entry(name), broker_group, wanted, answer, master.epoch))
         if self._leadership.current is not term:
             return

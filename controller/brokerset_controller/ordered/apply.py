@@ -145,6 +145,11 @@ def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
     for number, keys in enumerate(partition_ranges(count)):
         place = subject.route[number % len(subject.route)]
         queue_id = queues.get(place, 0)
+        if queue_id >= limits.QUEUES_MAX:
+            raise GuardFailed(
+                f"it has had {queue_id} queues on {place}, and a broker's topic has no more; name a route of"
+                " other broker groups, or go on with another subject"
+            )
         queues[place] = queue_id + 1
         inherits = frozenset(each.partition_id for each in before if overlap(each.keys, keys))
         partition_id = subject.next_partition_id + number

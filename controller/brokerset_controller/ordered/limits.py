@@ -46,6 +46,9 @@ MEMBERS_MAX: Final = 1_024
 BROKER_GROUPS_MAX: Final = 256
 """Broker groups that a subject ever had partitions on."""
 
+QUEUES_MAX: Final = 16_384
+"""Queues that a subject ever has on one broker group, deletions included: a topic of a broker has no more."""
+
 PARTS_MAX: Final = 400_000
 """What all subjects have together, see `parts`: a snapshot of so many takes about 40 MiB."""
 

@@ -156,7 +156,8 @@ async def test_a_subject_lives_on_when_its_leader_is_killed_in_the_middle_of_eve
         assert {each.broker_group for each in state.partitions} == {GROUP}
         assert [each.sealed_end for each in state.partitions] == [7, 7, None, None, None, None]
         assert [each.status.value for each in state.partitions] == ["Sealed"] * 2 + ["Open"] * 4
-        assert [each.state.value for each in broker.pushed[-1].queues] == ["Sealed"] * 2 + ["Open"] * 4
+        last = ["Sealed"] * 2 + ["Open"] * 4
+        await until(lambda: [each.state.value for each in broker.pushed[-1].queues] == last)
         assert [each.session for each in state.groups[0].members] == ["one"]
 
 

@@ -77,6 +77,18 @@ def test_the_longest_that_are_allowed_are_applied() -> None:
     assert len(found.subjects["x" * 100].partitions) == 1_024
 
 
+def test_queues_that_a_broker_cannot_have_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ids only grow; other broker groups have room."""
+    monkeypatch.setattr(limits, "QUEUES_MAX", 3)
+    found = machine()
+
+    with pytest.raises(GuardFailed, match="has had 3 queues on a"):
+        found.check(GenerationPrepared("orders", 0, 3, ("a",)))
+
+    assert found.check(GenerationPrepared("orders", 0, 2, ("a",)))
+    assert found.check(GenerationPrepared("orders", 0, 3, ("a", "b")))
+
+
 def test_parts_bound_what_groups_may_come_to_keep() -> None:
     """So that no release or drain can be refused for lack of room."""
     found = machine()
