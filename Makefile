@@ -22,10 +22,11 @@ WORKERS ?= 2
 PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
+SECONDS ?= 60
 DAMAGES ?= 10000
 RECORDS ?= 6000
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -100,6 +101,9 @@ crash: setup  ## kill -9 in the middle of writing, receiving and cutting, many t
 chaos: setup  ## processes of controllers and brokers killed, hung, fenced and moved at random (ROUNDS=number)
 	python tests/faults/identity_chaos.py --rounds $(ROUNDS)
 	python tests/faults/group_chaos.py --rounds $(ROUNDS)
+
+ordered-chaos: setup  ## an ordered subject while consumers, brokers and controllers are killed and frozen, and it is scaled (SECONDS=number)
+	python tests/faults/ordered_chaos.py --seconds $(SECONDS)
 
 histories: setup  ## reads of real processes during faults, judged for linearizability (HISTORIES=number)
 	python tests/faults/read_histories.py --histories $(HISTORIES)
@@ -178,6 +182,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) crash CRASHES=500
 	$(MAKE) dledger-takeover RECORDS=1000000
 	$(MAKE) chaos ROUNDS=50
+	$(MAKE) ordered-chaos SECONDS=600
 	$(MAKE) histories HISTORIES=90
 	$(MAKE) network-cuts CUT_RUNS=5
 	$(MAKE) disks DISKS=10

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from generate import compatibility_page, crds, monitoring_files, reference_pages, settings_page
+from generate import compatibility_page, crds, monitoring_files, reference_pages, settings_page, statements
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -27,6 +27,8 @@ def files() -> Mapping[Path, str]:
         found[page] = reference_pages.renewed(kind, (ROOT / page).read_text(encoding="utf-8"))
     page = docs / "compatibility.md"
     found[page] = compatibility_page.renewed((ROOT / page).read_text(encoding="utf-8"))
+    page = docs / "ordered.md"
+    found[page] = statements.renewed((ROOT / page).read_text(encoding="utf-8"))
     return found
 
 

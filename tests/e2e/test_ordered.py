@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -75,3 +76,35 @@ def test_keys_keep_their_order_over_dead_and_frozen_consumers_a_dead_master_and_
     assert stored.handled == PRODUCERS * COUNT
     assert [group["members"] for group in state["groups"] if group["name"] == GROUP] == [[]]
     assert sum(each["status"] == "Open" for each in state["partitions"]) == 3
+
+
+@pytest.mark.slow
+def test_the_commands_show_who_owns_what_and_refuse_what_would_lose_messages(local: LocalSet) -> None:
+    """As an administrator uses them: create, send, consume, describe, remove a group, delete."""
+    created = json.loads(local("subject", "create", "desk", "--partitions", "3", "--json").stdout)
+    again = json.loads(local("subject", "create", "desk", "--partitions", "3", "--json").stdout)
+    lines = "".join(f"k{number % 10}:{number}\n" for number in range(200))
+    local("send", "desk", "--file", "-", "--order-key-from", ":", stdin=lines)
+    plain = local("send", "desk", "--body", "unstamped", code=1)
+    shown = local("consume", "desk", "--ordered", "--group", "g", "--count", "200", "--json").stdout
+    messages = [json.loads(line) for line in shown.splitlines()]
+    described = json.loads(local("subject", "describe", "desk", "--json").stdout)
+    table = local("subject", "describe", "desk").stdout
+    unknown = local("subject", "describe", "nothing", code=1)
+    local("subject", "remove-group", "desk", "g", "--yes")
+    local("subject", "delete", "desk", "--yes")
+    left = [state["name"] for state in json.loads(local("subject", "list", "--json").stdout)]
+
+    assert again["partitions"] == created["partitions"]
+    by_key: dict[str, list[int]] = {}
+    for message in messages:
+        by_key.setdefault(message["orderKey"], []).append(int(message["body"].partition(":")[2]))
+    assert by_key == {f"k{key}": list(range(key, 200, 10)) for key in range(10)}
+    assert all(message["token"] > 0 and message["attempt"] == 1 for message in messages)
+    assert "13" in plain.stderr
+    (group,) = described["groups"]
+    assert (group["name"], group["members"]) == ("g", [])
+    assert set(group["lag"].values()) == {0}
+    assert "lag of g".upper() in table.upper()
+    assert "brokerset subject list" in unknown.stderr
+    assert "desk" not in left

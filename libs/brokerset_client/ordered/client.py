@@ -15,13 +15,14 @@ import asyncio
 from collections.abc import Sequence
 from random import SystemRandom
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from brokerset_client.errors import ClientClosed
 from brokerset_client.instance import ClientInstance
 from brokerset_client.instance_user import InstanceUser
 from brokerset_client.ordered.consuming import OrderedConsumer, OrderedConsumerSettings, PullRegister
 from brokerset_client.ordered.instance_transport import InstanceTransport
-from brokerset_client.ordered.producing.producer import OrderedProducer
+from brokerset_client.ordered.producing.producer import EpochGuard, OrderedProducer
 from brokerset_client.ordered.producing.settings import ProducerSettings
 from brokerset_protocol.errors import LocalProtocolError
 
@@ -52,16 +53,21 @@ class OrderedClient(InstanceUser):
         self.transport = InstanceTransport(self.instance, controllers)
         """How requests reach those who answer them; for own requests of the application, too."""
         self._register: PullRegister | None = None
-        self._users: dict[OrderedProducer | OrderedConsumer, None] = {}
+        self._users: WeakKeyDictionary[OrderedProducer | OrderedConsumer, None] = WeakKeyDictionary()
+        """Those that were closed by who uses them are forgotten with them."""
         self._closed = False
 
     def producer(
-        self, *, producer_id: str | None = None, settings: ProducerSettings | None = None
+        self,
+        *,
+        producer_id: str | None = None,
+        settings: ProducerSettings | None = None,
+        may_use_epoch: EpochGuard | None = None,
     ) -> OrderedProducer:
         """A producer, which is to be started, best by `async with`.
 
-        Give a `producer_id` that is the same after a restart to have the process before fenced. Raises
-        `ClientClosed`, and `ValueError` for an id or settings that cannot be.
+        Give a `producer_id` that is the same after a restart to have the process before fenced. An outbox
+        gives `may_use_epoch`. Raises `ClientClosed`, and `ValueError` for an id or settings that cannot be.
         """
         self._check_room()
         made = OrderedProducer(
@@ -71,6 +77,7 @@ class OrderedClient(InstanceUser):
             client_id=self.instance.client_id,
             settings=settings,
             random=SystemRandom(),
+            may_use_epoch=may_use_epoch,
         )
         self._users[made] = None
         return made
@@ -106,8 +113,8 @@ class OrderedClient(InstanceUser):
     async def close(self) -> None:
         """Close what was made, all at once and gracefully, then the connections if they are its own."""
         self._closed = True
-        users, self._users = list(self._users), {}
-        await asyncio.gather(*(user.close() for user in users))
+        await asyncio.gather(*(user.close() for user in list(self._users)))
+        self._users.clear()
         await super().close()
 
     def _check_room(self) -> None:
