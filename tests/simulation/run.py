@@ -46,8 +46,8 @@ WHOLE = "dledger-brokers"
 ORDERED = "ordered"
 
 WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED)
-"""Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone, or
-whole brokers), or ordered subjects with their clients."""
+"""Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone,
+or whole brokers), or ordered subjects with their clients."""
 
 COUNTS_SHOWN = (
     "acknowledged",

@@ -1,4 +1,4 @@
-"""Ordered subjects under seeded faults: every key in its order, nothing lost, nothing twice, and all goes on."""
+"""Ordered subjects under seeded faults: every key in its order, nothing lost or twice, and all goes on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _run(seed: int) -> Outcome:
 
 @pytest.mark.parametrize("number", range(SEEDS))
 def test_each_key_keeps_its_order_under_faults_and_everything_is_handled(number: int) -> None:
-    """Whatever a seed breaks, each key is handled in the order of sending, and nothing is lost (statement 80)."""
+    """Whatever a seed breaks, each key is handled in its order, and nothing is lost (statement 80)."""
     outcome = _run(number)
 
     assert outcome.failure is None, f"seed {number}: {outcome.failure}"

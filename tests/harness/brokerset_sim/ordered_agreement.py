@@ -1,9 +1,10 @@
 """A model of the controllers' consensus: one agreed log, and engines that may be mistaken about who leads.
 
-It stands in for `RaftEngine`, which has worlds of its own, so that a run costs little. What users of an engine
-can see is kept: a proposal whose outcome was not seen may still be applied, also under the next leader; a
-deposed leader goes on believing in itself, and can neither commit nor pass a read barrier; a new leader has
-applied everything before it leads; followers apply later, and a node that starts again begins from a snapshot.
+It stands in for `RaftEngine`, which has worlds of its own, so that a run costs little. What users of an
+engine can see is kept: a proposal whose outcome was not seen may still be applied, also under the next
+leader; a deposed leader goes on believing in itself, and can neither commit nor pass a read barrier; a
+new leader has applied everything before it leads; followers apply later, and a node that starts again
+may begin with a snapshot.
 """
 
 from __future__ import annotations

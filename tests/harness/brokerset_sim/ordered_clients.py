@@ -1,4 +1,4 @@
-"""Producers, consumers and an administrator of the world `ordered`: processes that run the production clients."""
+"""Producers, consumers and an administrator of the world `ordered`: they run the production clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SUBJECT: Final = "orders"
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 2.0
-"""How long the retry queue of a drained partition stays empty first: generations follow each other quickly."""
+"""How long the retry queue of a drained partition stays empty first: generations follow soon."""
 
 
 class HandlerError(Exception):

@@ -2,7 +2,7 @@
 
 It stands in for replication, leases and elections, which have worlds of their own. What it keeps of them: a
 message is confirmed when every in-sync replica has it; no confirmed one is ever lost, of the others what the
-next master happens to have stays; a master that is cut off serves while its lease lasts, and confirms nothing;
+next master happens to have stays; a master that is cut off serves as its lease lasts, and confirms nothing;
 nobody is elected before the lease of the last master has surely ended; masters become known to controllers by
 their agreed log.
 """

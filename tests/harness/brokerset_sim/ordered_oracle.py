@@ -1,4 +1,4 @@
-"""What must hold for ordered subjects, seen from outside: sends, handlers, effects, answers, confirmed records.
+"""What must hold for ordered subjects, seen from outside: sends, handlers, effects, answers, records.
 
 It knows what producers were asked to send and were told, when handlers start and end, which answers left and
 arrived, and what broker groups confirmed. It computes nothing with the rules that it checks.
@@ -141,7 +141,7 @@ class Oracle:
         self.subject = ""
         self.all_groups: tuple[str, ...] = ()
         self._claims: dict[tuple[str, str, str, int], tuple[int, float]] = {}
-        """By group, broker group, topic and queue: the highest epoch with a claim that was answered, and when."""
+        """By group, broker group, topic and queue: the highest epoch whose claim was answered, and when."""
 
         self._checked: dict[tuple[str, str, int], int] = {}
         self._epochs: dict[tuple[str, int, int], str] = {}
@@ -346,8 +346,8 @@ class Oracle:
                 if owned.epoch > epoch and until > now and not over:
                     self.violated(
                         PERMISSION,
-                        f"{session} may go on with partition {partition_id} by {epoch} for {until - now:.3f} s; it is"
-                        f" {other}'s by {owned.epoch}",
+                        f"{session} may go on with partition {partition_id} by {epoch} for {until - now:.3f}"
+                        f" s; it is {other}'s by {owned.epoch}",
                     )
             mine = owners.get(session)
             if mine is None or mine.epoch < epoch:
@@ -406,8 +406,8 @@ class Oracle:
         if not was_stopped or other.token >= handling.token:
             self.violated(
                 ALONE,
-                f"{handling.message} starts in {handling.session} by {handling.token}; {other.message} has run in"
-                f" {other.session} by {other.token} since {other.begun:.3f}",
+                f"{handling.message} starts in {handling.session} by {handling.token};"
+                f" {other.message} has run in {other.session} by {other.token} since {other.begun:.3f}",
             )
         self.counts["overlap with a stopped one"] += 1
 
@@ -489,11 +489,9 @@ class Oracle:
         state.effect_token, state.effect_last = handling.token, number
         self.counts["effects"] += 1
 
-    def lost(self) -> list[tuple[str, Message]]:
+    def lost(self) -> list[Message]:
         """What was acknowledged and is not stored."""
-        return [
-            ("", message) for message, sent in self.sent.items() if sent.acknowledged and sent.stored is None
-        ]
+        return [message for message, sent in self.sent.items() if sent.acknowledged and sent.stored is None]
 
     # -- the end ------------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class DriftingLoop(VirtualLoop):
 
 
 class Wire:
-    """The loop as the network sees it: what is on its way belongs to no process, and goes by the world's time.
+    """The loop as the network sees it: what is on its way is no process's, and goes by the world's time.
 
     So what a process sent before it was stopped arrives all the same.
     """

@@ -85,14 +85,14 @@ class Watch:
         code, oracle = request.code, self._world.oracle
         if code in _OWNED and (PULL_EPOCH in request.ext or code != RequestCode.PULL_MESSAGE):
             assert isinstance(token, Times)
-            queue = (
+            where = (
                 request.ext["consumerGroup"],
                 server.node.group.name,
                 request.ext["topic"],
                 int(request.ext["queueId"]),
             )
             epoch = int(request.ext.get(PULL_EPOCH) or request.ext["epoch"])
-            oracle.served(_OWNED[code], queue, epoch, token.arrived)
+            oracle.served(_OWNED[code], where, epoch, token.arrived)
         if code == RequestCode.BROKERSET_SUBJECT_QUEUES:
             queues = SubjectQueues.from_json(reply.body)
             for queue in queues.queues:
