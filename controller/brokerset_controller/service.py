@@ -123,6 +123,7 @@ class ControllerService:
             asker=asker,
             source=source if source is not None else random.Random(settings.node_id),
             measurements=self.measurements,
+            others=self._other_controllers,
         )
         """Ordered subjects: their requests and tasks."""
 
@@ -421,6 +422,14 @@ class ControllerService:
                 if name in groups
             )
         )
+
+    def _other_controllers(self) -> dict[int, str]:
+        status = self.engine.status
+        return {
+            member.node_id: member.service_address
+            for member in status.configuration.members
+            if member.node_id != status.node_id
+        }
 
     # -- agreement ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,6 +16,7 @@ import structlog
 from brokerset_controller.agreement import Agreement, AgreementEngine
 from brokerset_controller.broker_masters import BrokerMasters
 from brokerset_controller.consumer_heartbeats import ConsumerHeartbeats, check_order, known_subject
+from brokerset_controller.first_subject import check_readers
 from brokerset_controller.long_polls import LongPolls
 from brokerset_controller.measurements import Measurements
 from brokerset_controller.ordered import limits
@@ -82,14 +83,18 @@ class SubjectService:
         asker: Asker,
         source: random.Random,
         measurements: Measurements,
+        others: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
-        """`settings` gives those in force; `source` is for choices of routes and for waits."""
+        """`settings` gives those in force; `source` is for choices of routes and for waits; `others` gives
+        the other controllers, addresses by id."""
         self._settings = settings
         self.machine = machine
         self._masters = masters
         self._clock = clock
         self._source = source
         self._measurements = measurements
+        self._asker = asker
+        self._others = others
         self._polls = LongPolls()
         self._leadership = Leadership(machine, clock, lambda: settings().consumer_wait_margin / 1_000)
         self._agreement = Agreement(
@@ -295,6 +300,9 @@ class SubjectService:
             existing = self.machine.entry(name)
             return decide_creation(existing, name, order, partitions, route, writable, self._source, default)
 
+        if not self.machine.subjects and not self.machine.tombstones:
+            self._agreement.must_lead()
+            await check_readers(self._asker, self._others())
         await self._change(decide)
 
     async def _change(

@@ -17,6 +17,7 @@ from collections import Counter
 from brokerset_sim.dledger_cluster import DLedgerCluster
 from brokerset_sim.history import Violation
 from brokerset_sim.ledger_world import simulate_ledger
+from brokerset_sim.ordered_world import simulate_ordered
 from brokerset_sim.plan import draw_replicating
 from brokerset_sim.world import Outcome, simulate
 
@@ -42,24 +43,33 @@ DLEDGER_MS = 6_000
 
 WHOLE = "dledger-brokers"
 
-WORLDS = ("controllers", "groups", *DLEDGER, WHOLE)
-"""Controllers and the membership of brokers, broker groups that replicate, or DLedger groups: their core
-alone, or whole brokers."""
+ORDERED = "ordered"
+
+WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED)
+"""Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone,
+or whole brokers), or ordered subjects with their clients."""
 
 COUNTS_SHOWN = (
     "acknowledged",
     "answer: 10 ",
     "answer: 1003 ",
-    "answer: 21011 ",
+    "answer: 210",
+    "answer: 310 ",
     "attempt stored twice",
     "started from scratch",
     "cache lost",
+    "dead letter",
+    "disorder",
+    "effect",
     "truncated",
     "elected: ",
     "event: ",
     "expanded",
     "fault: ",
     "fenced",
+    "handled",
+    "handler ",
+    "overlap",
     "forward",
     "held",
     "hold expired",
@@ -73,6 +83,9 @@ COUNTS_SHOWN = (
     "retention",
     "role: ",
     "shrunk",
+    "scaled",
+    "sealed",
+    "sent back",
     "snapshot: ",
     "switchover ",
     "told ",
@@ -86,6 +99,8 @@ def _simulated(world: str, seed: int, *, show: bool = False) -> Outcome:
         return _simulated_dledger(seed, alone=DLEDGER[world])
     if world == WHOLE:
         return simulate_ledger(seed, show=show)
+    if world == ORDERED:
+        return simulate_ordered(seed, show=show)
     return simulate(seed, draw_replicating(seed) if world == "groups" else None, show=show)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import singledispatch
@@ -136,9 +137,13 @@ def _(event: SubjectDeleted, subject: Subject) -> Tombstone:
 
 def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
     """Add partitions: open if there is nothing that they inherit from; those before are to be sealed."""
-    before = [each for each in subject.partitions.values() if each.status is PartitionStatus.OPEN]
+    before = sorted(
+        (each for each in subject.partitions.values() if each.status is PartitionStatus.OPEN),
+        key=lambda each: each.keys,
+    )
+    starts = [each.keys[0] for each in before]
     partitions = {
-        number: replace(each, status=PartitionStatus.SEALING) if each in before else each
+        number: replace(each, status=PartitionStatus.SEALING) if each.status is PartitionStatus.OPEN else each
         for number, each in subject.partitions.items()
     }
     queues = dict(subject.next_queue_ids)
@@ -151,7 +156,9 @@ def _with_generation(subject: Subject, count: int, generation: int) -> Subject:
                 " other broker groups, or go on with another subject"
             )
         queues[place] = queue_id + 1
-        inherits = frozenset(each.partition_id for each in before if overlap(each.keys, keys))
+        # Their ranges are disjoint, so those that overlap stand side by side.
+        near = before[max(bisect_right(starts, keys[0]) - 1, 0) : bisect_left(starts, keys[1])]
+        inherits = frozenset(each.partition_id for each in near if overlap(each.keys, keys))
         partition_id = subject.next_partition_id + number
         partitions[partition_id] = Partition(
             partition_id,
@@ -344,7 +351,7 @@ def _consumed(subject: Subject, event: Drained) -> ConsumerGroup:
     group = _group(subject, event.group)
     if group.strategy is not ConsumeStrategy.SHARED:
         return _owned(subject, event)
-    if event.epoch != SHARED_EPOCH or event.partition_id not in subject.assignable(group):
+    if event.epoch != SHARED_EPOCH or not subject.is_assignable(group, event.partition_id):
         raise GuardFailed(f"{group.name} does not consume partition {event.partition_id} by {event.epoch}")
     return group
 

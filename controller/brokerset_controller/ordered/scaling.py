@@ -94,12 +94,18 @@ def decide_scaling(
 
 def retirable(subject: Subject) -> list[PartitionRetired]:
     """The sealed partitions that every group has handled, and from which nothing waits to inherit."""
+    awaited = {
+        ancestor
+        for each in subject.partitions.values()
+        if each.status is PartitionStatus.PREPARED
+        for ancestor in each.inherits
+    }
     return [
         PartitionRetired(subject.name, number)
         for number, each in subject.partitions.items()
         if each.status is PartitionStatus.SEALED
+        and number not in awaited
         and all(number in group.drained for group in subject.groups.values())
-        and all(heir.status is not PartitionStatus.PREPARED for heir in subject.inheritors(each))
     ]
 
 

@@ -132,13 +132,18 @@ class Subject:
 
     def assignable(self, group: ConsumerGroup) -> frozenset[int]:
         """The partitions that members of a group may own now."""
-        return frozenset(
-            each.partition_id
-            for each in self.partitions.values()
-            if each.status is not PartitionStatus.PREPARED
-            and each.partition_id not in group.drained
+        return frozenset(number for number in self.partitions if self.is_assignable(group, number))
+
+    def is_assignable(self, group: ConsumerGroup, number: int) -> bool:
+        """Whether members of a group may own a partition now."""
+        partition = self.partitions.get(number)
+        return (
+            partition is not None
+            and partition.status is not PartitionStatus.PREPARED
+            and number not in group.drained
             and all(
-                ancestor in group.drained or ancestor not in self.partitions for ancestor in each.inherits
+                ancestor in group.drained or ancestor not in self.partitions
+                for ancestor in partition.inherits
             )
         )
 

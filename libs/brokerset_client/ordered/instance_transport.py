@@ -134,11 +134,14 @@ class InstanceTransport:
                     continue
                 except TimeoutError:
                     break
-            attempt = min(deadline - loop.time(), ATTEMPT_SECONDS + _wait_seconds(command))
+            whole = ATTEMPT_SECONDS + _wait_seconds(command)
+            attempt = min(deadline - loop.time(), whole)
             try:
                 answer = await self._instance.call(leader, _copy(command), max(attempt, 0.001))
             except (BrokerUnreachable, AnswerTimeout) as error:
                 problem = error
+                if isinstance(error, AnswerTimeout) and attempt < whole:
+                    break  # the caller had no more time, which says nothing about the controller
                 self._suspects[leader] = loop.time() + SUSPECT_SECONDS
             else:
                 if answer.code not in NOT_LEADING:

@@ -34,6 +34,8 @@ class ControllerStatus(JsonBody):
     applied_index: int
     snapshot_index: int
     members: tuple[ControllerMember, ...]
+    log_format: int = 0
+    """The newest format of the controllers' log that it reads; 0 from those of before it was said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """A model of the controllers' consensus: one agreed log, and engines that may be mistaken about who leads.
 
-It stands in for `RaftEngine`, which has worlds of its own, so that a run costs little. What users of an engine
-can see is kept: a proposal whose outcome was not seen may still be applied, also under the next leader; a
-deposed leader goes on believing in itself, and can neither commit nor pass a read barrier; a new leader has
-applied everything before it leads; followers apply later, and a node that starts again begins from a snapshot.
+It stands in for `RaftEngine`, which has worlds of its own, so that a run costs little. What users of an
+engine can see is kept: a proposal whose outcome was not seen may still be applied, also under the next
+leader; a deposed leader goes on believing in itself, and can neither commit nor pass a read barrier; a
+new leader has applied everything before it leads; followers apply later, and a node that starts again
+may begin with a snapshot.
 """
 
 from __future__ import annotations
@@ -195,9 +196,7 @@ class Agreement:
         """Entries of a deposed leader that the next one committed."""
 
         self.size = size
-        self.configuration = Configuration(
-            tuple(Member(i, f"c{i}:9877", f"c{i}:9878") for i in range(size))
-        )
+        self.configuration = Configuration(tuple(Member(i, f"c{i}:9877", f"c{i}:9878") for i in range(size)))
         self._wire = wire
         self._network = network
         self._dice = dice
@@ -326,7 +325,11 @@ class Agreement:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             leader, now = self.leader, self._wire.time()
-            if leader is not None and self.engines.get(leader.node_id) is leader and self.has_majority(leader):
+            if (
+                leader is not None
+                and self.engines.get(leader.node_id) is leader
+                and self.has_majority(leader)
+            ):
                 self._unheard_since = None
             elif self._unheard_since is None:
                 self._unheard_since = now

@@ -1,6 +1,6 @@
-"""A broker of the world `ordered`: the parts and request handlers of the production broker over a model of its log.
+"""A broker of the world `ordered`: parts and handlers of the production broker over a model of its log.
 
-What handlers need of the rest is there as well: the gateway, delivery of delayed messages, metadata in the log.
+What handlers need of the rest is there as well: the gateway, delayed messages, metadata in the log.
 Replication, leases and elections are `ordered_groups`'s.
 """
 
@@ -75,7 +75,7 @@ class ModelBroker(Broker):
         self._waiters: deque[tuple[int, Callable[[PutStatus], None]]] = deque()
         self._switch = asyncio.Lock()
         node.store.clock = process.clock
-        with mock.patch.object(app, "MessageStore", lambda settings, clock: node.store):
+        with mock.patch.object(app, "MessageStore", return_value=node.store):
             self._build()
         self.admission.when_durable = self.when_confirmed
         self._source = cast(Any, ModelSource(node.store, process.clock))
@@ -291,7 +291,6 @@ class BrokerNode:
             message_index_enable=False,
             auto_create_topic_enable=False,
             flush_consumer_offset_interval=NEVER_MS,
-            message_delay_level="1s 5s",
         )
 
     def start(self) -> None:

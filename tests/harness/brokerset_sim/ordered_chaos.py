@@ -287,9 +287,7 @@ class OrderedChaos:
         return self._cut_client(self._consumer(), [self._dice.choice(self._brokers())], self._some_hold())
 
     def _cut_off_consumer(self) -> bool:
-        return self._cut_client(
-            self._consumer(), [*self._controllers(), *self._brokers()], self._some_hold()
-        )
+        return self._cut_client(self._consumer(), [*self._controllers(), *self._brokers()], self._some_hold())
 
     def _cut_consumer_one_way(self) -> bool:
         app = self._consumer()

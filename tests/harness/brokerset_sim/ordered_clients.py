@@ -1,4 +1,4 @@
-"""Producers, consumers and an administrator of the world `ordered`: processes that run the production clients."""
+"""Producers, consumers and an administrator of the world `ordered`: they run the production clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from brokerset_formats.order_keys import logical_partition
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.ordered import CreateSubject, ScaleSubject
-from brokerset_sim.ordered_oracle import Handling, Message as Sent, body_of, message_of
+from brokerset_sim.ordered_oracle import Handling, body_of, message_of
+from brokerset_sim.ordered_oracle import Message as Sent
 from brokerset_sim.ordered_time import RatedHost, RatedProcess
 from brokerset_sim.ordered_transport import SimTransport
 
@@ -36,8 +37,7 @@ SUBJECT: Final = "orders"
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 2.0
-"""How long the retry queue of a drained partition stays empty first: generations follow each other quickly."""
-
+"""How long the retry queue of a drained partition stays empty first: generations follow soon."""
 
 
 class HandlerError(Exception):
@@ -205,7 +205,9 @@ class ProducerApp(ClientHost):
             self.world.counts[f"send failed: {type(error).__name__}"] += 1
             if not isinstance(error, ClientError):
                 self.world.process_died(process, error)
-            oracle.failed(message, maybe_stored=not isinstance(error, OrderedSendFailed) or error.maybe_stored)
+            oracle.failed(
+                message, maybe_stored=not isinstance(error, OrderedSendFailed) or error.maybe_stored
+            )
 
 
 class ConsumerApp(ClientHost):

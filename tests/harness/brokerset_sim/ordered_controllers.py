@@ -1,10 +1,10 @@
-"""A controller of the world `ordered`: the production service of subjects over the model of the agreed log."""
+"""A controller of the world `ordered`: the production service of subjects over a model of the agreed log."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from brokerset_controller.broker_masters import RegisteredMasters
 from brokerset_controller.liveness import Beat, Liveness, ReplicaKey
@@ -14,6 +14,7 @@ from brokerset_controller.replicas.state import Group
 from brokerset_controller.subject_processors import SubjectProcessors
 from brokerset_controller.subject_service import SubjectService
 from brokerset_raft.engine import EngineStatus
+from brokerset_runtime.remoting.connection import Handlers
 from brokerset_sim.network import Endpoint, SimAsker
 from brokerset_sim.ordered_agreement import ModelEngine
 from brokerset_sim.ordered_time import RatedProcess
@@ -107,7 +108,8 @@ class ControllerHost:
         machine.listeners.append(applied)
         self.engine, self.service = engine, service
         world.agreement.start(engine)
-        world.network.listen(Endpoint(process, self.address, SubjectProcessors(service).handlers()))
+        handlers = cast(Handlers, SubjectProcessors(service).handlers())
+        world.network.listen(Endpoint(process, self.address, handlers))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(service.run())
 

@@ -2,7 +2,7 @@
 
 It stands in for replication, leases and elections, which have worlds of their own. What it keeps of them: a
 message is confirmed when every in-sync replica has it; no confirmed one is ever lost, of the others what the
-next master happens to have stays; a master that is cut off serves while its lease lasts, and confirms nothing;
+next master happens to have stays; a master that is cut off serves as its lease lasts, and confirms nothing;
 nobody is elected before the lease of the last master has surely ended; masters become known to controllers by
 their agreed log.
 """
@@ -43,9 +43,7 @@ class GroupModel:
         self.world = world
         self.name = name
         self.dice = world.random_for(f"group {name}")
-        self.nodes = [
-            BrokerNode(self, number, world.new_host(f"{name}-{number}")) for number in range(size)
-        ]
+        self.nodes = [BrokerNode(self, number, world.new_host(f"{name}-{number}")) for number in range(size)]
         self.epoch = 0
         self.master: BrokerNode | None = None
         """Of the present epoch, whether it lives or not."""
@@ -286,7 +284,9 @@ class GroupModel:
         now = self.world.wire.time()
         if now < self.lease_end:
             return
-        candidates = [node for node in self.in_sync if node.broker is not None and self._hears_controllers(node)]
+        candidates = [
+            node for node in self.in_sync if node.broker is not None and self._hears_controllers(node)
+        ]
         if self.master is not None and len(candidates) > 1 and self.dice.random() < 0.9:
             candidates = [node for node in candidates if node is not self.master]
         if candidates:

@@ -1,4 +1,4 @@
-"""What must hold for ordered subjects, seen from outside: sends, handlers, effects, answers, confirmed records.
+"""What must hold for ordered subjects, seen from outside: sends, handlers, effects, answers, records.
 
 It knows what producers were asked to send and were told, when handlers start and end, which answers left and
 arrived, and what broker groups confirmed. It computes nothing with the rules that it checks.
@@ -141,7 +141,7 @@ class Oracle:
         self.subject = ""
         self.all_groups: tuple[str, ...] = ()
         self._claims: dict[tuple[str, str, str, int], tuple[int, float]] = {}
-        """By group, broker group, topic and queue: the highest epoch with a claim that was answered, and when."""
+        """By group, broker group, topic and queue: the highest epoch whose claim was answered, and when."""
 
         self._checked: dict[tuple[str, str, int], int] = {}
         self._epochs: dict[tuple[str, int, int], str] = {}
@@ -212,7 +212,9 @@ class Oracle:
     def _confirmed(self, group_name: str, entry: Entry) -> None:
         queue = self.queues.setdefault((group_name, entry.queue_id), [])
         if entry.queue_offset != len(queue):
-            self.violated(KEPT, f"{group_name} queue {entry.queue_id} goes on at {entry.queue_offset}, not {len(queue)}")
+            self.violated(
+                KEPT, f"{group_name} queue {entry.queue_id} goes on at {entry.queue_offset}, not {len(queue)}"
+            )
         record = entry.record
         message = message_of(record.body)
         queue.append(message)
@@ -242,7 +244,10 @@ class Oracle:
         else:
             self.counts["stored again"] += 1
             if self.strict:
-                self.violated(STORED_ONCE, f"{message} is at {sent.stored} and {group_name} {entry.queue_id} {entry.queue_offset}")
+                self.violated(
+                    STORED_ONCE,
+                    f"{message} is at {sent.stored} and {group_name} {entry.queue_id} {entry.queue_offset}",
+                )
 
     def _check_log_order(self, message: Message, partition_id: int) -> None:
         if not self.strict:
@@ -250,7 +255,9 @@ class Oracle:
         key, number = message
         last = self._last_stored.get(key, 0)
         if number < last:
-            self.violated(LOG_ORDER, f"{message} is confirmed behind {last} of its key, in partition {partition_id}")
+            self.violated(
+                LOG_ORDER, f"{message} is confirmed behind {last} of its key, in partition {partition_id}"
+            )
         self._last_stored[key] = max(last, number)
 
     def sealed(self, group_name: str, queue_id: int, end: int) -> None:
@@ -260,7 +267,9 @@ class Oracle:
         if known != end:
             self.violated(SEALED, f"{group_name} queue {queue_id} was sealed at {known}, and at {end}")
         if has != end:
-            self.violated(SEALED, f"{group_name} queue {queue_id} is sealed at {end}, and {has} are confirmed")
+            self.violated(
+                SEALED, f"{group_name} queue {queue_id} is sealed at {end}, and {has} are confirmed"
+            )
         self.counts["sealed"] += 1
 
     def master(self, group_name: str, node: object) -> None:
@@ -277,13 +286,19 @@ class Oracle:
         self._checked[(group, group_name, queue_id)] = position
         messages = self.queues.get((group_name, queue_id), [])
         if position > len(messages):
-            self.violated(POSITION, f"{group} is at {position} of {group_name} queue {queue_id}, which ends at {len(messages)}")
+            self.violated(
+                POSITION,
+                f"{group} is at {position} of {group_name} queue {queue_id}, which ends at {len(messages)}",
+            )
         for offset in range(begin, min(position, len(messages))):
             message = messages[offset]
             if message is None or message in self.copied.get(group, ()):
                 continue
             if message[1] not in self._state(group, message[0]).completed:
-                self.violated(POSITION, f"{group} has passed {message} at {offset} of {group_name} queue {queue_id} unhandled")
+                self.violated(
+                    POSITION,
+                    f"{group} has passed {message} at {offset} of {group_name} queue {queue_id} unhandled",
+                )
 
     def sent_back(self, group: str, group_name: str, queue_id: int, queue_offset: int, *, dead: bool) -> None:
         """A broker answered that a copy of a message is stored."""
@@ -303,7 +318,9 @@ class Oracle:
         """
         highest, claimed_at = self._claims.get(queue, (-1, 0.0))
         if epoch < highest and taken_at > claimed_at:
-            self.violated(FENCED, f"{what} of {queue} by epoch {epoch}, taken up when {highest} had claimed it")
+            self.violated(
+                FENCED, f"{what} of {queue} by epoch {epoch}, taken up when {highest} had claimed it"
+            )
         if what == "claim" and epoch > highest:
             self._claims[queue] = (epoch, self._now())
 
@@ -329,8 +346,8 @@ class Oracle:
                 if owned.epoch > epoch and until > now and not over:
                     self.violated(
                         PERMISSION,
-                        f"{session} may go on with partition {partition_id} by {epoch} for {until - now:.3f} s; it is"
-                        f" {other}'s by {owned.epoch}",
+                        f"{session} may go on with partition {partition_id} by {epoch} for {until - now:.3f}"
+                        f" s; it is {other}'s by {owned.epoch}",
                     )
             mine = owners.get(session)
             if mine is None or mine.epoch < epoch:
@@ -370,7 +387,9 @@ class Oracle:
         for other in state.running:
             self._check_alone(other, handling)
         if number in state.never:
-            self.violated(WAITS, f"{handling.message} comes behind {state.first} of its key in {handling.group}")
+            self.violated(
+                WAITS, f"{handling.message} comes behind {state.first} of its key in {handling.group}"
+            )
         if number > state.first:
             self._check_first(state, handling)
             state.first = number
@@ -387,8 +406,8 @@ class Oracle:
         if not was_stopped or other.token >= handling.token:
             self.violated(
                 ALONE,
-                f"{handling.message} starts in {handling.session} by {handling.token}; {other.message} has run in"
-                f" {other.session} by {other.token} since {other.begun:.3f}",
+                f"{handling.message} starts in {handling.session} by {handling.token};"
+                f" {other.message} has run in {other.session} by {other.token} since {other.begun:.3f}",
             )
         self.counts["overlap with a stopped one"] += 1
 
@@ -402,9 +421,13 @@ class Oracle:
             if not self.strict:
                 self.counts["disorder"] += 1
             elif earlier == state.first:
-                self.violated(WAITS, f"{handling.message} starts in {handling.group}; {earlier} was not completed")
+                self.violated(
+                    WAITS, f"{handling.message} starts in {handling.group}; {earlier} was not completed"
+                )
             elif sent is not None and (sent.acknowledged or sent.stored is not None):
-                self.violated(WAITS, f"{handling.message} starts in {handling.group}; {earlier} was not handled")
+                self.violated(
+                    WAITS, f"{handling.message} starts in {handling.group}; {earlier} was not handled"
+                )
             else:
                 state.never.add(earlier)
 
@@ -433,7 +456,10 @@ class Oracle:
             return
         before = state.open_effect
         if before is not None and before.token == handling.token and before.alive():
-            self.violated(EFFECTS, f"{handling.message} begins while {before.message} has not ended, both by {before.token}")
+            self.violated(
+                EFFECTS,
+                f"{handling.message} begins while {before.message} has not ended, both by {before.token}",
+            )
         state.token = handling.token
         state.open_effect = handling
 
@@ -446,20 +472,26 @@ class Oracle:
         state.open_effect = None
         number = handling.message[1]
         if handling.token == state.effect_token and number < state.effect_last:
-            self.violated(EFFECTS, f"{handling.message} takes effect behind {state.effect_last}, both by {handling.token}")
+            self.violated(
+                EFFECTS,
+                f"{handling.message} takes effect behind {state.effect_last}, both by {handling.token}",
+            )
         if number > state.effect_max:
             for earlier in range(state.effect_max + 1, number):
                 sent = self.sent.get((handling.message[0], earlier))
                 missed = (handling.message[0], earlier) not in self.excused.get(handling.group, ())
                 if sent is not None and sent.stored is not None and missed:
-                    self.violated(EFFECTS, f"{handling.message} takes effect before {earlier} has by any token that counts")
+                    self.violated(
+                        EFFECTS,
+                        f"{handling.message} takes effect before {earlier} has by any token that counts",
+                    )
             state.effect_max = number
         state.effect_token, state.effect_last = handling.token, number
         self.counts["effects"] += 1
 
-    def lost(self) -> list[tuple[str, Message]]:
+    def lost(self) -> list[Message]:
         """What was acknowledged and is not stored."""
-        return [("", message) for message, sent in self.sent.items() if sent.acknowledged and sent.stored is None]
+        return [message for message, sent in self.sent.items() if sent.acknowledged and sent.stored is None]
 
     # -- the end ------------------------------------------------------------------------------------------
 

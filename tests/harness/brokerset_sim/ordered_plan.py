@@ -128,12 +128,15 @@ def draw_ordered(seed: int) -> OrderedPlan:
     # A stopped producer that is replaced may send what it had not sent yet to a newer partition.
     without = "scale" if dice.random() < 0.2 else "replace producer"
     faults = [fault for fault in faults if fault != without]
+    strict = dice.random() < 0.85
+    if not strict:  # copies for retry wait minutes when their message has failed often
+        faults = [fault for fault in faults if fault != "handlers fail"]
     clocks = dice.choice((0, 0, 0, 1, 1, 2, 2, 3))
     rough = dice.random() < 0.6
     return OrderedPlan(
         seconds=90.0 if real_times else dice.uniform(15.0, 35.0),
         groups=dice.choice(((2, 2), (2, 2), (3, 2), (1, 2), (2, 2, 2))),
-        strict=dice.random() < 0.85,
+        strict=strict,
         producers=dice.choice((1, 2, 2, 3)),
         keys=dice.choice((1, 3, 5)),
         consumers=dice.choice((1, 2, 3, 4)),
@@ -155,6 +158,6 @@ def draw_ordered(seed: int) -> OrderedPlan:
         doubled=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
         repeated=dice.choice((0.0, 0.02, 0.1)) if rough else 0.0,
         reset=dice.choice((0.0, 0.01, 0.03)) if rough else 0.0,
-        fails=dice.choice((0.0, 0.02, 0.1)),
-        poisoned=dice.random() < 0.2,
+        fails=dice.choice((0.0, 0.02, 0.1 if strict else 0.02)),
+        poisoned=strict and dice.random() < 0.2,
     )

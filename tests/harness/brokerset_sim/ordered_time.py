@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from brokerset_sim.loop import OWNER, VirtualLoop
@@ -90,6 +90,16 @@ class DriftingLoop(VirtualLoop):
         """As `call_at`, by the world's time, in a context of nobody."""
         return super().call_at(when, callback, *args, context=context)
 
+    def _due(
+        self,
+        own: list[asyncio.TimerHandle],
+        owner: Hashable,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+    ) -> None:
+        if getattr(owner, "alive", True):  # a process that was killed has no timers
+            super()._due(own, owner, callback, args)
+
     def cancel_owned(self, owner: object) -> None:
         """Cancel every task that a process has begun, directly or not: it was killed."""
         for task in list(self._owned.pop(owner, ())):
@@ -111,7 +121,7 @@ class DriftingLoop(VirtualLoop):
 
 
 class Wire:
-    """The loop as the network sees it: what is on its way belongs to no process, and arrives by the world's time.
+    """The loop as the network sees it: what is on its way is no process's, and goes by the world's time.
 
     So what a process sent before it was stopped arrives all the same.
     """

@@ -1,4 +1,4 @@
-"""`OrderedTransport` of the world `ordered`: real commands as bytes over the simulated network, routes that lag."""
+"""`OrderedTransport` of the world `ordered`: commands over the simulated network, routes that lag."""
 
 from __future__ import annotations
 

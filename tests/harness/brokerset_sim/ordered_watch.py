@@ -55,7 +55,9 @@ class StampingNetwork(Network):
     def _arrive(self, link: Any, data: bytes, token: object) -> None:
         super()._arrive(link, data, token)
         if self._chance(self.repeated):
-            self._loop.call_later(self._random.random() * self.repeated_max, super()._arrive, link, data, token)
+            self._loop.call_later(
+                self._random.random() * self.repeated_max, super()._arrive, link, data, token
+            )
 
     def _serve(self, link: Any, command: Command, token: object) -> None:
         assert isinstance(token, Times)
@@ -83,14 +85,14 @@ class Watch:
         code, oracle = request.code, self._world.oracle
         if code in _OWNED and (PULL_EPOCH in request.ext or code != RequestCode.PULL_MESSAGE):
             assert isinstance(token, Times)
-            queue = (
+            where = (
                 request.ext["consumerGroup"],
                 server.node.group.name,
                 request.ext["topic"],
                 int(request.ext["queueId"]),
             )
             epoch = int(request.ext.get(PULL_EPOCH) or request.ext["epoch"])
-            oracle.served(_OWNED[code], queue, epoch, token.arrived)
+            oracle.served(_OWNED[code], where, epoch, token.arrived)
         if code == RequestCode.BROKERSET_SUBJECT_QUEUES:
             queues = SubjectQueues.from_json(reply.body)
             for queue in queues.queues:

@@ -152,6 +152,19 @@ async def test_a_leader_that_says_nothing_is_given_up_within_the_time_of_the_req
         assert answer.ext["node"] == "2"
 
 
+async def test_a_caller_without_time_does_not_make_others_leave_the_leader(cluster: FakeCluster) -> None:
+    async with three_controllers() as controllers, ClientInstance(cluster.namesrv) as instance:
+        transport = InstanceTransport(instance, controllers.addresses[1])
+        await transport.ask_controllers(Command(HEARTBEAT), 2.0)
+        with pytest.raises(AnswerTimeout):
+            await transport.ask_controllers(Command(WATCH, {"waitMs": "10000"}), 0.05)
+        began = asyncio.get_running_loop().time()
+
+        await transport.ask_controllers(Command(HEARTBEAT), 2.0)
+
+        assert asyncio.get_running_loop().time() - began < instance_transport.SUSPECT_SECONDS / 2
+
+
 async def test_without_a_leader_the_error_comes_in_time_and_says_why(
     cluster: FakeCluster, quick: None
 ) -> None:

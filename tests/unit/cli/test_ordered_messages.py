@@ -1,0 +1,96 @@
+"""Order keys of `send`, and what `consume --ordered` shows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from brokerset_cli import ordered_messages
+from brokerset_cli.main import main
+from brokerset_cli.messages import order_key_of
+from brokerset_cli.ordered_messages import OrderedSends
+from brokerset_client import Message
+from brokerset_client.ordered import OrderedSendResult, StillQueued
+
+RESULT = OrderedSendResult("id", "s", 3, 115, "broker-a", 1, 42, 7, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (b"order-1:paid", "order-1"),
+        (b"order-1:paid:twice", "order-1"),
+        (b":empty", ""),
+        (b"nothing", None),
+        ("é:x".encode("latin-1"), "\\xe9"),
+    ],
+)
+def test_the_order_key_of_a_line_stands_before_the_first_separator(line: bytes, key: str | None) -> None:
+    """Without one the line has no key; the empty key is one."""
+    assert order_key_of(line, ":") == key
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--order-key-from", ":"),
+        ("--file", "-", "--order-key-from", ":", "--order-key", "k"),
+        ("--file", "-", "--order-key-from", ""),
+    ],
+)
+def test_keys_of_lines_need_lines_and_no_other_key(options: tuple[str, ...], tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["send", "s", *options, "--data", str(tmp_path)])
+
+    assert result.exit_code == 2
+    assert "--order-key-from goes with --file" in result.output
+
+
+class _Producer:
+    """Answers when the test wants."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[OrderedSendResult] = asyncio.get_running_loop().create_future()
+
+    async def send_async(self, message: Message, **_: object) -> asyncio.Future[OrderedSendResult]:
+        return self.future
+
+
+def sends(producer: _Producer) -> OrderedSends:
+    return OrderedSends(producer)  # type: ignore[arg-type]  # a stand-in of OrderedProducer
+
+
+async def test_a_confirmed_message_is_shown_with_its_queue() -> None:
+    producer = _Producer()
+    answer = await sends(producer).send_async(Message(topic="s", body=b"x"))
+
+    producer.future.set_result(RESULT)
+
+    sent = await answer
+    assert (sent.queue.broker_name, sent.queue.queue_id, sent.queue_offset) == ("broker-a", 1, 42)
+
+
+async def test_a_message_that_fails_fails_with_its_own_error() -> None:
+    producer = _Producer()
+    answer = await sends(producer).send_async(Message(topic="s", body=b"x"))
+
+    producer.future.set_exception(StillQueued("because"))
+
+    with pytest.raises(StillQueued, match="because"):
+        await answer
+
+
+async def test_the_command_does_not_wait_without_end_for_a_broker_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The producer would: Strict tries until the message is stored. A late answer harms nobody."""
+    monkeypatch.setattr(ordered_messages, "CONFIRM_SECONDS", 0.01)
+    producer = _Producer()
+    answer = await sends(producer).send_async(Message(topic="s", body=b"x"))
+
+    with pytest.raises(StillQueued, match="may be stored"):
+        await answer
+    producer.future.set_result(RESULT)
+    await asyncio.sleep(0)
