@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 from generate.lists import entry
+from monitoring.ordered_panels import ORDERED
 from monitoring.panels import ALL as OTHERS
 from monitoring.panels import Dashboard, Panel
 from monitoring.store_job_panels import STORE_JOBS
@@ -28,8 +29,9 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
 )
 from brokerset_operator.resources.monitoring import groups_of_all_sets, groups_of_operator
+from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
 
-ALL: Final = (*OTHERS, STORE_JOBS)
+ALL: Final = (*OTHERS, ORDERED, STORE_JOBS)
 CHART: Final = Path("charts/brokerset")
 
 SCHEMA_VERSION: Final = 39
@@ -103,6 +105,7 @@ def _page() -> str:
         ("Controllers", CONTROLLER_ALERTS),
         ("Brokers", BROKER_ALERTS),
         ("Brokers in DLedger mode", DLEDGER_ALERTS),
+        ("Ordered subjects", (*ORDERED_CONTROLLER_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("Pods", SET_ALERTS),
         ("Conditions", CONDITION_ALERTS),
         ("Operator", OPERATOR_ALERTS),

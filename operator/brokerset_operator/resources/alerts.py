@@ -1,4 +1,6 @@
-"""All alerts: the one source of the rules of each set, of the chart's rules for all sets, and of their tests.
+"""Alerts: the one source of the rules of each set, of the chart's rules for all sets, and of their tests.
+
+Those about ordered subjects are in `brokerset_operator.resources.ordered_alerts`.
 
 An expression has `<pods>` where the labels that select pods belong, `<groups>` where those of pods and of
 groups that are to be there, and `<conditions>` and `<retired>` where those belong that select a set in the

@@ -20,6 +20,7 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
     Alert,
 )
+from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 API_GROUP: Final = "monitoring.coreos.com"
@@ -86,8 +87,8 @@ def groups_of_set(
     controllers = rf"{names.controller_set(name)}-[0-9]+"
     both = rf"{name}-([0-9]+|controller)-[0-9]+" if has_controllers else brokers
     parts = [
-        ("controllers", controllers, CONTROLLER_ALERTS),
-        ("brokers", brokers, BROKER_ALERTS),
+        ("controllers", controllers, (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
+        ("brokers", brokers, (*BROKER_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", brokers, DLEDGER_ALERTS),
         ("pods", both, SET_ALERTS),
     ]
@@ -120,8 +121,8 @@ def _but(groups: Collection[str]) -> str:
 def groups_of_all_sets() -> list[dict[str, Any]]:
     """Rule groups about all sets whose samples have the label of `ANY_SET`."""
     parts = (
-        ("controllers", CONTROLLER_ALERTS),
-        ("brokers", BROKER_ALERTS),
+        ("controllers", (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
+        ("brokers", (*BROKER_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", DLEDGER_ALERTS),
         ("pods", SET_ALERTS),
     )

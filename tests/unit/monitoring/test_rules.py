@@ -22,8 +22,12 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
 )
 from brokerset_operator.resources.monitoring import groups_of_set
+from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
 
-from .alert_times import HEALTHY, OF_RETIRED, SAMPLES, TIMES, gone_group
+from .alert_times import HEALTHY as SET_HEALTHY
+from .alert_times import OF_RETIRED, SAMPLES, gone_group
+from .alert_times import TIMES as SET_TIMES
+from .ordered_alert_times import ORDERED_HEALTHY, ORDERED_TIMES
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "brokerset"
@@ -44,10 +48,15 @@ UNITS = ("short", "cps", "reqps", "Bps", "bytes", "percentunit", "ms", "s", "µs
 
 VARIABLE = re.compile(r"\$\{?(\w+)")
 
+HEALTHY = {**SET_HEALTHY, **ORDERED_HEALTHY}
+TIMES = (*SET_TIMES, *ORDERED_TIMES)
+
 ALERTS = (
     *CONTROLLER_ALERTS,
     *BROKER_ALERTS,
     *DLEDGER_ALERTS,
+    *ORDERED_CONTROLLER_ALERTS,
+    *ORDERED_BROKER_ALERTS,
     *SET_ALERTS,
     *CONDITION_ALERTS,
     *OPERATOR_ALERTS,

@@ -16,6 +16,7 @@ from brokerset_operator.resources.alerts import (
     DLEDGER_ALERTS,
     SET_ALERTS,
 )
+from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
 
 
 def test_pods_have_names_before_they_are_ready() -> None:
@@ -158,7 +159,15 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook() -> None:
     groups = build(api_kinds=KINDS)["PrometheusRule", "orders"]["spec"]["groups"]
 
     rules = [rule for group in groups for rule in group["rules"]]
-    alerts = (*CONTROLLER_ALERTS, *BROKER_ALERTS, *DLEDGER_ALERTS, *SET_ALERTS, *CONDITION_ALERTS)
+    alerts = (
+        *CONTROLLER_ALERTS,
+        *ORDERED_CONTROLLER_ALERTS,
+        *BROKER_ALERTS,
+        *ORDERED_BROKER_ALERTS,
+        *DLEDGER_ALERTS,
+        *SET_ALERTS,
+        *CONDITION_ALERTS,
+    )
     assert [rule["alert"] for rule in rules] == [alert.name for alert in alerts]
     for rule in rules:
         assert "<" not in re.sub(r" < ", "", rule["expr"])

@@ -1,0 +1,76 @@
+"""Times in the life of ordered subjects, as in `alert_times`, and which alerts they set off."""
+
+from __future__ import annotations
+
+from .alert_times import FOLLOWER, LEADER, MASTER, SAMPLES, Time, Values, rising, steady
+
+
+def fenced(request: str) -> str:
+    """The series of requests of a kind that were refused because of a fence."""
+    return f'brokerset_broker_ordered_requests_fenced_total{{{MASTER},request="{request}"}}'
+
+
+def refused(reason: str) -> str:
+    """The series of sends that were refused for a reason."""
+    return f'brokerset_broker_ordered_sends_refused_total{{{MASTER},reason="{reason}"}}'
+
+
+def counter(name: str, pod: str = LEADER) -> str:
+    """The series of a controller's counter about subjects."""
+    return f"brokerset_controller_subject_{name}_total{{{pod}}}"
+
+
+def burst(minute: int, size: float) -> Values:
+    """A counter that grows once."""
+    return f"0+0x{minute} {size:g}+0x{SAMPLES}"
+
+
+SEALING = f"brokerset_controller_subject_sealing_seconds{{{LEADER}}}"
+MEMBERS = f"brokerset_controller_subject_members{{{LEADER}}}"
+
+ORDERED_HEALTHY: dict[str, Values] = {
+    SEALING: steady(0),
+    MEMBERS: steady(4),
+    counter("pushes_failed"): steady(7),
+    counter("permissions_refused"): steady(3),
+    counter("permissions_refused", FOLLOWER): steady(3),
+    counter("departures"): steady(20),
+    **{fenced(request): steady(2) for request in ("ack", "claim", "plain pull", "pull", "send back")},
+    **{refused(reason): steady(2) for reason in ("fenced", "full", "gap", "illegal", "sealed", "unknown")},
+}
+"""All is well, and something was refused once."""
+
+ORDERED_TIMES = (
+    Time("BrokersetOrderedPartitionSealing", 1, 4, {SEALING: rising(30, 60)}),
+    # Each of two scalings takes half a minute, as long as a failover.
+    Time("", None, 30, {SEALING: "0 0 30 0 0 0 30 " + steady(0)}),
+    Time("BrokersetOrderedPushesFailing", 8, 14, {counter("pushes_failed"): rising(0, 12)}),
+    # A failover: a minute in which the master does not answer.
+    Time("", None, 12, {counter("pushes_failed"): burst(2, 60)}),
+    Time("BrokersetOrderedPermissionsRefused", 8, 14, {counter("permissions_refused"): rising(0, 6)}),
+    # A new leader is found by thousands of consumers within a minute.
+    Time("", None, 12, {counter("permissions_refused"): burst(2, 5000)}),
+    # A consumer that knows only a controller that does not lead: it is not the controllers that refuse it.
+    Time("", None, 30, {counter("permissions_refused", FOLLOWER): rising(0, 60)}),
+    Time("BrokersetOrderedMembersUnstable", 3, 15, {counter("departures"): rising(0, 2)}),
+    # A new version of the consumers: each of four leaves once, and twice if it goes wrong.
+    Time("", None, 15, {counter("departures"): burst(2, 8)}),
+    # All end in order, and nobody is there any more.
+    Time("", None, 12, {counter("departures"): burst(2, 4), MEMBERS: f"4+0x2 {steady(0)}"}),
+    *(
+        Time("BrokersetOrderedRequestsFenced", 8, 16, {fenced(request): rising(0, 4)})
+        for request in ("ack", "claim", "pull", "send back")
+    ),
+    # One consumer with hundreds of queues was paused for long, and hears of it.
+    Time("", None, 12, {fenced("pull"): burst(2, 400), fenced("ack"): burst(2, 400)}),
+    *(
+        Time("BrokersetOrderedProducersRefused", 8, 16, {refused(reason): rising(0, 4)})
+        for reason in ("fenced", "full", "gap", "unknown")
+    ),
+    # The process before a restarted producer is fenced once for each partition.
+    Time("", None, 12, {refused("fenced"): burst(2, 256)}),
+    # A long scaling.
+    Time("", None, 30, {refused("sealed"): rising(0, 100)}),
+    Time("BrokersetOrderedPlainClients", 8, 16, {fenced("plain pull"): rising(0, 4)}),
+    Time("BrokersetOrderedPlainClients", 8, 16, {refused("illegal"): rising(0, 4)}),
+)
