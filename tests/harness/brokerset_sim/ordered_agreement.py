@@ -191,6 +191,9 @@ class Agreement:
         self.stall = 0.0
         """Most seconds that a commit takes besides; for faults."""
 
+        self.elect_next = False
+        """Another one is elected when an entry is known to others, and not committed; for faults."""
+
         self.elections = 0
         self.kept = 0
         """Entries of a deposed leader that the next one committed."""
@@ -263,6 +266,9 @@ class Agreement:
         if any(self.reaches(engine, each) for each in self.engines.values() if each is not engine):
             for each in engine.tail[: index + 1]:
                 each.known = True
+            if self.elect_next and engine is self.leader:
+                self.elect_next = False
+                self.elect(other=True)
         if engine is self.leader and engine.term == self.term and self.has_majority(engine):
             for each in engine.tail[: index + 1]:
                 self.commit(each, engine)

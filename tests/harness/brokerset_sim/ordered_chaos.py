@@ -113,7 +113,11 @@ class OrderedChaos:
         return [client.host.name for client in self._world.clients]
 
     def _elect(self) -> bool:
-        self._world.agreement.elect(other=self._dice.random() < 0.8)
+        agreement = self._world.agreement
+        if self._dice.random() < 0.5:
+            agreement.elect_next = True
+        else:
+            agreement.elect(other=self._dice.random() < 0.8)
         return True
 
     def _cut_controller_leader(self) -> bool:
@@ -235,7 +239,10 @@ class OrderedChaos:
         return self._later(seconds, client.process.unpause)
 
     def _pause_consumer(self) -> bool:
-        return self._pause_client(self._consumer(), self._long() + self._plan.permission * 0.6)
+        """Longer than the permission, and in the middle of a handler if one runs."""
+        at_work = [app for app in self._world.consumers if app.up and app.handling]
+        app = self._dice.choice(at_work) if at_work else self._consumer()
+        return self._pause_client(app, self._long() + self._plan.permission * 0.6)
 
     def _pause_consumer_shortly(self) -> bool:
         return self._pause_client(self._consumer(), self._dice.random() * SHORTLY_SECONDS)

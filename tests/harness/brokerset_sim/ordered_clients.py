@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 SUBJECT: Final = "orders"
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
-SETTLE_SECONDS: Final = 2.0
-"""How long the retry queue of a drained partition stays empty first: generations follow soon."""
+SETTLE_SECONDS: Final = 20.0
+"""How long the retry queue of a drained partition stays empty first: longer than any broker is out."""
 
 
 class HandlerError(Exception):
@@ -218,6 +218,9 @@ class ConsumerApp(ClientHost):
         self.group = group
         self.number = number
         self.closing: asyncio.Task[None] | None = None
+        self.handling = 0
+        """Handlers that run."""
+
         self._consumer: OrderedConsumer | None = None
 
     def start(self) -> None:
@@ -292,6 +295,7 @@ class ConsumerApp(ClientHost):
         world.note("handle", process.name, *sent, context.epoch, context.attempt)
         oracle.handler_started(handling)
         completed = False
+        self.handling += 1
         try:
             seconds = world.handler_seconds * self.dice.expovariate(1.0) if world.handler_seconds else 0.0
             if seconds > 0:
@@ -300,6 +304,7 @@ class ConsumerApp(ClientHost):
                 raise HandlerError("on purpose")
             completed = True
         finally:
+            self.handling -= 1
             if process.alive:
                 oracle.handler_ended(handling, completed=completed)
 

@@ -148,7 +148,7 @@ def draw_ordered(seed: int) -> OrderedPlan:
         slow_consumers=0.08 if clocks == 1 else 0.0,
         fast_controllers=0.08 if clocks == 2 else 0.0,
         send_pause=(3.0 if real_times else 1.0) * dice.choice((0.1, 0.2, 0.4)),
-        handler_seconds=dice.choice((0.0, 0.02, 0.1)),
+        handler_seconds=dice.choice((0.0, 0.02, 0.1, 0.3)),
         faults=tuple(dict.fromkeys(faults)),
         pause=(3.0 if real_times else 1.0) * dice.choice((0.5, 1.0, 2.0)),
         hold=dice.choice((1.0, 3.0, 6.0)),

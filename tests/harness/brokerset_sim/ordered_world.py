@@ -42,8 +42,11 @@ START_SECONDS: Final = 20.0
 HEALING_SECONDS: Final = 60.0
 """Besides four permissions, for everything to be sent and handled."""
 
-COPIES_SECONDS: Final = 300.0
-"""Besides, for copies for retry of BestTried subjects, generation after generation."""
+HEALED_HANDLER_SECONDS: Final = 0.02
+"""What handlers take then, so that what has piled up is handled in time."""
+
+COPIES_SECONDS: Final = 1_000.0
+"""Besides, for copies for retry of BestTried subjects: their delays go by walls, which jump by minutes."""
 
 LOOK_SECONDS: Final = 0.2
 CALM: Final = Weather(delay_max=0.005)
@@ -254,7 +257,7 @@ class OrderedWorld:
         self.network.repeated = 0.0
         self.slow_replication = self.agreement.stall = 0.0
         self.handlers_fail, self.poisoned = 0.0, {}
-        self.handler_seconds = self.plan.handler_seconds
+        self.handler_seconds = min(self.plan.handler_seconds, HEALED_HANDLER_SECONDS)
         for controller in self.controllers:
             controller.start_if_down()
         for producer in self.producers:
