@@ -19,6 +19,7 @@ from brokerset_client.ordered.producing.errors import (
     ProducerFull,
     StillQueued,
     SubjectRefused,
+    TooManySubjects,
 )
 from brokerset_client.ordered.producing.producer import OrderedProducer, OrderedSendResult
 from brokerset_client.ordered.producing.settings import ProducerSettings
@@ -49,4 +50,5 @@ __all__ = [
     "StillQueued",
     "SubjectRefused",
     "SubscriptionOptions",
+    "TooManySubjects",
 ]

@@ -21,5 +21,6 @@
 Under Strict all of this holds over failovers of brokers and new partitions, too. Under BestTried the producer
 may store a message on another partition, so that order may be lost.
 
-It needs the extra `brokerset[outbox]` (SQLAlchemy 2). Nothing else in brokerset imports this package.
+It needs the extra `brokerset[outbox]` (SQLAlchemy 2); `tables` says which databases are meant, and which of
+them is tested. Nothing else in brokerset imports this package.
 """

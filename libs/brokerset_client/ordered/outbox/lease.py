@@ -9,14 +9,14 @@ its statement (`still`), or is fenced by the producer's epoch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
 from brokerset_client.ordered.outbox.tables import OutboxTables
 
-NOBODY = ""
-"""The owner after a release."""
+NOBODY: Final = "-"
+"""The owner after a release, which no process may be called; an empty text is NULL in some databases."""
 
 
 class LeaseRow(NamedTuple):

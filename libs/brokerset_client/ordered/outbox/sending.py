@@ -17,9 +17,14 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from brokerset_client.errors import ClientError, MessageInvalid
 from brokerset_client.ordered.outbox.adding import message_of
-from brokerset_client.ordered.outbox.lease import LeaseTable, LeaseWatch
+from brokerset_client.ordered.outbox.lease import NOBODY, LeaseTable, LeaseWatch
 from brokerset_client.ordered.outbox.tables import OWNER_MAX, OutboxTables
-from brokerset_client.ordered.producing.errors import MessageRefused, ProducerFenced, ProducerFull
+from brokerset_client.ordered.producing.errors import (
+    MessageRefused,
+    ProducerFenced,
+    ProducerFull,
+    TooManySubjects,
+)
 from brokerset_client.ordered.producing.producer import EpochGuard, OrderedProducer, OrderedSendResult
 from brokerset_formats.order_stamps import PRODUCER_ID
 from brokerset_runtime.clock import Clock, SystemClock
@@ -142,6 +147,8 @@ class OutboxSender:
             problems.append(f"name {name[:80]!r}: 1 to 64 of letters, digits, '_', '-', '.'")
         if not 0 < len(owner) <= OWNER_MAX:
             problems.append(f"owner has {len(owner)} characters, 1 to {OWNER_MAX} are allowed")
+        if owner == NOBODY:
+            problems.append(f"owner is {NOBODY!r}, which means that there is none: use another name")
         if problems:
             raise ValueError("; ".join(problems))
         self.name = name
@@ -209,6 +216,11 @@ class OutboxSender:
         try:
             await own.producer.start()
             await self._send_rows(own)
+        except ProducerFenced:
+            # At the end this process fences itself, if the database does not say in time whether it may use
+            # an epoch. It releases the lease all the same: of another owner's nothing is changed by that.
+            if not self._stopping:
+                raise
         finally:
             self.is_owner = False
             await own.producer.close(0)
@@ -216,13 +228,14 @@ class OutboxSender:
 
     def _guard(self, epoch: int) -> EpochGuard:
         async def may_use_epoch(subject: str, producer_epoch: int) -> bool:
-            while not self._stopping:
+            while True:
                 try:
                     return await self._database.run(lambda connection: self._lease.still(connection, epoch))
                 except SQLAlchemyError as error:
                     log.warning("outbox does not work", outbox=self.name, reason=str(error))
-                    await asyncio.sleep(self.settings.retry_ms / 1000)
-            return False
+                if self._stopping:
+                    return False
+                await asyncio.sleep(self.settings.retry_ms / 1000)
 
         return may_use_epoch
 
@@ -276,7 +289,7 @@ class OutboxSender:
             future = await own.producer.send_async(message, key=row.order_key, timeout=0)
         except ProducerFull:
             return  # there will be room when rows that are on their way are confirmed
-        except MessageInvalid as error:
+        except (MessageInvalid, TooManySubjects) as error:
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         own.sending[lane] = (row.id, future)

@@ -1,4 +1,10 @@
-"""The two tables of an outbox, for any database that SQLAlchemy knows."""
+"""The two tables of an outbox.
+
+They are meant for SQLite, PostgreSQL from 12, MySQL from 8.0, MariaDB from 10.3 and SQL Server from 2016.
+**Only SQLite is tested.** What another database must do: keep the empty text apart from NULL, for an empty
+order key is a key (Oracle does not); never use an id again, also after a restart with an empty table, for
+consumers know repetitions by it (MySQL 5.7 does not); lock an updated row until the transaction ends.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,10 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
-    Text,
+    Unicode,
+    UnicodeText,
 )
+from sqlalchemy.dialects.mysql import MEDIUMBLOB, MEDIUMTEXT
 
 SUBJECT_MAX: Final = 127
 """Characters of a subject: RocketMQ's limit for topics."""
@@ -25,6 +33,10 @@ OWNER_MAX: Final = 128
 
 _BIG = BigInteger().with_variant(Integer, "sqlite")
 """SQLite counts `INTEGER` primary keys only; they have 64 bits there."""
+
+_BYTES = LargeBinary().with_variant(MEDIUMBLOB(), "mysql", "mariadb")
+_TEXT = UnicodeText().with_variant(MEDIUMTEXT(), "mysql", "mariadb")
+"""Without a variant both are 64 KiB on MySQL; Unicode, for SQL Server has types that are not."""
 
 
 class OutboxTables:
@@ -39,11 +51,11 @@ class OutboxTables:
             Column("id", _BIG, primary_key=True, autoincrement=True),
             Column("subject", String(SUBJECT_MAX), nullable=False),
             Column("logical", SmallInteger, nullable=False),
-            Column("order_key", Text, nullable=True),
-            Column("body", LargeBinary(2**24), nullable=False),
-            Column("properties", Text, nullable=False),
+            Column("order_key", _TEXT, nullable=True),
+            Column("body", _BYTES, nullable=False),
+            Column("properties", _TEXT, nullable=False),
             Column("created_ms", BigInteger, nullable=False),
-            Column("problem", Text, nullable=True),
+            Column("problem", _TEXT, nullable=True),
             Index(f"{name}_lanes", "subject", "logical", "id"),
             sqlite_autoincrement=True,  # an id is never used again, also after the last row was deleted
         )
@@ -52,7 +64,7 @@ class OutboxTables:
             f"{name}_lease",
             self.metadata,
             Column("name", String(64), primary_key=True),
-            Column("owner", String(OWNER_MAX), nullable=False),
+            Column("owner", Unicode(OWNER_MAX), nullable=False),
             Column("epoch", BigInteger, nullable=False),
             Column("beats", BigInteger, nullable=False),
         )

@@ -36,6 +36,9 @@ REFUSALS: Final = frozenset({
 TICK_SECONDS: Final = 0.001
 """Shortest timer: loops wake up a little before its time, and must not spin until it is there."""
 
+ROUTE_POLL_SECONDS: Final = 1.0
+"""Least time between two questions for the route, while its answer stays the same: not all of them wait."""
+
 
 class Senders(Protocol):
     """Who answers the senders: the producer."""
@@ -57,7 +60,11 @@ class Senders(Protocol):
 
 
 class SubjectDriver:
-    """Runs a `SubjectSender`. It has a task for the route, one for epochs, and one for each request."""
+    """Runs a `SubjectSender`. It has a task for the route, one for epochs, and one for each request.
+
+    A wish for a route has a task of its own, too: the question that waits at a controller has no answer for
+    many seconds if that controller is not there any more.
+    """
 
     def __init__(
         self,
@@ -86,17 +93,26 @@ class SubjectDriver:
         self._stopped = False
         self._epoch_running = False
         self._routed = False
+        self._route_wanted = False
+        self._asking_route = False
+        self._vain_wishes = 0
+        """Questions in a row, for a route that was wanted at once, that brought no newer one."""
+        self._next_wish_at = 0.0
+        """No such question before."""
 
     # -- life ---------------------------------------------------------------------------------------------
 
     def accept(self, message: Outgoing, order: OrderStrategy | None) -> None:
         """A message of this subject."""
-        self.sender.accept(message, self._clock.monotonic())
         if order is not None:
-            self._order = self._order or order
             known = self.sender.route.order_strategy if self.sender.route is not None else self._order
-            if known != order:
+            if known is not None and known != order:
+                # It gets no place, and what it expects is not asked for: others expect something else.
                 self.sender.refuse(message, SubjectRefused(_mismatch(self.subject, known, order)))
+                self._pump_soon()
+                return
+            self._order = order
+        self.sender.accept(message, self._clock.monotonic())
         if not self._routed:
             self._routed = True
             self._spawn(self._follow_route())
@@ -154,6 +170,11 @@ class SubjectDriver:
             return
         for attempt in effects.attempts:
             self._spawn(self._attempt(attempt))
+        if effects.route_wanted and self.sender.route is not None:
+            self._route_wanted = True
+            if not self._asking_route:
+                self._asking_route = True
+                self._spawn(self._ask_route())
         if effects.epoch_wanted and self.sender.route is not None and not self._epoch_running:
             self._epoch_running = True
             self._spawn(self._ask_epoch())
@@ -195,23 +216,44 @@ class SubjectDriver:
         failures = 0
         while not self._stopped:
             route = self.sender.route
-            header = GetSubjectRoute(
-                subject=self.subject,
-                order_strategy=self._order,
-                # A subject that was deleted must not come back by itself: only its first message creates it.
-                create=route is None,
-                known_version=None if route is None else route.version,
-                wait_ms=0 if route is None else self._settings.route_wait_ms,
-            )
+            wait_ms = 0 if route is None else self._settings.route_wait_ms
             asked_at = self._clock.monotonic()
-            answer = await self._ask(RequestCode.BROKERSET_SUBJECT_ROUTE, header.to_ext(), header.wait_ms)
-            waited_ms = (self._clock.monotonic() - asked_at) * 1000
-            problem = self._take_route(answer, waited=waited_ms >= header.wait_ms / 2)
-            if problem is None:
-                failures = 0
+            answer = await self._ask_for_route(wait_ms)
+            waited = self._clock.monotonic() - asked_at
+            problem = self._take_route(answer, waited=waited * 1000 >= wait_ms / 2)
+            if problem is not None:
+                failures += 1
+                await self._back_off(failures)
                 continue
-            failures += 1
-            await self._back_off(failures)
+            failures = 0
+            if self.sender.route is route and waited < ROUTE_POLL_SECONDS and not self._stopped:
+                await asyncio.sleep(ROUTE_POLL_SECONDS - waited)
+
+    async def _ask_route(self) -> None:
+        """Ask at once, and again with growing waits as long as messages wait for another route."""
+        try:
+            while self._route_wanted and not self._stopped:
+                self._route_wanted = False
+                await asyncio.sleep(self._next_wish_at - self._clock.monotonic())
+                route = self.sender.route
+                self._take_route(await self._ask_for_route(0), waited=True)
+                self._vain_wishes = 0 if self.sender.route is not route else self._vain_wishes + 1
+                self._next_wish_at = self._clock.monotonic() + self._delay(self._vain_wishes)
+                self._route_wanted |= self.sender.waits_for_route
+        finally:
+            self._asking_route = False
+
+    async def _ask_for_route(self, wait_ms: int) -> Command | None:
+        route = self.sender.route
+        header = GetSubjectRoute(
+            subject=self.subject,
+            order_strategy=self._order,
+            # A subject that was deleted must not come back by itself: only its first message creates it.
+            create=route is None,
+            known_version=None if route is None else route.version,
+            wait_ms=wait_ms,
+        )
+        return await self._ask(RequestCode.BROKERSET_SUBJECT_ROUTE, header.to_ext(), wait_ms)
 
     def _take_route(self, answer: Command | None, *, waited: bool) -> str | None:
         """Use an answer; a text says why it cannot be used: then the next request comes later."""
@@ -279,8 +321,10 @@ class SubjectDriver:
             return None
 
     async def _back_off(self, failures: int) -> None:
-        delay_ms = self._settings.backoff.delay_ms(failures) * (0.5 + 0.5 * self._roll())
-        await asyncio.sleep(delay_ms / 1000)
+        await asyncio.sleep(self._delay(failures))
+
+    def _delay(self, failures: int) -> float:
+        return self._settings.backoff.delay_ms(failures) * (0.5 + 0.5 * self._roll()) / 1000
 
     def _refused(self, answer: Command) -> None:
         remark = answer.remark or "no reason given"
@@ -291,10 +335,16 @@ class SubjectDriver:
         self._end(SubjectRefused(text))
 
     def _end(self, error: SubjectRefused) -> None:
-        self.abort(
+        self._give_up(
             lambda message, unknown: SubjectRefused(str(error) + ("; it may be stored" if unknown else ""))
         )
+
+    def _give_up(self, error: Callable[[Outgoing, bool], Exception]) -> None:
+        """Fail everything and end; whoever sends to the subject after this gets another driver."""
+        # First of all: each message that fails makes room, in which one that waited is accepted at once. It
+        # must not come to this driver, which does nothing for it any more.
         self._senders.forget(self)
+        self.abort(error)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -305,8 +355,7 @@ class SubjectDriver:
         del self._tasks[task]
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             # A bug of ours: what waits must not wait permanently for a task that is gone.
-            self.abort(lambda message, unknown: error)
-            self._senders.forget(self)
+            self._give_up(lambda message, unknown: error)
 
 
 def _mismatch(subject: str, found: OrderStrategy, expected: OrderStrategy) -> str:

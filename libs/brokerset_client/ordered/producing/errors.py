@@ -9,6 +9,13 @@ class ProducerFull(ClientError):
     """No room in time for what is not confirmed yet: nothing was accepted, so try again later."""
 
 
+class TooManySubjects(ClientError):
+    """The producer has as many subjects as it may: nothing was accepted.
+
+    Nothing is wrong with the message: send it with another producer, or with a higher `subjects_max`.
+    """
+
+
 class StillQueued(ClientError):
     """`send` waited long enough; the message keeps its place and is stored later.
 

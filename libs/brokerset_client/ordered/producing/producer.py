@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
-from brokerset_client.errors import ClientClosed, MessageInvalid
+from brokerset_client.errors import ClientClosed
 from brokerset_client.messages import Message
 from brokerset_client.ordered.producing.breaker import Breakers
 from brokerset_client.ordered.producing.budget import Budget
@@ -23,6 +23,7 @@ from brokerset_client.ordered.producing.errors import (
     ProducerFenced,
     ProducerFull,
     StillQueued,
+    TooManySubjects,
 )
 from brokerset_client.ordered.producing.outgoing import Failed, Outgoing, Stored
 from brokerset_client.ordered.producing.settings import ProducerSettings
@@ -201,10 +202,10 @@ class OrderedProducer:
         `order` is what the caller expects of the subject: another one is refused, and a subject that does not
         exist is created with it.
 
-        Raises `MessageInvalid` at once; `ProducerFull` if there is no room for `timeout` seconds: nothing was
-        accepted then. `StillQueued` if it is not confirmed by then: **it keeps its place and goes on**. Then
-        what `send_async`'s future raises. Without `timeout` it waits as long as it takes. Cancelling the
-        caller does not take the message back.
+        Raises `MessageInvalid`, `TooManySubjects` at once; `ProducerFull` if there is no room for `timeout`
+        seconds: nothing was accepted then. `StillQueued` if it is not confirmed by then: **it keeps its place
+        and goes on**. Then what `send_async`'s future raises. Without `timeout` it waits as long as it takes.
+        Cancelling the caller does not take the message back.
         """
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         future = await self.send_async(message, key=key, timeout=timeout, order=order)
@@ -232,14 +233,15 @@ class OrderedProducer:
         """Accept a message, after waiting for room only; the order of a key is that of the calls.
 
         The future gets the result, or raises `OrderedSendFailed` (one of its kinds), `ProducerFenced`,
-        `SubjectRefused`, or `ClientClosed`. Raises `MessageInvalid` and `ProducerFull` itself, see `send`.
+        `SubjectRefused`, or `ClientClosed`. It raises `MessageInvalid`, `TooManySubjects` and
+        `ProducerFull` itself, see `send`.
         """
         self._check_running()
         chosen = message.sharding_key if isinstance(key, _Unset) else key
         if message.topic not in self._drivers and len(self._drivers) >= self.settings.subjects_max:
-            raise MessageInvalid(
+            raise TooManySubjects(
                 f"this producer sends to {len(self._drivers)} subjects already: use another for "
-                f"{message.topic!r}"
+                f"{message.topic!r}, or a higher subjects_max"
             )
         outgoing = prepare(
             message,

@@ -50,7 +50,7 @@ class ProducerSettings:
     """Longest one."""
 
     route_wait_ms: int = 10_000
-    """How long the controllers let a question for a newer route wait."""
+    """How long the controllers let a question for a newer route wait; 0: it is asked for each second."""
 
     control_ms: int = 5_000
     """Longest wait for the controllers' answer beyond that."""

@@ -108,6 +108,11 @@ class SubjectSender:
         """For tests and measurements."""
         return self._executors.values()
 
+    @property
+    def waits_for_route(self) -> bool:
+        """Whether messages wait for a route that has a partition for them."""
+        return bool(self._parked) and self.epoch is not None
+
     # -- inputs -------------------------------------------------------------------------------------------
 
     def accept(self, message: Outgoing, now: float) -> None:
@@ -191,8 +196,9 @@ class SubjectSender:
         self._wakes.clear()
 
     def refuse(self, message: Outgoing, error: Exception) -> None:
-        """Fail a message that was accepted just now, and that nothing was done for."""
-        self._fail(message, error)
+        """Fail a message that is not accepted: it has no place, and its lane does not count it."""
+        message.finished = True
+        self._pending.failed.append(Failed(message, error))
 
     # -- outputs ------------------------------------------------------------------------------------------
 
@@ -205,8 +211,11 @@ class SubjectSender:
             elif self._executors.get(executor.key.partition_id) is executor:
                 executor.wake_planned = None
                 self._ready[executor] = None
-        if self._best_tried and self._parked:
+        if self._best_tried:
+            due = not self._parking_wake
             self._leave_parking(now)
+            if due:
+                self._leave_without_epoch(now)
         attempts = []
         while self._ready:
             executor = next(iter(self._ready))
@@ -224,7 +233,7 @@ class SubjectSender:
             tuple(attempts),
             tuple(pending.stored),
             tuple(pending.failed),
-            route_wanted=pending.route_wanted or bool(self._parked and self.epoch is not None),
+            route_wanted=pending.route_wanted or self.waits_for_route,
             epoch_wanted=self._epoch_wanted(),
             wake_at=self._wakes[0][0] if self._wakes else None,
             fenced=pending.fenced,
@@ -413,3 +422,14 @@ class SubjectSender:
                 del self._parked[logical]
         if self._parked:
             self._wake_for_parking(now)
+
+    def _leave_without_epoch(self, now: float) -> None:
+        """What waits for a new epoch fails when its time is over: no attempt would find that out."""
+        for executor in self._executors.values():
+            if executor.needs_epoch and executor.waiting:
+                for message in executor.waiting:
+                    if not message.finished and self._exhausted(message, now):
+                        self._give_up(message, False, "the controllers gave no new epoch")
+                executor.waiting = deque(each for each in executor.waiting if not each.finished)
+                if executor.waiting:
+                    self._wake_for_parking(now)

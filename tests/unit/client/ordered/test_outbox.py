@@ -12,12 +12,15 @@ from typing import TypeVar
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, update
+from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import CreateTable
 
 from brokerset_client.errors import MessageInvalid
 from brokerset_client.messages import Message
 from brokerset_client.ordered.outbox.adding import OUTBOX_ID, Outbox
-from brokerset_client.ordered.outbox.lease import LeaseRow, LeaseTable, LeaseWatch
+from brokerset_client.ordered.outbox.lease import NOBODY, LeaseRow, LeaseTable, LeaseWatch
 from brokerset_client.ordered.outbox.sending import OutboxSender, OutboxSettings, ThreadTransactions
 from brokerset_client.ordered.outbox.tables import OutboxTables
 from brokerset_client.ordered.producing.producer import EpochGuard, OrderedProducer
@@ -407,11 +410,16 @@ class FailingTransactions(InlineTransactions):
     """Every so many transactions the database is not there when it shall commit."""
 
     fail_each = 0
+    fail_next = 0
     _runs = 0
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         self._runs += 1
-        if self.fail_each and self._runs % self.fail_each == 0:
+        failing = self.fail_each and self._runs % self.fail_each == 0
+        if self.fail_next:
+            self.fail_next -= 1
+            failing = True
+        if failing:
             with self._engine.connect() as connection:
                 work(connection)
                 connection.rollback()
@@ -488,7 +496,7 @@ def test_a_lease_is_taken_only_from_who_is_silent() -> None:
     assert not watch.may_take(LeaseRow("a", 1, 1), 0.9)
     assert not watch.may_take(LeaseRow("a", 1, 1), 1.8)
     assert watch.may_take(LeaseRow("a", 1, 1), 2.0)
-    assert watch.may_take(LeaseRow("", 1, 2), 2.0)
+    assert watch.may_take(LeaseRow(NOBODY, 1, 2), 2.0)
 
 
 def test_of_two_candidates_one_becomes_owner(engine: Engine) -> None:
@@ -563,3 +571,101 @@ def test_an_engine_of_the_application_is_enough(engine: Engine) -> None:
     asyncio.run(scene())
 
     assert texts(subject, "k") == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("database_answers", [True, False])
+def test_a_stop_while_an_epoch_is_asked_for_releases_the_lease(
+    engine: Engine, database_answers: bool
+) -> None:
+    """Who is stopped before its first epoch was given lets the next process begin at once."""
+
+    async def scene() -> None:
+        add(engine, ("k", "1"))
+        subject = model()
+        database, transport = FailingTransactions(engine), GatedTransport(subject)
+        transport.epochs_pass.clear()
+        sending = sender(database, transport)
+        running = asyncio.ensure_future(sending.run())
+        await asyncio.sleep(0.4)
+        sending.stop()
+        await asyncio.sleep(0)
+        if not database_answers:
+            database.fail_next = 1
+        transport.epochs_pass.set()
+        await running
+        with engine.begin() as connection:
+            found = LeaseTable(TABLES, "outbox").read(connection)
+
+        assert found is not None
+        assert found.owner == NOBODY
+        assert (texts(subject, "k"), rows(engine)) == ((["1"], 0) if database_answers else ([], 1))
+
+    run(scene)
+
+
+def test_a_producer_with_too_many_subjects_does_not_condemn_rows(engine: Engine) -> None:
+    """A limit of the producer is no problem of the row: it stays, and other subjects go on."""
+
+    async def scene() -> None:
+        subject, other = model(), ModelSubject("other", OrderStrategy.STRICT, ("broker-a", "broker-b"))
+        other.scale(2)
+        transport = ModelTransport(subject, other)
+        add(engine, ("k", "1"))
+        with engine.begin() as connection:
+            Outbox(TABLES).add(connection, Message(topic="other", body=b"x"), "k")
+        add(engine, ("k", "2"))
+        sending = OutboxSender(
+            InlineTransactions(engine),
+            lambda producer_id, guard: OrderedProducer(
+                transport,
+                clock=LoopClock(),
+                producer_id=producer_id,
+                settings=ProducerSettings(subjects_max=1),
+                may_use_epoch=guard,
+            ),
+            owner="one",
+            tables=TABLES,
+            clock=LoopClock(),
+            settings=SETTINGS,
+        )
+        running = asyncio.ensure_future(sending.run())
+        await asyncio.sleep(5)
+        sending.stop()
+        await running
+
+        assert texts(subject, "k") == ["1", "2"]
+        with engine.begin() as connection:
+            messages = TABLES.messages.c
+            left = connection.execute(select(messages.subject, messages.problem)).all()
+        assert [tuple(row) for row in left] == [("other", None)]
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "text", "owner"),
+    [
+        (sqlite.dialect(), "BLOB", "TEXT", "VARCHAR(128)"),
+        (postgresql.dialect(), "BYTEA", "TEXT", "VARCHAR(128)"),  # type: ignore[no-untyped-call]  # SQLAlchemy
+        (mysql.dialect(), "MEDIUMBLOB", "MEDIUMTEXT", "VARCHAR(128)"),
+        (mssql.dialect(deprecate_large_types=True), "VARBINARY(max)", "NVARCHAR(max)", "NVARCHAR(128)"),  # type: ignore[no-untyped-call]  # SQLAlchemy
+    ],
+)
+def test_tables_fit_the_databases_that_are_meant(dialect: Dialect, body: str, text: str, owner: str) -> None:
+    """Bodies and texts have types that take 4 MiB, and every character, in each of these databases."""
+    made = str(CreateTable(TABLES.messages).compile(dialect=dialect))
+    lease = str(CreateTable(TABLES.lease).compile(dialect=dialect))
+
+    assert f"body {body} NOT NULL" in made
+    for column in ("order_key", "properties", "problem"):
+        assert f"{column} {text}" in made
+    assert f"owner {owner}" in lease
+
+
+def test_nobody_is_not_the_name_of_an_owner() -> None:
+    """The mark of a released lease is a text that is not empty, and no process may be called so."""
+    assert NOBODY
+    with pytest.raises(ValueError, match="use another name"):
+        OutboxSender(
+            create_engine("sqlite://"), lambda _name, _guard: pytest.fail("it is not used"), owner=NOBODY
+        )

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from brokerset_client.errors import ClientClosed, MessageInvalid
+from brokerset_client.errors import AnswerTimeout, ClientClosed, MessageInvalid
 from brokerset_client.messages import Message
 from brokerset_client.ordered.producing.errors import (
     MessageRefused,
@@ -48,13 +48,18 @@ def producer(
     )
 
 
-def play(scene: Scene, model: ModelSubject | None = None, settings: ProducerSettings | None = None) -> None:
+def play(
+    scene: Scene,
+    model: ModelSubject | None = None,
+    settings: ProducerSettings | None = None,
+    transport_type: type[ModelTransport] = ModelTransport,
+) -> None:
     """Run a scene, close the producer, and see that nothing of it is left."""
     loop = VirtualLoop()
 
     async def run() -> None:
         chosen = model or subject()
-        transport = ModelTransport(chosen)
+        transport = transport_type(chosen)
         sender = producer(transport, settings)
         await sender.start()
         try:
@@ -567,3 +572,115 @@ def test_best_tried_does_not_wait_long_for_its_partition() -> None:
         assert result.partition_id == 2
 
     play(scene, subject(OrderStrategy.BEST_TRIED))
+
+
+def test_who_waits_for_room_outlives_the_deletion_of_the_subject() -> None:
+    """Room that appears because others failed is used: no send waits permanently."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        await sender.send(message("0"))
+        transport.down = {"broker-a", "broker-b"}
+        sends = [asyncio.ensure_future(sender.send(message(str(number)))) for number in range(1, 6)]
+        await asyncio.sleep(1)
+        del transport.subjects["orders"]
+        transport.changed()
+        transport.down = set()
+        async with asyncio.timeout(60):
+            ends = await asyncio.gather(*sends, return_exceptions=True)
+
+        assert [type(end) for end in ends[:2]] == [SubjectRefused] * 2
+        assert bodies(transport.subjects["orders"]) == ["3", "4", "5"]
+
+    play(scene, settings=ProducerSettings(messages_max=2))
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_one_wrong_expectation_fails_alone(routed: bool) -> None:
+    """A message that expects another order strategy fails; those before and behind it are stored."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        if routed:
+            await sender.send(message("first"))
+        before = await sender.send_async(message("before"), order=OrderStrategy.STRICT)
+        wrong = await sender.send_async(message("wrong", "alone"), order=OrderStrategy.BEST_TRIED)
+        behind = await sender.send_async(message("behind", "b"))
+        with pytest.raises(SubjectRefused, match="Strict"):
+            await wrong
+        await asyncio.gather(before, behind)
+        model.version += 1
+        transport.changed()
+        await asyncio.sleep(1)
+        await sender.send(message("later"))
+
+        assert bodies(model)[-2:] == ["before", "later"]
+        assert bodies(model, "b") == ["behind"]
+
+    play(scene)
+
+
+def test_a_wrong_expectation_is_not_asked_for() -> None:
+    """What one send expects wrongly of a known subject does not end the subject at its next route."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        await sender.send(message("0"))
+        with pytest.raises(SubjectRefused):
+            await sender.send(message("1"), order=OrderStrategy.BEST_TRIED)
+        transport.down = {"broker-a", "broker-b"}
+        waiting = await sender.send_async(message("2"))
+        model.version += 1
+        transport.changed()
+        await asyncio.sleep(60)
+        transport.down = set()
+        await waiting
+
+        assert bodies(model) == ["0", "2"]
+
+    play(scene)
+
+
+class SilentPolls(ModelTransport):
+    """The controller where questions wait has gone: they get no answer. Others are answered."""
+
+    async def ask_controllers(self, command: Command, timeout: float) -> Command:
+        waits = command.code == RequestCode.BROKERSET_SUBJECT_ROUTE and command.ext.get("waitMs", "0") != "0"
+        if waits:
+            await asyncio.sleep(timeout)
+            raise AnswerTimeout("the leader is silent")
+        return await super().ask_controllers(command, timeout)
+
+
+def test_a_wanted_route_is_asked_for_at_once() -> None:
+    """Keys of a sealed partition do not wait for a question at a silent controller."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        await sender.send(message("0"))
+        model.scale(2)
+        model.seal(0)
+        waiting = await sender.send_async(message("1"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        assert transport.asked.count(RequestCode.BROKERSET_SUBJECT_ROUTE) < 12
+        model.report()
+        model.inform_brokers()
+        async with asyncio.timeout(1.5):
+            await waiting
+
+        assert bodies(model) == ["0", "1"]
+
+    play(scene, transport_type=SilentPolls)
+
+
+def test_a_route_that_cannot_be_waited_for_is_not_asked_for_all_the_time() -> None:
+    """Without waiting at the controllers the route is asked for each second, and followed nevertheless."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        await sender.send(message("0"))
+        await asyncio.sleep(60)
+        assert 50 < transport.asked.count(RequestCode.BROKERSET_SUBJECT_ROUTE) < 70
+        del transport.subjects["orders"]
+        await asyncio.sleep(2)
+        await sender.send(message("1"))
+
+        assert bodies(transport.subjects["orders"]) == ["1"]
+
+    play(scene, settings=ProducerSettings(route_wait_ms=0))

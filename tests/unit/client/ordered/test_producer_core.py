@@ -343,3 +343,28 @@ def test_settings_name_every_problem() -> None:
     settings = ProducerSettings(messages_max=0, not_open_max_ms=1, route_wait_ms=20_000)
 
     assert len(settings.problems()) == 3
+
+
+def test_best_tried_keeps_its_time_without_a_new_epoch() -> None:
+    """Controllers that give no epoch do not keep a message beyond its time (statement 29)."""
+    bench = Bench(OrderStrategy.BEST_TRIED)
+    first = bench.accept("0")
+    bench.end(bench.attempt(), UnknownProducer())
+    bench.now += 30.0
+    second = bench.accept("1")
+    failed: dict[int, float] = {}
+    for _ in range(300):
+        effects = bench.take()
+        assert effects.attempts == ()
+        assert effects.epoch_wanted or not effects.failed
+        failed |= {each.message.number: bench.now for each in effects.failed}
+        assert all(isinstance(each.error, TriesExhausted) for each in effects.failed)
+        if effects.wake_at is None:
+            break
+        bench.now = effects.wake_at
+
+    assert failed == {
+        first.number: pytest.approx(160.0, abs=1.0),
+        second.number: pytest.approx(190.0, abs=1.0),
+    }
+    assert bench.sender.idle
