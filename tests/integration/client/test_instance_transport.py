@@ -169,7 +169,7 @@ async def test_a_caller_without_time_does_not_make_others_leave_the_leader(clust
 async def test_a_leader_that_was_not_connected_in_too_little_time_is_not_suspect(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is not made in the time that the caller had left says nothing about the controller."""
+    """A connection that is not made in the time a caller had left says nothing about the controller."""
     async with three_controllers() as controllers, ClientInstance(cluster.namesrv) as instance:
         transport = InstanceTransport(instance, controllers.addresses[1])
         await transport.ask_controllers(Command(HEARTBEAT), 2.0)
