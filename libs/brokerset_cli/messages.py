@@ -24,7 +24,7 @@ from brokerset_cli.ordered_messages import (
     take_ordered,
 )
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
-from brokerset_cli.sending import Sends, Sent, check_statuses, send_all
+from brokerset_cli.sending import OFFSET_UNKNOWN, Sends, Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
 from brokerset_client.ordered import OrderedClient
@@ -210,7 +210,9 @@ def show_sent(topic: str, sent: Sent) -> None:
     """Say what was sent, for people."""
     if sent.count == 1 and sent.last is not None:
         queue = sent.last.queue
-        where = f"{queue.broker_name}, queue {queue.queue_id}, offset {sent.last.queue_offset}"
+        where = f"{queue.broker_name}, queue {queue.queue_id}"
+        if sent.last.queue_offset != OFFSET_UNKNOWN:
+            where += f", offset {sent.last.queue_offset}"
         click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
         return
     click.echo(

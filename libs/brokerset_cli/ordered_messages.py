@@ -13,6 +13,7 @@ import orjson
 from brokerset_cli.client_session import stop_event
 from brokerset_cli.consuming import Taken, message_json, message_line
 from brokerset_cli.output import CommandFailed
+from brokerset_cli.sending import OFFSET_UNKNOWN
 from brokerset_client.errors import RequestRefused
 from brokerset_client.instance import ClientInstance, readable
 from brokerset_client.messages import Message, SendResult, SendStatus
@@ -103,7 +104,7 @@ class OrderedSends:
 
 def _as_sent(result: OrderedSendResult) -> SendResult:
     queue = MessageQueue(result.subject, result.broker_group, result.queue_id)
-    offset = -1 if result.queue_offset is None else result.queue_offset
+    offset = OFFSET_UNKNOWN if result.queue_offset is None else result.queue_offset
     return SendResult(SendStatus.SEND_OK, result.message_id, "", queue, offset)
 
 
@@ -120,6 +121,7 @@ async def take_ordered(
     """Join `group` as a member that owns partitions, hand messages to `handle` one by one, and leave.
 
     Ends as `take` does. What was handled is acknowledged; what was not comes again to the next owner.
+    Raises `CommandFailed` if the controllers refuse the member, or nothing came for a reason that is known.
     """
     taken = Taken()
     ended = stop_event()
@@ -133,7 +135,8 @@ async def take_ordered(
         consumer = client.consumer(group=group)
         async with consumer, consumer.pulling(subject, SubscriptionOptions(tags=expression)) as puller:
             heard = time.perf_counter()
-            while not ended.is_set() and taken.count != count:
+            problem, refused = None, False
+            while not ended.is_set() and (count is None or taken.count < count):
                 wanted = PULL_MAX if count is None else min(PULL_MAX, count - taken.count)
                 for pulled in await puller.pull(wanted, STOP_SECONDS):
                     handle(pulled)
@@ -141,8 +144,17 @@ async def take_ordered(
                     last = heard = time.perf_counter()
                     first = first or last
                     taken.count += 1
+                (measured,) = consumer.measurements()
+                problem, refused = measured.problem, measured.refused
+                if refused:
+                    break
                 if idle_seconds is not None and time.perf_counter() - heard >= idle_seconds:
                     break
+    if problem is not None and (refused or not taken.count):
+        raise CommandFailed(
+            f"{group} could not consume {subject}: {problem}",
+            f"see `brokerset subject consumers {subject}` and `brokerset subject describe {subject}`",
+        )
     taken.seconds = last - first
     return taken
 

@@ -18,6 +18,9 @@ from brokerset_client.messages import Message, SendResult, SendStatus
 READ_AHEAD_MAX: Final = 256
 """Requests' worth of messages that are taken from a pipe before there is room to send them."""
 
+OFFSET_UNKNOWN: Final = -1
+"""Queue offset of a message that is stored, where the answer did not say at which place."""
+
 
 @dataclass(slots=True)
 class QueueRange:
@@ -25,7 +28,7 @@ class QueueRange:
 
     count: int
     first: int
-    """Smallest queue offset."""
+    """Smallest queue offset, `OFFSET_UNKNOWN` if none was said; so is `last`."""
 
     last: int
     """Largest queue offset."""
@@ -57,13 +60,17 @@ class Sent:
         self.body_bytes += body_bytes
         self.statuses[result.status.name] += messages
         name = f"{result.queue.broker_name}/{result.queue.queue_id}"
-        first, last = result.queue_offset, result.queue_offset + messages - 1
+        first = last = result.queue_offset
+        if first != OFFSET_UNKNOWN:
+            last += messages - 1
         known = self.queues.get(name)
         if known is None:
             self.queues[name] = QueueRange(messages, first, last)
         else:
             known.count += messages
-            known.first, known.last = min(known.first, first), max(known.last, last)
+            if first != OFFSET_UNKNOWN:
+                known.first = first if known.first == OFFSET_UNKNOWN else min(known.first, first)
+            known.last = max(known.last, last)
         self.last = result
 
     def to_json(self) -> dict[str, Any]:
@@ -75,12 +82,16 @@ class Sent:
             "perSecond": round(self.per_second, 1),
             "statuses": dict(self.statuses),
             "queues": {
-                name: {"count": r.count, "firstOffset": r.first, "lastOffset": r.last}
+                name: {"count": r.count, "firstOffset": _said(r.first), "lastOffset": _said(r.last)}
                 for name, r in sorted(self.queues.items())
             },
             "lastMessageId": self.last.message_id if self.last else None,
             "lastOffsetMessageId": self.last.offset_message_id if self.last else None,
         }
+
+
+def _said(queue_offset: int) -> int | None:
+    return None if queue_offset == OFFSET_UNKNOWN else queue_offset
 
 
 class Sends(Protocol):

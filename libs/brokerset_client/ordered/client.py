@@ -54,7 +54,9 @@ class OrderedClient(InstanceUser):
         """How requests reach those who answer them; for own requests of the application, too."""
         self._register: PullRegister | None = None
         self._users: WeakKeyDictionary[OrderedProducer | OrderedConsumer, None] = WeakKeyDictionary()
-        """Those that were closed by who uses them are forgotten with them."""
+        """Those that nobody uses any more are forgotten."""
+        self._running: set[OrderedConsumer] = set()
+        """Those that consume, and are not forgotten although nobody may refer to them."""
         self._closed = False
 
     def producer(
@@ -106,16 +108,25 @@ class OrderedClient(InstanceUser):
             settings=settings,
             random=SystemRandom(),
             register=self._register if settings is None else None,
+            running=self._running,
         )
         self._users[made] = None
         return made
 
     async def close(self) -> None:
-        """Close what was made, all at once and gracefully, then the connections if they are its own."""
+        """Close what was made, all at once and gracefully, then the connections if they are its own.
+
+        Whatever happens the connections are closed; then the first error of the others is raised.
+        """
         self._closed = True
-        await asyncio.gather(*(user.close() for user in list(self._users)))
-        self._users.clear()
-        await super().close()
+        try:
+            ends = await asyncio.gather(*(user.close() for user in list(self._users)), return_exceptions=True)
+        finally:
+            self._users.clear()
+            await super().close()
+        for error in ends:
+            if isinstance(error, BaseException):
+                raise error
 
     def _check_room(self) -> None:
         if self._closed:

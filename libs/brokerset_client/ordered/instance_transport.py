@@ -102,7 +102,11 @@ class InstanceTransport:
         self._stale: dict[str, float] = {}
         """When a route was last said to be stale, on the loop's clock."""
         self._read: dict[str, float] = {}
+        """When the last reading of a route began that gave one."""
+        self._tried: dict[str, float] = {}
         """When reading a route began the last time."""
+        self._reading: dict[str, float] = {}
+        """Since when a route is being read now."""
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -140,7 +144,8 @@ class InstanceTransport:
                 answer = await self._instance.call(leader, _copy(command), max(attempt, 0.001))
             except (BrokerUnreachable, AnswerTimeout) as error:
                 problem = error
-                if isinstance(error, AnswerTimeout) and attempt < whole:
+                late = isinstance(error, AnswerTimeout) or loop.time() >= deadline
+                if late and attempt < whole:
                     break  # the caller had no more time, which says nothing about the controller
                 self._suspects[leader] = loop.time() + SUSPECT_SECONDS
             else:
@@ -315,25 +320,38 @@ class InstanceTransport:
             known = self._instance.cached_route(topic)
             if known is not None and known.created_on_send:
                 known = None
-            read = self._read.get(topic, -inf)
-            if known is not None and self._stale.get(topic, -inf) < read:
+            if known is not None and self._stale.get(topic, -inf) < self._read.get(topic, -inf):
                 return known
             if known is not None and topic not in self._stale:
                 return known  # somebody else has read it
-            early = read + ROUTE_REFRESH_GAP_SECONDS - loop.time()
-            if early <= 0:
+            early = self._tried.get(topic, -inf) + ROUTE_REFRESH_GAP_SECONDS - loop.time()
+            if topic in self._reading or early <= 0:
                 break
             await asyncio.sleep(early)
-        if len(self._read) >= TOPICS_MAX:
-            self._read.clear()
-        self._read[topic] = loop.time()
         try:
-            return await self._instance.route(topic, fresh=True)
+            return await self._read_route(topic)
         except (NameServerUnavailable, TopicNotFound):
             self.route_is_stale(topic)
             if known is not None:
                 return known  # an older answer is better than none
             raise
+
+    async def _read_route(self, topic: str) -> Route:
+        """The route as a name server says it. Callers share one request, also that of who began before."""
+        began = self._reading.get(topic)
+        joined = began is not None
+        if began is None:
+            if len(self._tried) >= TOPICS_MAX:
+                self._tried.clear()
+                self._read.clear()
+            began = self._tried[topic] = self._reading[topic] = asyncio.get_running_loop().time()
+        try:
+            route = await self._instance.route(topic, fresh=True)
+        finally:
+            if not joined:
+                self._reading.pop(topic, None)
+        self._read[topic] = max(began, self._read.get(topic, -inf))
+        return route
 
     # -- inside -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientClos
 from brokerset_client.instance import ROUTE_REFRESH_GAP_SECONDS
 from brokerset_client.ordered import instance_transport
 from brokerset_client.ordered.instance_transport import ControllersUnknown, InstanceTransport
+from brokerset_client.routes import Route
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -165,6 +166,26 @@ async def test_a_caller_without_time_does_not_make_others_leave_the_leader(clust
         assert asyncio.get_running_loop().time() - began < instance_transport.SUSPECT_SECONDS / 2
 
 
+async def test_a_leader_that_was_not_connected_in_too_little_time_is_not_suspect(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is not made in the time a caller had left says nothing about the controller."""
+    async with three_controllers() as controllers, ClientInstance(cluster.namesrv) as instance:
+        transport = InstanceTransport(instance, controllers.addresses[1])
+        await transport.ask_controllers(Command(HEARTBEAT), 2.0)
+
+        async def no_connection(address: str, _: Command, timeout: float) -> Command:
+            await asyncio.sleep(timeout)
+            raise BrokerUnreachable(address, "not connected in time")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(instance, "call", no_connection)
+            with pytest.raises(AnswerTimeout):
+                await transport.ask_controllers(Command(HEARTBEAT), 0.05)
+
+        assert transport._suspects == {}
+
+
 async def test_without_a_leader_the_error_comes_in_time_and_says_why(
     cluster: FakeCluster, quick: None
 ) -> None:
@@ -308,6 +329,36 @@ async def test_a_dead_master_without_a_successor_is_an_error_at_once(cluster: Fa
             await transport.ask_master("s", "a", Command(CLAIM), 5.0)
 
         assert asyncio.get_running_loop().time() - began < 2.0
+
+
+async def test_who_asks_while_the_route_is_read_waits_for_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route that is known to be stale is given to nobody meanwhile (statement 33)."""
+    await cluster.add_broker("a", 0)
+    cluster.topics["s"] = {"a": 1}
+    async with ClientInstance(cluster.namesrv) as instance:
+        transport = InstanceTransport(instance)
+        stale = await transport._route("s")
+        go_on = asyncio.Event()
+        read = instance.route
+
+        async def slowly(topic: str, *, fresh: bool = False) -> Route:
+            await go_on.wait()
+            return await read(topic, fresh=fresh)
+
+        monkeypatch.setattr(instance, "route", slowly)
+        await asyncio.sleep(ROUTE_REFRESH_GAP_SECONDS)
+        transport.route_is_stale("s")
+        asking = [asyncio.ensure_future(transport._route("s")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        early = [each.done() for each in asking]
+        go_on.set()
+        routes = await asyncio.gather(*asking)
+
+    assert early == [False] * 3
+    assert all(route is not stale for route in routes)
+    assert cluster.asked["s"] == 2
 
 
 async def test_an_unreachable_name_server_does_not_hide_a_known_master(cluster: FakeCluster) -> None:

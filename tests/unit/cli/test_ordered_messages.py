@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,14 @@ from click.testing import CliRunner
 from brokerset_cli import ordered_messages
 from brokerset_cli.main import main
 from brokerset_cli.messages import order_key_of
-from brokerset_cli.ordered_messages import OrderedSends
-from brokerset_client import Message
-from brokerset_client.ordered import OrderedSendResult, StillQueued
+from brokerset_cli.ordered_messages import OrderedSends, take_ordered
+from brokerset_cli.output import CommandFailed
+from brokerset_cli.sending import Sent
+from brokerset_client import ClientInstance, Message
+from brokerset_client.ordered import OrderedClient, OrderedSendResult, StillQueued
+from brokerset_client.ordered.consuming import OrderedConsumer, PulledMessage
+from brokerset_rig.fake_subject import GROUP, FakeSubject, FakeTransport
+from brokerset_rig.ordered_consumers import LoopClock
 
 RESULT = OrderedSendResult("id", "s", 3, 115, "broker-a", 1, 42, 7, 0)
 
@@ -94,3 +100,67 @@ async def test_the_command_does_not_wait_without_end_for_a_broker_that_is_down(
         await answer
     producer.future.set_result(RESULT)
     await asyncio.sleep(0)
+
+
+async def test_a_message_whose_place_was_not_said_is_counted_without_one() -> None:
+    """A repeated request is answered without queue offset: no number is shown instead of it."""
+    sent = Sent()
+    for known in (False, True, False):
+        producer = _Producer()
+        answer = await sends(producer).send_async(Message(topic="s", body=b"x"))
+        producer.future.set_result(RESULT if known else replace(RESULT, queue_offset=None))
+        sent.add(await answer, 1, 1)
+        if not known and sent.count == 1:
+            unknown = sent.to_json()["queues"]["broker-a/1"]
+
+    assert unknown == {"count": 1, "firstOffset": None, "lastOffset": None}
+    assert sent.to_json()["queues"]["broker-a/1"] == {"count": 3, "firstOffset": 42, "lastOffset": 42}
+
+
+@pytest.fixture
+def subject(monkeypatch: pytest.MonkeyPatch) -> FakeSubject:
+    """What `take_ordered` finds."""
+    made = FakeSubject()
+
+    async def found(*_: object) -> object:
+        return made
+
+    def consumer(_: OrderedClient, *, group: str) -> OrderedConsumer:
+        return OrderedConsumer(FakeTransport(made), group=group, client_id="c", clock=LoopClock())
+
+    monkeypatch.setattr(ordered_messages, "find_subject", found)
+    monkeypatch.setattr(ordered_messages, "stop_event", asyncio.Event)
+    monkeypatch.setattr(OrderedClient, "consumer", consumer)
+    return made
+
+
+async def take(subject: FakeSubject, count: int) -> list[bytes]:
+    handled: list[bytes] = []
+
+    def handle(pulled: PulledMessage) -> None:
+        handled.append(pulled.message.body)
+
+    instance = ClientInstance("127.0.0.1:1")
+    await take_ordered(instance, subject.name, GROUP, handle=handle, count=count)
+    return handled
+
+
+@pytest.mark.virtual
+async def test_a_member_that_is_refused_is_an_error_with_the_reason(subject: FakeSubject) -> None:
+    """`consume --ordered` does not wait silently for what never comes."""
+    subject.exists = False
+
+    with pytest.raises(CommandFailed, match="no such subject"):
+        await asyncio.wait_for(take(subject, 1), 60)
+
+
+@pytest.mark.virtual
+async def test_as_many_messages_as_wanted_are_taken_and_no_more(subject: FakeSubject) -> None:
+    """The others stay for the next member of the group."""
+    for number in range(5):
+        subject.send(f"key-{number}", b"%d" % number)
+
+    handled = await asyncio.wait_for(take(subject, 3), 60)
+
+    assert len(handled) == 3
+    assert subject.members == {}

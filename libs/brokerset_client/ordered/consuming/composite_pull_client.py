@@ -87,7 +87,8 @@ class OwnedPartition:
         """Whether a broker says that somebody else owns it."""
         return any(client.is_dropped for client in self.clients)
 
-    def is_drained(self, now: float) -> bool:
+    @property
+    def is_drained(self) -> bool:
         """Whether everything up to the sealed end is acknowledged, and no copies for retry are left.
 
         Of copies that an owner before this session has sent back nothing is known until they come.
@@ -96,14 +97,14 @@ class OwnedPartition:
             return False
         if self.retry is None:
             return True
-        since = self.retry.empty_since
-        if since is None:
+        since, last = self.retry.empty_since, self.retry.empty_at
+        if since is None or last is None:
             return False
         due = max(client.handlers.copies_due_at for client in self.clients)
         if self.normal.began_at == 0 and due == -math.inf:
             return True  # nobody was before, and nothing was sent back: there are no copies
-        since = max(since, due)
-        return now - since >= self._registration.settings.retry_settle_seconds
+        # A broker that could not be asked since, or was not, may have a copy that is due.
+        return last - max(since, due) >= self._registration.settings.retry_settle_seconds
 
     def start_after(self, others: list[OwnedPartition]) -> None:
         """Consume as soon as these, which had some of the same keys, run no handler any more."""
@@ -218,7 +219,6 @@ class CompositePullClient:
 
     def report(self) -> OwnedReport:
         """What the next heartbeat says."""
-        now = self._registration.clock.monotonic()
         released = {
             (partition_id, owned.partition.epoch)
             for partition_id, owned in self.owned.items()
@@ -229,7 +229,7 @@ class CompositePullClient:
             tuple(
                 DrainedPartition(partition_id, owned.partition.epoch, owned.normal.position)
                 for partition_id, owned in sorted(self.owned.items())
-                if owned.is_drained(now)
+                if owned.is_drained
             ),
         )
 

@@ -40,8 +40,10 @@ class OrderedConsumer:
         settings: OrderedConsumerSettings | None = None,
         random: Random | None = None,
         register: PullRegister | None = None,
+        running: set[OrderedConsumer] | None = None,
     ) -> None:
         """`register`: shared by the consumers of a process, so that none subscribes twice; else an own one.
+        `running`: the consumer is in it while it has subscriptions that run, so that it is not forgotten.
 
         `clock.monotonic` must run while the machine sleeps, as `SystemClock` does. Raises `ValueError` for
         settings that cannot be.
@@ -55,6 +57,7 @@ class OrderedConsumer:
             random=random or Random(),
         )
         self._subscriptions: dict[str, SubscriptionTasks] = {}
+        self._running: set[OrderedConsumer] = set() if running is None else running
         self._started = False
         self._closed = False
 
@@ -80,6 +83,7 @@ class OrderedConsumer:
         if not self._started:
             self._started = True
             for tasks in self._subscriptions.values():
+                self._running.add(self)
                 tasks.start()
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -134,6 +138,7 @@ class OrderedConsumer:
         tasks = self._register.subscribe(subject, self._group, handler, options, slots)
         self._subscriptions[subject] = tasks
         if self._started:
+            self._running.add(self)
             tasks.start()
         return tasks
 
@@ -146,6 +151,8 @@ class OrderedConsumer:
         finally:
             self._subscriptions.pop(subject, None)
             self._register.forget(subject, self._group)
+            if not self._subscriptions:
+                self._running.discard(self)
 
     def _found(self, subject: str) -> SubscriptionTasks:
         try:

@@ -6,11 +6,13 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Final
 
 from brokerset_client.ordered.consuming.ordered_message import OrderedMessage
 from brokerset_client.ordered.consuming.permission import Permission
 from brokerset_runtime.clock import Clock
+
+TOO_LATE: Final = "the deadline had passed before the handler returned"
 
 
 class HandlingFailed(Exception):
@@ -136,11 +138,14 @@ class HandlingContext:
         self.cancel()
 
 
-AsyncHandler = Callable[[OrderedMessage, HandlingContext], Awaitable[Pending | None]]
-PlainHandler = Callable[[OrderedMessage, HandlingContext], Pending | None]
+AsyncHandler = Callable[[OrderedMessage, HandlingContext], Awaitable[object]]
+PlainHandler = Callable[[OrderedMessage, HandlingContext], object]
 Handler = AsyncHandler | PlainHandler
 """What an application gives: it returns when the message is handled, or raises. A plain function runs in a
-thread."""
+thread.
+
+The message is handled later if the handler returns a `Pending`, or something that can be awaited, as a lambda
+does that calls a coroutine function. Any other value means nothing, and is dropped."""
 
 
 class HandlerCaller:
@@ -148,8 +153,7 @@ class HandlerCaller:
 
     def __init__(self, handler: Handler, threads_max: int) -> None:
         self.is_plain = not is_coroutine_function(handler)
-        self._plain = cast(PlainHandler, handler)
-        self._coroutine = cast(AsyncHandler, handler)
+        self._handler = handler
         self._threads = (
             ThreadPoolExecutor(threads_max, thread_name_prefix="ordered-handler") if self.is_plain else None
         )
@@ -161,15 +165,21 @@ class HandlerCaller:
         for.
         """
         if self._threads is None:
-            answer = await self._coroutine(message, context)
+            answer = self._handler(message, context)
         else:
             context.in_thread = True
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._plain, message, context)
+            answer = await loop.run_in_executor(self._threads, self._handler, message, context)
             context.in_thread = False
-        if answer is not None:
+            if context.cancelled and (isinstance(answer, Pending) or inspect.isawaitable(answer)):
+                if inspect.iscoroutine(answer):
+                    answer.close()  # it has not begun, and must not
+                raise HandlingFailed(TOO_LATE)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, Pending):
             if context.cancelled:
-                raise HandlingFailed("the deadline had passed before the handler returned")
+                raise HandlingFailed(TOO_LATE)
             await answer.wait()
 
     def close(self) -> None:

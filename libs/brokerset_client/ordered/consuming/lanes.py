@@ -207,6 +207,14 @@ class Lanes(Generic[T]):
         self._go_on(number, lane)
         self._drop_done()
 
+    def is_running(self, queue_offset: int) -> bool:
+        """Whether the message was taken, and its result is not known."""
+        found = self._items.get(queue_offset)
+        if found is None:
+            return False
+        lane = self._lanes[found[0]]
+        return lane.running and lane.waiting[0] == queue_offset
+
     def failed(self, queue_offset: int, now: float, retry_at: float) -> None:
         """The running message failed: it stays first, and may start again at `retry_at`."""
         number, lane = self._stop_running(queue_offset)

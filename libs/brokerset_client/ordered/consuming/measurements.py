@@ -69,6 +69,9 @@ class SubscriptionMeasurements:
     problem: str | None
     """Why the last heartbeat failed; None if it did not."""
 
+    refused: bool
+    """Whether the controllers refused it for what subject and subscription are, which does not pass."""
+
     handled: int
     failed: int
     sent_back: int

@@ -13,7 +13,7 @@ from brokerset_client.ordered.consuming.registration import Registration
 
 
 def measure(
-    registration: Registration, composite: CompositePullClient, problem: str | None
+    registration: Registration, composite: CompositePullClient, problem: str | None, refused: bool
 ) -> SubscriptionMeasurements:
     """A snapshot of one subscription."""
     now = registration.clock.monotonic()
@@ -29,6 +29,7 @@ def measure(
         permission_seconds=registration.permission.remaining(now),
         paused=registration.paused,
         problem=problem,
+        refused=refused,
         handled=counters.handled,
         failed=counters.failed,
         sent_back=counters.sent_back,
@@ -56,7 +57,7 @@ def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> Pa
         broker_group=client.queue.broker_group,
         queue_id=client.queue.queue_id,
         epoch=client.queue.epoch,
-        state=_state(owned, client, now),
+        state=_state(owned, client),
         position=position,
         pulled_to=-1 if lanes is None else lanes.pulled_to,
         lag=max(0, client.max_offset - position) if lanes is not None and client.max_offset >= 0 else -1,
@@ -79,13 +80,13 @@ def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> Pa
     )
 
 
-def _state(owned: OwnedPartition, client: PullClient, now: float) -> str:
+def _state(owned: OwnedPartition, client: PullClient) -> str:
     if client.is_dropped:
         return "fenced"
     if client.released:
         return "released"
     if owned.is_stopping:
         return "stopping"
-    if owned.is_drained(now):
+    if owned.is_drained:
         return "drained"
     return "starting" if client.lanes is None else "consuming"

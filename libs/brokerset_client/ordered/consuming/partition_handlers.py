@@ -40,8 +40,8 @@ LOGGED_ATTEMPTS: Final = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256, 512})
 class PartitionHandlers:
     """Starts a handler for each lane that is ready, as long as the permission and the slots allow it.
 
-    `progressed` is called after each message that is done, `refused` with what a broker says to a copy for
-    retry.
+    `progressed` is called after each message that is done, `blocked` after each one that stays the first of
+    its lane, `refused` with what a broker says to a copy for retry.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class PartitionHandlers:
         queue: OwnedQueue,
         *,
         progressed: Callable[[], None],
+        blocked: Callable[[], None],
         refused: Callable[[ClientError], None],
         is_sealed: Callable[[], bool],
     ) -> None:
         self._registration = registration
         self._queue = queue
         self._progressed = progressed
+        self._blocked = blocked
         self._refused = refused
         self._is_sealed = is_sealed
         self._lanes: MessageLanes | None = None
@@ -157,6 +159,14 @@ class PartitionHandlers:
         while True:
             try:
                 await self._handle(lanes, taken)
+            except Exception as error:  # the edge of a supervised task; a bug here must not stop a key
+                log.error(
+                    "handling of a message broke",
+                    queue=str(self._queue.queue_id),
+                    queue_offset=taken.queue_offset,
+                    exc_info=error,
+                )
+                self._after_break(lanes, taken, error)
             finally:
                 self._registration.slots.give_back()
             handled += 1
@@ -228,7 +238,7 @@ class PartitionHandlers:
     ) -> None:
         registration, message = self._registration, taken.item
         registration.counters.failed += 1
-        self.last_error[taken.lane] = f"{type(error).__name__}: {error}"[:200]
+        self.last_error[taken.lane] = _reason(error)
         next_step = decide_after_failure(
             registration.strategy,
             registration.options.failures,
@@ -251,9 +261,7 @@ class PartitionHandlers:
             )
         match next_step:
             case RetryHere(delay_seconds=delay):
-                now = registration.clock.monotonic()
-                lanes.failed(taken.queue_offset, now, now + delay)
-                self._set_timer(lanes.next_retry, now)
+                self._retry_later(lanes, taken, delay)
             case Skip():
                 registration.counters.skipped += 1
                 self._done(lanes, taken)
@@ -262,6 +270,21 @@ class PartitionHandlers:
                     self._done(lanes, taken)
                 else:
                     lanes.put_back(taken.queue_offset)
+
+    def _after_break(self, lanes: MessageLanes, taken: Taken[OrderedMessage], error: Exception) -> None:
+        """Something between the call of the handler and its result went wrong: the message is tried again."""
+        if not lanes.is_running(taken.queue_offset):
+            return
+        if lanes is self._lanes:
+            self.last_error[taken.lane] = _reason(error)
+        self._retry_later(lanes, taken, self._registration.trouble_seconds(taken.attempt))
+
+    def _retry_later(self, lanes: MessageLanes, taken: Taken[OrderedMessage], delay: float) -> None:
+        now = self._registration.clock.monotonic()
+        lanes.failed(taken.queue_offset, now, now + delay)
+        if lanes is self._lanes:
+            self._set_timer(lanes.next_retry, now)
+            self._blocked()
 
     async def _send_back(self, lanes: MessageLanes, taken: Taken[OrderedMessage], dead: bool) -> bool:
         """Until a copy is stored; False: it is not, and the partition is being stopped."""
@@ -300,3 +323,12 @@ class PartitionHandlers:
             failures += 1
             await asyncio.sleep(registration.trouble_seconds(failures))
         return False
+
+
+def _reason(error: BaseException) -> str:
+    """An error of the application as a short text, also if it cannot say what it is."""
+    try:
+        text = str(error)
+    except Exception:  # the edge of the application: its `__str__` may do anything
+        text = "(no text: its __str__ raises)"
+    return f"{type(error).__name__}: {text}"[:200]

@@ -26,6 +26,10 @@ EMPTY_ANSWERS_MAX: Final = 8
 
 EMPTY_PAUSE_SECONDS: Final = 0.2
 
+SEALED_SUSPEND_MS: Final = 2_000
+"""How long a broker may keep a pull of a partition that is sealed: its end waits for answers that there is
+nothing more."""
+
 
 class PullClient:
     """Consumes a queue from `start` until `stop` (graceful) or `drop` (somebody else owns it).
@@ -44,6 +48,7 @@ class PullClient:
     ) -> None:
         """`is_sealed`: whether no further copies are made for retry; None: when this queue is sealed."""
         self._registration = registration
+        self._is_sealed = is_sealed or (lambda: self._sealed_end is not None)
         self.queue = queue
         self._partition_id = partition_id
         self._sealed_end = sealed_end
@@ -70,6 +75,9 @@ class PullClient:
         self.empty_since: float | None = None
         """Since when pulls have found nothing behind what is handled, by the consumer's monotonic clock."""
 
+        self.empty_at: float | None = None
+        """When the broker said so the last time; without an answer nothing is known of what came since."""
+
         self.released = False
         """Stopped, with all acks confirmed."""
 
@@ -77,8 +85,9 @@ class PullClient:
             registration,
             queue,
             progressed=self._progressed,
+            blocked=self._lane_blocked,
             refused=self._note,
-            is_sealed=is_sealed or (lambda: self._sealed_end is not None),
+            is_sealed=self._is_sealed,
         )
 
     # -- from outside -------------------------------------------------------------------------------------
@@ -243,6 +252,8 @@ class PullClient:
             return False
         now = registration.clock.monotonic()
         suspend_ms = min(settings.suspend_ms, int(registration.permission.remaining(now) * 1000))
+        if self._is_sealed():
+            suspend_ms = min(suspend_ms, SEALED_SUSPEND_MS)
         pulled = await self.queue.pull(lanes.pulled_to, settings.pull_batch, registration.filter, suspend_ms)
         if lanes is not self.lanes or self._stop_wanted.is_set():
             return False
@@ -298,7 +309,7 @@ class PullClient:
             pulled.next_queue_offset,
         )
         if lanes.pulled_to > before:
-            self.empty_since = None
+            self.empty_since = self.empty_at = None
             self._empty = 0
             self.handlers.dispatch()
             self._ack_wake.set()  # what was filtered away is done
@@ -314,8 +325,10 @@ class PullClient:
 
     def _note_empty(self) -> None:
         lanes = self.lanes
-        if self.empty_since is None and (lanes is None or lanes.position >= lanes.pulled_to):
-            self.empty_since = self._registration.clock.monotonic()
+        if lanes is None or lanes.position >= lanes.pulled_to:
+            self.empty_at = self._registration.clock.monotonic()
+            if self.empty_since is None:
+                self.empty_since = self.empty_at
 
     async def _moved(self, lanes: Lanes[OrderedMessage], pulled: PulledMessages) -> None:
         """The broker does not go on where we would: somebody reset the group, or retention was faster."""
@@ -390,6 +403,7 @@ class PullClient:
         """Drop what was pulled, and wait for its handlers: their keys come again."""
         self._claimed = False
         self.lanes = None
+        self.empty_since = self.empty_at = None
         self.handlers.use(None)
         await self.handlers.quiet()
 
@@ -403,6 +417,15 @@ class PullClient:
                 self._pull_wake.set()
             if lanes.shed_count:
                 self._refill_wake.set()
+
+    def _lane_blocked(self) -> None:
+        """What waits behind the message that failed may be dropped from memory, for the sake of others."""
+        lanes = self.lanes
+        if lanes is None or lanes.has_room:
+            return
+        self._pull_wake.set()
+        if lanes.wanted is not None:
+            self._refill_wake.set()
 
     async def _acknowledge_on(self) -> None:
         """One acknowledgement that was confirmed, or a wait until there is one to send."""

@@ -51,7 +51,7 @@ CLOSE_SECONDS: Final = 30.0
 
 
 _FINAL: Final = (ResponseCode.BROKERSET_SUBJECT_UNKNOWN, ResponseCode.BROKERSET_SUBJECT_REFUSED)
-"""Answers to who wants to leave that no repetition changes."""
+"""Answers that no repetition changes, as long as the subject and the subscription stay what they are."""
 
 
 class AlreadySubscribed(ClientError):
@@ -82,15 +82,23 @@ class SubscriptionTasks:
         self._group_version = -1
         self._heartbeat_seconds = registration.settings.heartbeat_seconds
         self._tasks: list[asyncio.Task[None]] = []
+        self._beats: asyncio.Task[None] | None = None
+        """The one of them that sends heartbeats; None before the start."""
+
         self._closing = False
         self.problem: str | None = None
+        self.refused = False
         registration.heartbeat_soon = self._soon.set
 
     def start(self) -> None:
         """Become a member."""
         loop = asyncio.get_running_loop()
-        for work in (self._heartbeats(), self._watch(), self.registration.watch_deadlines()):
-            self._tasks.append(loop.create_task(work))
+        self._beats = loop.create_task(self._heartbeats())
+        self._tasks = [
+            self._beats,
+            loop.create_task(self._watch()),
+            loop.create_task(self.registration.watch_deadlines()),
+        ]
 
     def wake(self) -> None:
         """Something may start that could not before."""
@@ -105,7 +113,8 @@ class SubscriptionTasks:
                 self.composite.stop()
                 await self.composite.ended()
                 stopped = True
-                await self._leave()
+                if self._beats is not None:  # else it never was a member
+                    await self._leave(self._beats)
         except TimeoutError:
             log.warning(
                 "subscription was closed before it had left"
@@ -138,6 +147,7 @@ class SubscriptionTasks:
                 continue
             failures = 0
             self.problem = None
+            self.refused = False
             try:
                 async with asyncio.timeout(self._heartbeat_seconds):
                     await self._soon.wait()
@@ -147,6 +157,7 @@ class SubscriptionTasks:
 
     def _failed(self, error: Exception, failures: int) -> None:
         self.problem = str(error) or type(error).__name__
+        self.refused = isinstance(error, RequestRefused) and error.code in _FINAL
         if failures in (1, 10) or failures % 100 == 0:
             registration = self.registration
             log.warning(
@@ -193,11 +204,10 @@ class SubscriptionTasks:
         self.composite.wake()
         self._answered.set()
 
-    async def _leave(self) -> None:
+    async def _leave(self, heartbeats: asyncio.Task[None]) -> None:
         """The heartbeat that is on its way ends first: behind the one that leaves it would join again."""
         failures = 0
         async with self._beating:
-            heartbeats = self._tasks.pop(0)
             heartbeats.cancel()
         await asyncio.wait([heartbeats])
         while True:
@@ -256,7 +266,7 @@ class SubscriptionTasks:
 
     def measurements(self) -> SubscriptionMeasurements:
         """A snapshot."""
-        return measuring.measure(self.registration, self.composite, self.problem)
+        return measuring.measure(self.registration, self.composite, self.problem, self.refused)
 
 
 class PullRegister:

@@ -85,7 +85,8 @@ class Puller:
             raise ClientClosed("the subscription was closed: make another one")
         async with self._asking:
             try:
-                self._slots.want(messages_max)
+                self._given = [each for each in self._given if not each.context.cancelled]
+                self._slots.want(max(0, messages_max - len(self._given)))
                 async with asyncio.timeout(timeout):
                     while not self._given and not self._closed:
                         self._arrived.clear()
@@ -95,7 +96,7 @@ class Puller:
                 pass
             finally:
                 self._slots.want(0)
-            return PulledBatch(self._hand_out())
+            return PulledBatch(self._hand_out(messages_max))
 
     def close(self) -> None:
         """Whoever waits gets an empty batch; messages that nobody took come again elsewhere."""
@@ -105,13 +106,14 @@ class Puller:
             if not each.pending.is_completed:
                 each.context.return_unhandled()
 
-    def _hand_out(self) -> list[PulledMessage]:
-        given, self._given = self._given, []
+    def _hand_out(self, messages_max: int) -> list[PulledMessage]:
+        given, self._given = [each for each in self._given if not each.context.cancelled], []
         if self._closed or not self._may_begin():
-            for each in given:
-                each.context.return_unhandled()
-            return []
-        given = [each for each in given if not each.context.cancelled]
+            messages_max = 0
+        # What came just after a call that had ended is one too many now: its time must not run meanwhile.
+        for each in given[messages_max:]:
+            each.context.return_unhandled()
+        given = given[:messages_max]
         self._out = [
             each for each in self._out if not each.pending.is_completed and not each.context.cancelled
         ]

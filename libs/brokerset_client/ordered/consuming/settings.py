@@ -60,8 +60,8 @@ class OrderedConsumerSettings:
     """Requests to release a queue; its epoch is overtaken in any case."""
 
     retry_settle_seconds: float = 15.0
-    """A sealed BestTried partition is drained when its retry queue has been empty for so long: longer than
-    the delay of a first copy, which an owner before may have sent back."""
+    """A sealed BestTried partition is drained when its retry queue has answered for so long that it is empty:
+    longer than the delay of a first copy, which an owner before may have sent back."""
 
     trouble: Backoff = REQUEST_BACKOFF
     """Waits after requests that failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from brokerset_client.ordered.consuming import (
@@ -76,3 +77,25 @@ async def test_a_thread_that_takes_too_long_is_waited_for() -> None:
         await until(lambda: subject.group_progress().position == 1)
 
     assert attempts == [(1, 1), (2, 1)]
+
+
+async def test_what_a_function_returns_is_awaited_if_it_can_be() -> None:
+    """A lambda that calls a coroutine function is a handler like that function: its message is handled when
+    the coroutine has ended, and not before (statement 37)."""
+    subject = FakeSubject()
+    running: list[bytes] = []
+    handled: list[bytes] = []
+
+    async def work(message: OrderedMessage) -> int:
+        assert running == []
+        running.append(message.body)
+        await asyncio.sleep(0.01)
+        handled.append(running.pop())
+        return 1
+
+    subject.send("a", b"1")
+    subject.send("a", b"2")
+    async with consumer_of(subject, lambda message, _: work(message)):
+        await until(lambda: subject.group_progress().position == 2)
+
+    assert handled == [b"1", b"2"]
