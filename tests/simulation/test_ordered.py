@@ -27,7 +27,6 @@ HAPPENS = (
     "answer: 310 2120",
     "answer: 310 2121",
     "left",
-    "overlap with a stopped one",
     "role: entries lost",
     "elected: entries kept",
 )
