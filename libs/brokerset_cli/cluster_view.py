@@ -35,7 +35,7 @@ NAMES_SHOWN: Final = 5
 
 STATUS_KEYS: Final = (
     "nodeId", "role", "term", "leaderId", "leading",
-    "lastIndex", "commitIndex", "appliedIndex", "snapshotIndex",
+    "lastIndex", "commitIndex", "appliedIndex", "snapshotIndex", "logFormat",
 )  # fmt: skip
 GROUP_KEYS: Final = ("owner", "masterId", "advice")
 REPLICA_KEYS: Final = ("nonce", "logEpoch", "maxOffset", "confirmOffset", "heardMsAgo")
