@@ -23,7 +23,7 @@ from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.tables.metadata.key_locks import KeyLocks
-from brokerset_broker.tables.ordered.live_producers import RECORD_MESSAGES, LiveQueue
+from brokerset_broker.tables.ordered.live_producers import RECORD_MESSAGES, LiveQueue, counted_from
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.sequences import Decision, Stamps, Verdict, decide_send, stamps_of
 from brokerset_broker.tables.ordered.values import queue_key
@@ -240,8 +240,14 @@ class OrderedSends:
                 return
             generation = live.generation
             known = ordered.state.producers.get(topic, {}).get(queue_id)
-            begin = max(store.queue_min(topic, queue_id), known.complete_to if known is not None else 0)
-            queue, end = LiveQueue(known, begin), store.tail(topic, queue_id)[0]
+            begin, end = store.queue_min(topic, queue_id), store.tail(topic, queue_id)[0]
+            queue = counted_from(known, begin, end)
+            if known is not None and known.complete_to > end:
+                log.error(
+                    "the log has lost messages of a subject that were counted: all of the queue is read",
+                    topic=topic, queue_id=queue_id, counted_to=known.complete_to, begin=begin, end=end,
+                )  # fmt: skip
+            begin = queue.complete_to
             for first in range(begin, end, READ_AT_ONCE):
                 for queue_offset in range(first, min(end, first + READ_AT_ONCE)):
                     self._count(queue, topic, queue_id, queue_offset)

@@ -501,15 +501,22 @@ class MetadataLog:
         return True
 
     def flush_producers(self) -> None:
-        """Write what ordered subjects' queues have got of their producers since the last time."""
-        ordered = self._tables.ordered
-        changed = ordered.live.take_changes() if self._leading else None
+        """Write what ordered subjects' queues have got of their producers since the last time.
+
+        It counts messages that may be lost with this mastership. So it is applied once it is confirmed, and
+        not now: a table that counts a lost message answers that it is stored.
+        """
+        if not self._leading or len(self._unapplied) >= CHANGES_MAX:
+            return  # nothing is confirmed for long: one record later has all of it
+        live = self._tables.ordered.live
+        changed = live.take_changes()
         if changed is None:
             return
-        if self._append_own(changed) is None:
-            ordered.live.not_written(changed)
-        else:
-            ordered.apply(changed)
+        try:
+            self._write_answered_later([changed])
+        except Rejected as rejected:
+            log.warning("producers cannot be written now", reason=rejected.remark)
+            live.not_written(changed)
 
     def _group_created(self, group: SubscriptionGroupConfig) -> None:
         self._new_groups[group.group_name] = group

@@ -87,6 +87,20 @@ class LiveQueue:
         return part
 
 
+def counted_from(known: QueueProducers | None, queue_min: int, end: int) -> LiveQueue:
+    """A queue's producers as `known`, from where on messages are to be counted up to `end`.
+
+    What counts messages behind `end` is about a log that was truncated, and not to be believed: then the
+    queue is counted from its oldest message, and only producers without a later one stay as they are known.
+    """
+    if known is None or known.complete_to <= end:
+        return LiveQueue(known, max(queue_min, 0 if known is None else known.complete_to))
+    older = {name: state for name, state in known.producers.items() if state.queue_offset < queue_min}
+    queue = LiveQueue(QueueProducers(queue_min, older), queue_min)
+    queue.gone = dict.fromkeys(name for name in known.producers if name not in older)
+    return queue
+
+
 class LiveProducers:
     """The queues that this master serves."""
 
