@@ -9,7 +9,7 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
-from brokerset_protocol.bodies.ordered import SubjectQueues
+from brokerset_protocol.bodies.ordered import REPORTED_MAX, SubjectQueues
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -39,11 +39,25 @@ async def test_a_subject_is_made_grows_and_is_sealed(brokers: Brokers) -> None:
 
     assert answered(made) == {0: (10, "Open", None)}
     assert answered(grown) == {0: (10, "Sealed", 1), 2: (11, "Prepared", None)}
-    assert answered(opened) == answered(repeated) == {0: (10, "Sealed", 1), 2: (11, "Open", None)}
+    assert answered(opened) == answered(repeated) == {2: (11, "Open", None)}
     config = master.topics.get(SUBJECT)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, int(config.perm)) == (3, 3, 6)
     assert config.attributes == {"message.type": "FIFO"}
+
+
+async def test_an_answer_does_not_grow_with_queues_that_were_sealed_before(brokers: Brokers) -> None:
+    """A subject can have more queues over the years than a body lists: controllers can read each answer."""
+    master = brokers.make()
+    await master.lead()
+    for part in range(3):
+        first = part * 1_400
+        queues = [(first + number, number) for number in range(1_367)]
+        await master.put_queues(*((*each, "Open") for each in queues), version=2 * part + 1)
+        sealed = await master.put_queues(*((*each, "Sealed") for each in queues), version=2 * part + 2)
+
+    assert len(master.ordered.state.subjects[SUBJECT].queues) > REPORTED_MAX
+    assert answered(sealed) == {queue: (partition, "Sealed", 0) for queue, partition in queues}
 
 
 async def test_a_queue_never_goes_back(brokers: Brokers) -> None:
