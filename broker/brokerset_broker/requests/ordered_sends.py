@@ -347,8 +347,9 @@ class OrderedSends:
         if verdict in (Verdict.GAP, Verdict.UNKNOWN, Verdict.SEALED):
             ext = SendRefusedResponse(next_sequence=decision.next_sequence).to_ext()
         answer = request.command.reply(code, f"{text}; nothing was stored", ext=ext)
-        if verdict is Verdict.GAP:
-            return self._when_confirmed(request, end, lambda: answer)
+        if verdict in (Verdict.GAP, Verdict.SEALED):
+            # A seal of this mastership is confirmed when it is seen; one of before may not be yet.
+            return self._when_confirmed(request, max(end, self._changes.taken_over_end), lambda: answer)
         return answer
 
     def _place(self, request: _Request) -> tuple[int, str]:

@@ -227,6 +227,27 @@ async def test_a_seal_that_was_not_confirmed_is_carried_out_or_gone_whole(broker
         group_of.crash()
 
 
+async def test_a_seal_that_a_new_master_found_is_answered_when_it_is_confirmed(brokers: Brokers) -> None:
+    """A new master applies its log to the end, confirmed or not. That a queue is sealed it says to producers
+    and to controllers once the seal is confirmed: if it is lost after all, nobody heard of it
+    (statement 74)."""
+    master, slave = await group(brokers)
+    await master.send(2)
+    await master.copy_to(slave)
+    await slave.metadata.write_stamp()
+    await master.start(21_031, master.queues_body((0, 100, "Sealed"), version=2))
+    await master.copy_to(slave)
+    await fail_over(master, slave)
+    send = await slave.start(310, b"2", **send_one(sequence=2))
+    push = await slave.start(21_031, slave.queues_body((0, 100, "Sealed"), version=2))
+    early = [send.code, push.code]
+    await slave.confirm()
+
+    assert early == [None, None]
+    assert [send.code, push.code] == [ResponseCode.BROKERSET_QUEUE_SEALED, 0]
+    assert send.ext["nextSequence"] == "2"
+
+
 async def test_a_deposed_master_opens_again_what_it_had_only_begun_to_seal(brokers: Brokers) -> None:
     """The mark of a seal goes with the role: a master whose seal nobody got does not refuse sends for it."""
     master = await brokers.master()
