@@ -283,8 +283,9 @@ class OrderedSends:
 
     def _store_rest(self, request: _Request, live: LiveQueue, skip: int) -> Reply:
         producer, count = request.stamps.producer_id, request.stamps.messages - skip
+        now_ms = self._clock.now_ms()
         if producer not in live.producers and not (
-            live.make_room(self._clock.now_ms()) and self._ordered.live.has_room()
+            live.make_room(now_ms) and self._ordered.live.has_room(now_ms)
         ):
             self._counters.refused_send("full")
             raise Rejected(
