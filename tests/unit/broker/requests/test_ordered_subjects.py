@@ -75,7 +75,6 @@ async def test_a_queue_never_goes_back(brokers: Brokers) -> None:
     "queues",
     [
         [(0, 101, "Open")],
-        [(1, 101, "Open")],
         [(0, 100, "Sealing")],
         [(0, 100, "Open"), (1, 100, "Open")],
         [(0, 100, "Open"), (0, 100, "Open")],
@@ -91,6 +90,22 @@ async def test_what_queues_cannot_be_is_refused(brokers: Brokers, queues: list[t
     assert call.code == SUBJECT_REFUSED
     assert call.remark
     assert list(master.ordered.state.subjects[SUBJECT].queues) == [0]
+
+
+async def test_an_open_queue_that_the_controllers_have_done_with_is_sealed(brokers: Brokers) -> None:
+    """A master whose log has lost the seal of a partition that is retired meanwhile does not refuse all
+    changes of the subject after that: it seals the queue. A list of the version in force that lacks an open
+    queue is refused."""
+    master = await brokers.master()
+    await master.send(2)
+    same = await master.put_queues((1, 101, "Open"))
+    newer = await master.put_queues((1, 101, "Open"), version=9)
+    send = await master.call(310, b"2", **send_one(sequence=2))
+
+    assert same.code == SUBJECT_REFUSED
+    assert answered(newer) == {1: (101, "Open", None)}
+    assert master.ordered.sealed_end(SUBJECT, 0) == 2
+    assert send.code == ResponseCode.BROKERSET_QUEUE_SEALED
 
 
 async def test_a_plain_topic_does_not_become_a_subject(brokers: Brokers) -> None:
